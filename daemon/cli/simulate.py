@@ -129,6 +129,8 @@ def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     label = f"journal {arguments.journal.name}, {len(incident.streams)} answers"
     if incident.num_missing:
         label += f"; it misses {incident.num_missing} events"
+    if again and incident.num_drafted:
+        label += f"; {incident.num_drafted} of its tokens were drafted, and take steps here"
     about = About(
         kind="simulated" if again else "measured",
         label=label,

@@ -130,6 +130,7 @@ class Incident:
     handoffs: int = 0
     handoffs_failed: int = 0
     num_missing: int = 0  # events that the journal could not take
+    num_drafted: int = 0  # tokens that were drafted and drawn
 
     @property
     def policy(self) -> str:
@@ -229,7 +230,7 @@ class _Reader:
         self._copying: dict[tuple[int, int], float] = {}
         self._answered_s: dict[int, float] = {}
         self._sending: dict[int, Send] = {}
-        self._handoffs = (0, 0)  # as the Core has counted so far, and those that failed
+        self._counted = (0, 0, 0)  # handoffs, those that failed, drafts that were drawn
 
     def begin(self, core: Core) -> None:
         """A Core begins: a new one, or as a checkpoint has it, with workers that are ready."""
@@ -237,7 +238,7 @@ class _Reader:
         self._sent.clear()
         self._copying.clear()
         self._sending.clear()
-        self._handoffs = core.counters.handoffs, core.counters.handoffs_failed
+        self._count()
         incident = self._incident
         if not incident.streams and core.instances:
             incident.config = _as_it_stands(incident.config, core)
@@ -272,10 +273,17 @@ class _Reader:
             self._action(event.now, action)
         if isinstance(event, StepDone):
             self._answer(event)
-        before, counters = self._handoffs, self._core.counters
-        self._handoffs = counters.handoffs, counters.handoffs_failed
-        incident.handoffs += self._handoffs[0] - before[0]
-        incident.handoffs_failed += self._handoffs[1] - before[1]
+        before = self._counted
+        self._count()
+        more = [now - then for now, then in zip(self._counted, before, strict=True)]
+        incident.handoffs += more[0]
+        incident.handoffs_failed += more[1]
+        incident.num_drafted += more[2]
+
+    def _count(self) -> None:
+        counters = self._core.counters
+        counted = counters.handoffs, counters.handoffs_failed, counters.accepted_tokens
+        self._counted = counted
 
     def _number(self, instance: int, step: int) -> int:
         """A step's number, counted from where the journal begins."""

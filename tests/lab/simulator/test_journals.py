@@ -37,8 +37,10 @@ from daemon.lab.simulator.run import Options, run
 from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits
 from daemon.scheduler.policies import POLICIES
 from daemon.wire.faults import TEST_MODE, VARIABLE
+from tests.core import drafting
 from tests.core.driver import Driver
 from tests.core.driver import configured as configured_core
+from tests.journal.life import record
 from tests.lab.simulator.made import DEVICE, journalled, phases, prepared, profile, workload
 
 STEP = phases((0.004, 2e-5, 0.0), (0.003, 1e-6, 1e-4))
@@ -367,3 +369,23 @@ def test_a_journal_with_gaps_says_so_and_replays_between_them(
         assert stream.token_s == told[: len(stream.token_s)]
     assert command("--journal", path) == 0
     assert f"it misses {incident.num_missing} events" in capsys.readouterr().out
+
+
+def test_a_rerun_says_that_it_has_no_drafts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    driver = Driver(configured_core("vllm", 1, max_running=6), 60, token_s=1e-3)
+    for _ in range(8):
+        driver.arrive([1] * 20, 12)
+        for _ in range(30):
+            drafting.answer(driver, 0, max)
+            driver.tick()
+    driver.settle()
+    accepted = driver.core.counters.accepted_tokens
+    record(tmp_path, driver)
+    path = tmp_path / FILE_NAME
+    assert read_incident(path).num_drafted == accepted > 0
+    for flags, told in ((), False), (("--policy", "vllm"), True):
+        assert command("--journal", path, *flags) == 0
+        words = f"{accepted} of its tokens were drafted, and take steps here"
+        assert (words in capsys.readouterr().out) is told

@@ -76,6 +76,7 @@ def live(policy: str, spec: WorkloadSpec) -> tuple[Measured, Incident]:
         folder = Path(name)
         flags = ["--policy", policy, "--kv-blocks", str(KV_BLOCKS), "--predictor", "none"]
         flags += ["--set", f"model.max_len={MAX_LEN}", "--set", f'memory.swap="{RECOMPUTE}"']
+        flags += ["--set", "scheduler.prompt_lookup=false"]  # drafts are not simulated
         with daemon(flags, folder) as url:
             measured = bench(url, spec, MAX_LEN)
         return measured, read_incident(folder / "journal.llmd")

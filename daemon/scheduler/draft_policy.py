@@ -18,12 +18,12 @@ MOST_CHANCE = 0.97
 """No draft is surer: what is learned of the last ones says no more of the next."""
 
 _FIRST_TRIED = 2.0
-"""What is known of all counts for a row as if so many of its own drafts had been tried; and what is
-supposed at first, for all.
+"""What was known before counts as if so many drafts had been tried: of a row's own what all rows'
+were worth, and of those what is supposed at first.
 """
 _FIRST_SHARES, _LONG = (0.4, 0.9), 14
-"""The chance at first of what nothing, and of what so many tokens at least are offered for: who
-offers many has seen a long stretch repeat.
+"""The chance that is supposed where next to nothing is offered, and where so many tokens or more
+are: a long stretch repeats there.
 """
 KEPT = 0.7
 """Of what was learned of a row, by each step that drafts: a quote ends, and another text begins."""

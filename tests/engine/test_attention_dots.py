@@ -1,8 +1,5 @@
 """Attention in vectors, against float64: its softmax, and whole calls."""
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,7 +10,7 @@ from daemon.engine.cpu import attention_dots
 from daemon.engine.cpu.attention_dots import POSITIONS
 from daemon.engine.cpu.kernels import ATTEND, run_program
 from daemon.engine.cpu.team import Team
-from tests.engine.test_quantised_products import OTHER_PROCESSORS
+from tests.engine.processors import OLDER, pass_on
 
 _IN_PLACE: Any = attention_dots.soften
 
@@ -97,15 +94,6 @@ def test_whole_calls(head_dim: int, groups: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("processor", OTHER_PROCESSORS)
-def test_other_processors(processor: str) -> None:
-    """The same tests, compiled for what older processors have."""
-    features = {
-        "NUMBA_CPU_NAME": processor,
-        "NUMBA_CPU_FEATURES": OTHER_PROCESSORS[processor],
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "not soak", __file__]
-    done = subprocess.run(
-        command, env={**os.environ, **features}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
+@pytest.mark.parametrize("processor", OLDER)
+def test_older_processors(processor: str) -> None:
+    pass_on(processor, __file__)

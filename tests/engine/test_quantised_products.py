@@ -1,9 +1,6 @@
 """Products with weights in blocks on the CPU, in every way, and unpacking bit for bit."""
 
 import itertools
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -29,6 +26,7 @@ from daemon.engine.cpu.ways import (
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
+from tests.engine.processors import OLDER, pass_on
 from tests.engine.random_blocks import random_weight
 
 # The sizes of groups differ in nothing but for nibbles.
@@ -36,10 +34,6 @@ KINDS = [name for name in FORMATS if name not in {"int8/128", "int8/32", "fp8/64
 # What comes behind the reading of blocks is compiled for each format, but the same for these.
 SOME = ["F16", "BF16", "Q4_0", "Q8_0", "Q6_K", "int4/128", "int8/64"]
 COUNTS = (1, 2, 3, 5, 8, 33)
-OTHER_PROCESSORS = {
-    "haswell": "+avx,+avx2,+fma,+f16c,+sse2,+sse4.1,+sse4.2,+ssse3,+popcnt,+64bit",
-    "x86-64": "+sse2,+64bit",
-}
 
 
 @pytest.fixture(scope="module")
@@ -128,18 +122,9 @@ def test_every_way_of_every_format(name: str, way: ProductWay, team: Team) -> No
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("processor", OTHER_PROCESSORS)
-def test_other_processors(processor: str) -> None:
-    """The same tests, compiled for what older processors have."""
-    features = {
-        "NUMBA_CPU_NAME": processor,
-        "NUMBA_CPU_FEATURES": OTHER_PROCESSORS[processor],
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "not soak", __file__]
-    done = subprocess.run(
-        command, env={**os.environ, **features}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
+@pytest.mark.parametrize("processor", OLDER)
+def test_older_processors(processor: str) -> None:
+    pass_on(processor, __file__)
 
 
 def test_many_tokens_go_in_several_passes(team: Team) -> None:

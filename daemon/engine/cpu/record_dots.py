@@ -134,7 +134,8 @@ class _Dots:
         num_scales = together * length // self._kind.scale_len
         rows = self._rows_of(num_scales)
         zero = self._writer.number(lanes(FLOAT, num_scales * rows), 0.0)
-        others = [[self._writer.variable(zero) for _ in range(TILE // rows)] for _ in self._tokens]
+        groups = range(TILE // rows if self._offset else 0)
+        others = [[self._writer.variable(zero) for _ in groups] for _ in self._tokens]
         with self._writer.loop(count) as turn:
             index = self._writer.step(first, turn, together)
             columns = []
@@ -143,17 +144,16 @@ class _Dots:
                 fetched = self._builder.add(here, self._ahead)
                 fetch_lines(self._writer, fetched, together * size_bytes)
                 offsets = (size_bytes * block for block in range(together))
-                columns.append([self._block(self._writer.at(here, at)) for at in offsets])
-            self._add(index, columns, others)
+                places = (self._writer.at(here, at) for at in offsets)
+                columns.append([self._kind(self._writer, self._form, place) for place in places])
+            self._add(index, columns, others, num_scales)
         self._others.append(others)
 
     def totals(self, token: int) -> Value:
         """The sums of the rows for one token, in a lane each."""
         load, total = self._builder.load, self._writer.totals
         found = total([load(dots) for dots in self._dots[token]])
-        for others in self._others:
-            if not self._offset:
-                continue
+        for others in self._others if self._offset else ():
             vectors = [load(other) for other in others[token]]
             num_scales = vectors[0].type.count * len(vectors) // TILE
             starts = range(0, vectors[0].type.count, num_scales)
@@ -166,13 +166,15 @@ class _Dots:
             found = self._builder.fadd(found, more)
         return found
 
-    def _block(self, address: Value) -> Block:
-        return self._kind(self._writer, self._form, address)
-
-    def _add(self, index: Value, columns: list[list[Block]], others: list[list[Value]]) -> None:
-        """Add blocks that lie next to each other."""
+    def _add(
+        self,
+        index: Value,
+        columns: list[list[Block]],
+        others: list[list[Value]],
+        num_scales: int,
+    ) -> None:
+        """Add blocks that lie next to each other, of so many scales a row."""
         length = self._kind.length(self._form)
-        num_scales = len(columns[0]) * length // self._kind.scale_len
         rows, kind = self._rows_of(num_scales), self._kind
         groups = [list(chain(*columns[at : at + rows])) for at in range(0, TILE, rows)]
         of_rows = [kind.scales_behind(blocks) for blocks in groups]
@@ -183,7 +185,7 @@ class _Dots:
             scales, sums = self._scales_of(token, index, num_scales, rows)
             vectors = [self._builder.fmul(one, scales) for one in of_rows]
             worths.append(_Worths(vectors, num_scales))
-            for other, one in zip(of_token if self._offset else (), added, strict=self._offset):
+            for other, one in zip(of_token, added, strict=self._offset):
                 self._writer.add_to(other, one, sums)
         codes = [self._writer.step(token.codes, index, length) for token in self._tokens]
         # Where each fifth bit lies elsewhere, it is put to whole chunks.

@@ -80,8 +80,10 @@ def _cuts(
     """Each row's cut [R], and whether `values` (the best K, falling) suffice to know it [R].
 
     They suffice if the cut lies above the last of them: no token outside can then reach it. (A
-    top-p that they do not fill puts its cut at the last, so it never suffices by itself.) And they
-    suffice if they hold a token that cannot be drawn: then all that can be are among them.
+    top-p that they do not fill puts its cut at the last, so it never suffices by itself.) But where
+    the last is as good as the k-th, others outside may be, too, and are in what top-p is a share
+    of. And they suffice if they hold a token that cannot be drawn: then all that can be are among
+    them.
     """
     width = values.shape[1]
     off = torch.full_like(mass, -torch.inf)
@@ -94,4 +96,5 @@ def _cuts(
     p_cut = torch.where(filters.top_p < 1.0, nth, off)
     cut = k_cut.maximum(p_cut).maximum(filters.min_p.log())
     last = values[:, -1]
-    return cut, (last == -torch.inf) | ((filters.top_k <= width) & (last < cut))
+    knows_mass = (filters.top_k == 0) | ((filters.top_k <= width) & (last < k_cut))
+    return cut, (last == -torch.inf) | (knows_mass & (last < cut))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from daemon.engine.sampler import filters as module
@@ -25,6 +25,7 @@ def kept_by(row: torch.Tensor, sampling: SamplingParams, draws: int = 512) -> se
 
 
 @settings(max_examples=150, deadline=None)
+@example(levels=[2, 2, 2, 3], top_k=2, top_p=0.3, min_p=0.0, temperature=3.0, width=2)
 @given(
     levels=st.lists(st.integers(0, 8), min_size=2, max_size=40),
     top_k=st.integers(0, 45),

@@ -53,6 +53,7 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+    from daemon.engine.gguf_experts import expert_widths
     from daemon.engine.gguf_rope import scaled_rope
     from daemon.engine.quantised.index import Indexer
 
@@ -66,6 +67,7 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     told(3 / _PARTS)
     indexer = Indexer(source, model)
     scaled_rope(config, indexer.reader.tensors)
+    expert_widths(config, indexer.reader.tensors)
     index, computed = indexer.index()
     told(4 / _PARTS)
     target.mkdir(parents=True, exist_ok=True)

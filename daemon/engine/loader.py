@@ -57,7 +57,7 @@ def load_model(
                 None,  # its files are not transformers' affair
                 config=config,
                 state_dict={
-                    name: one for name, one in weights.items() if name not in places.values()
+                    name: one for name, one in weights.items() if name not in places.taken
                 },
                 device_map={"": device},
                 dtype=computes_in,

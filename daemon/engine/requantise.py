@@ -50,9 +50,14 @@ def plan(source: Path, kind: str) -> GgufIndex:
     modules = dict(model.named_modules())
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     wide = {
-        weight for name, weight in places.items() if modules[name] in ends or name.endswith(VALUES)
+        weight
+        for name, (weight,) in places.layers.items()
+        if modules[name] in ends or name.endswith(VALUES)
     }
-    linear = {weight for name, weight in places.items() if type(modules[name]) is nn.Linear}
+    linear = {
+        weight for name, (weight,) in places.layers.items() if type(modules[name]) is nn.Linear
+    }
+    linear |= {weight for weights in places.of_experts.values() for weight in weights}
     index = planned_index(headers, linear, wide, kind)
     if not any(is_quantised(one) for one in index.tensors):
         raise ModelError(

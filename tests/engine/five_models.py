@@ -1,4 +1,4 @@
-"""Five small models in every format of quantised weights that is served, with random numbers.
+"""Five small models and a mixture in every format of quantised weights that is served, with random numbers.
 
 GGUF files are written by gguf. Checkpoints are bytes of any value in the layouts of their tools:
 that these mean what the tools read of them is shown by `tests/engine/test_checkpoints.py`. What
@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from daemon.engine.convert import convert
@@ -43,7 +44,7 @@ _COMMON: dict[str, Any] = {
 
 
 class Model(NamedTuple):
-    """One of the five: as a configuration of transformers, and as a GGUF file's."""
+    """One of them: as a configuration of transformers, and as a GGUF file's."""
 
     config: PreTrainedConfig
     architecture: str
@@ -63,6 +64,17 @@ MODELS = {
     "qwen2, biases": _model(Qwen2Config, "qwen2", False, (4, 4), use_sliding_window=False),
     "qwen3, norms of queries": _model(Qwen3Config, "qwen3", True, (4, 2), head_dim=64),
     "gemma": _model(GemmaConfig, "gemma3", True, (4, 1), head_dim=32),
+    "qwen3, experts": _model(
+        Qwen3MoeConfig,
+        "qwen3moe",
+        False,
+        (4, 2),
+        head_dim=32,
+        num_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=96,
+        norm_topk_prob=True,
+    ),
 }
 
 GGUF = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M")
@@ -216,7 +228,9 @@ def _gguf(model: Model, form: str, folder: Path) -> tuple[Path, Any]:
     shape = model.architecture, model.tied
     path = gguf_files.write(folder / "tiny.gguf", choose, *shape, heads=model.heads)
     made = ensure_converted(path, folder / "cache", convert, lambda _share: None)
-    return made, gguf_files.unpacked(path)
+    # transformers reads the widths of experts from no file.
+    experts = model.architecture.endswith("moe")
+    return made, unpacked(made) if experts else gguf_files.unpacked(path)
 
 
 def _random(config: PreTrainedConfig) -> Any:
@@ -236,17 +250,20 @@ def _checkpoint(model: Model, form: str, folder: Path) -> None:
     chance = np.random.default_rng(len(form))
     plain = _random(model.config)
     layers = {
-        name: layer
+        name: (layer.out_features, layer.in_features)
         for name, layer in plain.named_modules()
         if type(layer) is nn.Linear and name != "lm_head"
     }
     tensors = {
         name: tensor.detach().bfloat16()
         for name, tensor in plain.named_parameters()
-        if name.removesuffix(".weight") not in layers
+        if name.removesuffix(".weight") not in layers and ".experts." not in name
     }
-    for name, layer in layers.items():
-        stored = pack(chance, layer.out_features, layer.in_features)
+    for name, module in plain.named_modules():
+        if name.endswith(".experts"):
+            layers |= _of_experts(name, *module.down_proj.shape)
+    for name, sides in layers.items():
+        stored = pack(chance, *sides)
         tensors |= {f"{name}.{what}": one.contiguous() for what, one in stored.items()}
     folder.mkdir(parents=True)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
@@ -254,3 +271,9 @@ def _checkpoint(model: Model, form: str, folder: Path) -> None:
     config["architectures"] = [type(plain).__name__]
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
+
+
+def _of_experts(name: str, count: int, width: int, inner: int) -> dict[str, tuple[int, int]]:
+    sides = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
+    experts = ((f"{name}.{expert}", one) for expert in range(count) for one in sides)
+    return {f"{expert}.{one}_proj": sides[one] for expert, one in experts}

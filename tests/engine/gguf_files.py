@@ -10,7 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, GgufConfig
 
 WIDTH, INNER, HEADS, KV_HEADS, LAYERS, VOCAB_SIZE, CONTEXT_LEN = 256, 512, 4, 2, 2, 300, 256
-HEAD_DIMS = {"llama": 64, "qwen2": 64, "qwen3": 128, "gemma3": 64}
+HEAD_DIMS = {"llama": 64, "qwen2": 64, "qwen3": 128, "gemma3": 64, "qwen2moe": 64, "qwen3moe": 128}
+EXPERTS, CHOSEN, EXPERT_INNER, SHARED_INNER = 6, 2, 256, 512
 
 Choose = Callable[[str], str]
 """From the name of a tensor to its format."""
@@ -43,6 +44,12 @@ def write(
     if architecture == "gemma3":
         writer.add_key_length(HEAD_DIMS[architecture])
         writer.add_sliding_window(CONTEXT_LEN)
+    if architecture == "qwen3moe":
+        writer.add_key_length(HEAD_DIMS[architecture])
+    if architecture.endswith("moe"):
+        writer.add_expert_count(EXPERTS)
+        writer.add_expert_used_count(CHOSEN)
+        writer.add_expert_feed_forward_length(EXPERT_INNER)
     _add_tokenizer(writer)
     rng = np.random.default_rng(len(architecture) + tied)
     for name, shape in _tensors(architecture, tied, heads):
@@ -83,23 +90,36 @@ def _tensors(
     for layer in range(LAYERS):
         for name, count in rows.items():
             found.append((f"blk.{layer}.{name}.weight", (count, WIDTH)))
-            if architecture == "qwen2":
+            if architecture in ("qwen2", "qwen2moe"):
                 found.append((f"blk.{layer}.{name}.bias", (count,)))
         found += [
             (f"blk.{layer}.attn_output.weight", (WIDTH, heads[0] * head_dim)),
-            (f"blk.{layer}.ffn_gate.weight", (INNER, WIDTH)),
-            (f"blk.{layer}.ffn_up.weight", (INNER, WIDTH)),
-            (f"blk.{layer}.ffn_down.weight", (WIDTH, INNER)),
             (f"blk.{layer}.attn_norm.weight", (WIDTH,)),
             (f"blk.{layer}.ffn_norm.weight", (WIDTH,)),
         ]
-        if architecture in ("qwen3", "gemma3"):
+        found += [(f"blk.{layer}.{name}", shape) for name, shape in _mlp(architecture)]
+        if architecture in ("qwen3", "gemma3", "qwen3moe"):
             norms = ("attn_q_norm", "attn_k_norm")
             found += [(f"blk.{layer}.{name}.weight", (head_dim,)) for name in norms]
         if architecture == "gemma3":
             norms = ("post_attention_norm", "post_ffw_norm")
             found += [(f"blk.{layer}.{name}.weight", (WIDTH,)) for name in norms]
     return found
+
+
+def _mlp(architecture: str) -> list[tuple[str, tuple[int, ...]]]:
+    if not architecture.endswith("moe"):
+        return _gated("", INNER)
+    found = [(name, (EXPERTS, *shape)) for name, shape in _gated("_exps", EXPERT_INNER)]
+    found.append(("ffn_gate_inp.weight", (EXPERTS, WIDTH)))
+    if architecture == "qwen2moe":
+        found += [*_gated("_shexp", SHARED_INNER), ("ffn_gate_inp_shexp.weight", (WIDTH,))]
+    return found
+
+
+def _gated(end: str, inner: int) -> list[tuple[str, tuple[int, ...]]]:
+    sides = {"gate": (inner, WIDTH), "up": (inner, WIDTH), "down": (WIDTH, inner)}
+    return [(f"ffn_{name}{end}.weight", shape) for name, shape in sides.items()]
 
 
 def _add(
@@ -109,7 +129,7 @@ def _add(
     form: str,
     rng: np.random.Generator,
 ) -> None:
-    if len(shape) == 1:
+    if len(shape) == 1 or "ffn_gate_inp" in name:  # as llama.cpp keeps them
         writer.add_tensor(name, rng.normal(1, 0.2, shape).astype(np.float32))
         return
     kind = gguf.GGMLQuantizationType[form]
@@ -123,7 +143,7 @@ def _add(
 def _random_blocks(form: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     """Bytes of any value: gguf reads these formats and writes none of them."""
     block_len, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[form]]
-    data = rng.integers(0, 256, (shape[0], shape[1] // block_len * block_bytes), np.uint8)
+    data = rng.integers(0, 256, (*shape[:-1], shape[-1] // block_len * block_bytes), np.uint8)
     blocks = data.reshape(-1, block_bytes)
     for at in _SCALES[form]:
         numbers = rng.uniform(1e-4, 4e-4, (len(blocks), 1)).astype(np.float16)

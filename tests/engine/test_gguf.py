@@ -1,14 +1,18 @@
 """GGUF files are served as they are: the same numbers as transformers unpacks of them."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from daemon.engine.convert import convert
 from daemon.engine.loader import load_model
+from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.models.embedded import ensure_converted
 from daemon.models.gguf_index import read_index
@@ -59,6 +63,77 @@ def test_architectures_and_mixes_of_formats(architecture: str, tied: bool, tmp_p
     model, reference = loaded(path, tmp_path / "cache"), unpacked(path)
     assert model.config.model_type == architecture
     torch.testing.assert_close(logits(model), logits(reference), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe"])
+def test_experts_stay_in_the_file_with_their_own_numbers(
+    architecture: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "tiny.gguf", medium, architecture)
+    model = loaded(path, tmp_path / "cache")
+    stored = {one.name: gguf.dequantize(one.data, one.tensor_type) for one in _tensors(path)}
+    for layer in range(2):
+        mlp = model.model.layers[layer].mlp
+        assert isinstance(mlp.experts, QuantisedExperts)
+        parts = [stored[f"blk.{layer}.ffn_{part}_exps.weight"] for part in ("gate", "up", "down")]
+        assert len(mlp.experts.gate_up) == len(mlp.experts.down) == len(parts[0]) == 6
+        for expert in range(6):
+            gate, up, down = (part[expert] for part in parts)
+            gate_up = mlp.experts.gate_up[expert].weight.numpy()
+            assert np.array_equal(gate_up, np.concatenate([gate, up]))
+            assert np.array_equal(mlp.experts.down[expert].weight.numpy(), down)
+        router = stored[f"blk.{layer}.ffn_gate_inp.weight"]
+        assert np.array_equal(mlp.gate.weight.numpy(), router)
+        if architecture == "qwen2moe":
+            shared = stored[f"blk.{layer}.ffn_gate_shexp.weight"]
+            assert np.array_equal(mlp.shared_expert.gate_proj.weight.numpy(), shared)
+    torch.testing.assert_close(
+        logits(model), logits(_plain(model.config, stored)), rtol=1e-5, atol=1e-5
+    )
+    assert not any(one.ndim > 2 for one in model.parameters())
+
+
+def _tensors(path: Path) -> Any:
+    return gguf.GGUFReader(path).tensors
+
+
+def _plain(config: Any, stored: dict[str, np.ndarray]) -> Any:
+    """transformers' own model of a mixture, filled by hand with the numbers of its file."""
+    loader: Any = AutoModelForCausalLM
+    model = loader.from_config(copy.deepcopy(config), attn_implementation="eager").float().eval()
+    names = {
+        "token_embd": "model.embed_tokens",
+        "output_norm": "model.norm",
+        "output": "lm_head",
+        "attn_q": "self_attn.q_proj",
+        "attn_k": "self_attn.k_proj",
+        "attn_v": "self_attn.v_proj",
+        "attn_output": "self_attn.o_proj",
+        "attn_q_norm": "self_attn.q_norm",
+        "attn_k_norm": "self_attn.k_norm",
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+        "ffn_gate_inp": "mlp.gate",
+        "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+        "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+        "ffn_up_shexp": "mlp.shared_expert.up_proj",
+        "ffn_down_shexp": "mlp.shared_expert.down_proj",
+    }
+    state = {}
+    for name, numbers in stored.items():
+        *block, own, kind = name.split(".")
+        layer = f"model.layers.{block[1]}." if block else ""
+        tensor = torch.from_numpy(numbers.copy())
+        if own in names:
+            one = names[own]
+            state[f"{layer}{one}.{kind}"] = tensor[None] if own.endswith("inp_shexp") else tensor
+        elif own == "ffn_down_exps":
+            state[f"{layer}mlp.experts.down_proj"] = tensor
+        elif own == "ffn_gate_exps":
+            up = torch.from_numpy(stored[name.replace("gate", "up")].copy())
+            state[f"{layer}mlp.experts.gate_up_proj"] = torch.cat((tensor, up), 1)
+    model.load_state_dict(state)
+    return model
 
 
 def test_nothing_of_a_files_weights_is_written_again(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from daemon.engine.loader import load_model
+from daemon.engine.quantised.experts import PARAMETERS, QuantisedExperts
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.start import start
 from daemon.engine.step import Engine
@@ -27,9 +28,16 @@ def unpacked(folder: Path) -> Any:
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     plain: Any = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    wanted = {name for name, _ in plain.named_parameters(remove_duplicate=False)}
     tensors = dict(ours.state_dict())
     for name, layer in quantised_layers(ours):
         tensors[f"{name}.weight"] = torch.cat([weight.numbers() for weight in layer.weights])
+    for name, module in ours.named_modules():
+        if isinstance(module, QuantisedExperts):
+            for parameter, layers in PARAMETERS.items():
+                of_all = [layer.weight for layer in getattr(module, layers)]
+                tensors[f"{name}.{parameter}"] = torch.stack(of_all)
+    assert wanted <= tensors.keys()
     plain.float().load_state_dict(tensors, strict=False)
     return plain.eval()
 

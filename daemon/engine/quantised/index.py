@@ -5,6 +5,7 @@ tensor what it does to the numbers of its rows: where it leaves them or moves th
 tensor stays in the file. All others are computed here, in float32.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from daemon.models.gguf_index import GgufIndex, IndexedTensor, row_order
 from daemon.models.shape import ModelError
 
 _OF_ROWS = ("TensorProcessor", "LlamaTensorProcessor")
-_OF_VECTORS = ("Gemma2TensorProcessor", "NemotronTensorProcessor")
+_OF_VECTORS = ("Gemma2TensorProcessor", "NemotronTensorProcessor", "Qwen2MoeTensorProcessor")
 """Processors of transformers that move whole rows, or nothing; and that change vectors alone."""
+_EXPERTS = re.compile(r"blk\.\d+\.ffn_(gate|up|down)_exps\.weight")
 
 
 class Indexer:
@@ -43,10 +45,10 @@ class Indexer:
         kept, computed = [], dict[str, torch.Tensor]()
         for tensor in self.reader.tensors:
             indexed = self._indexed(tensor)
-            if indexed is not None:
-                kept.append(indexed)
+            if indexed:
+                kept += indexed
             else:
-                computed |= self._computed(tensor)
+                self._compute(tensor, computed)
         size_bytes = self._source.stat().st_size
         return GgufIndex(size_bytes, bool(computed), tuple(kept)), computed
 
@@ -58,19 +60,36 @@ class Indexer:
                 said = f"{tensor.name} is stored as {name}, and llmd reads {known}"
                 raise ModelError(f"{self._source}: {said}")
 
-    def _indexed(self, tensor: Any) -> IndexedTensor | None:
-        """Where the model's tensor lies in the file; None where it is not there as it should be."""
+    def _indexed(self, tensor: Any) -> list[IndexedTensor]:
+        """Where the model's tensors lie in the file; none where one is not there as it should be.
+
+        Experts are one tensor in the file, and as many as there are in a checkpoint, by whose names
+        the model takes them.
+        """
         name = self._names.get(tensor.name)
         shape = tuple(int(side) for side in reversed(tensor.shape))
+        form, start = tensor.tensor_type.name, int(tensor.data_offset)
         kind = type(self._processor).__name__
+        if kind == "Qwen2MoeTensorProcessor" and (experts := _EXPERTS.fullmatch(tensor.name)):
+            owner = self._names[tensor.name.removesuffix(".weight")].rpartition(".")[0]
+            names = (f"{owner}.{one}.{experts[1]}_proj.weight" for one in range(shape[0]))
+            all_bytes = IndexedTensor("", form, shape, start).size_bytes
+            starts = range(start, start + all_bytes, all_bytes // shape[0])
+            places = zip(names, starts, strict=True)
+            return [IndexedTensor(one, form, shape[1:], at) for one, at in places]
         as_they_are = kind in _OF_ROWS or (kind in _OF_VECTORS and len(shape) == 2)
         if name is None or not as_they_are or len(shape) > 2:
-            return None
-        indexed = IndexedTensor(name, tensor.tensor_type.name, shape, int(tensor.data_offset))
-        if kind in _OF_VECTORS:
+            return []
+        found = self._moved(tensor.name, IndexedTensor(name, form, shape, start))
+        return [found] if found else []
+
+    def _moved(self, name: str, indexed: IndexedTensor) -> IndexedTensor | None:
+        """A tensor with the order of its rows; None where that is none that llmd knows."""
+        shape = indexed.shape
+        if type(self._processor).__name__ in _OF_VECTORS:
             return indexed
         rows = np.arange(shape[0], dtype=np.float64)
-        found = self._process(tensor.name, rows.reshape(-1, *(1 for _ in shape[1:]))).ravel()
+        found = self._process(name, rows.reshape(-1, *(1 for _ in shape[1:]))).ravel()
         if np.array_equal(found, rows):
             return indexed
         for heads in {one for one in self._heads if one and shape[0] % (2 * one) == 0}:
@@ -78,17 +97,17 @@ class Indexer:
                 return IndexedTensor(*_fields(indexed), heads)
         return None
 
-    def _computed(self, tensor: Any) -> dict[str, torch.Tensor]:
-        """A tensor as transformers makes it of the file's, by the model's name."""
-        parsed: dict[str, Any] = {"tensors": {}, "config": self._config}
+    def _compute(self, tensor: Any, computed: dict[str, torch.Tensor]) -> None:
+        """Put what transformers makes of a tensor to what is `computed`, by the model's names; of
+        several tensors it makes one, part after part.
+        """
+        parsed: dict[str, Any] = {"tensors": computed, "config": self._config}
         numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
         made = self._processor.process(
             numbers, tensor.name, tensor_key_mapping=self._names, parsed_parameters=parsed
         )
-        found = dict(parsed["tensors"])
         if made.name in self._names:
-            found[self._names[made.name]] = torch.from_numpy(np.copy(made.weights))
-        return found
+            computed[self._names[made.name]] = torch.from_numpy(np.copy(made.weights))
 
     def _process(self, name: str, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         made = self._processor.process(

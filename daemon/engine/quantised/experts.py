@@ -1,0 +1,63 @@
+"""The experts of a mixture over quantised weights: each has linear layers of its own.
+
+transformers holds all experts of a layer as two parameters of three sides. Here an expert's weights
+stay where and as they are stored, and it computes the tokens that were sent to it.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from daemon.engine.quantised.linear import QuantisedLinear
+
+PARAMETERS = {"gate_up_proj": "gate_up", "down_proj": "down"}
+"""What the experts of transformers hold, and which layers take its place here."""
+_SAID = {
+    "has_gate": True,
+    "has_bias": False,
+    "has_post_expert_norm": False,
+    "is_transposed": False,
+    "is_concatenated": True,
+}
+"""What experts of transformers say of themselves if `QuantisedExperts` computes the same."""
+
+
+class QuantisedExperts(nn.Module):
+    """The experts of a layer, in place of `original`: transformers' own, which lose their weights."""
+
+    def __init__(self, original: Any) -> None:
+        super().__init__()
+        num_experts, rows, width = original.gate_up_proj.shape
+        inner = original.down_proj.shape[2]
+        for name in PARAMETERS:
+            delattr(original, name)
+        self.gated = original._apply_gate  # from [T, rows] to [T, inner]; not below this module
+        self.gate_up = nn.ModuleList(QuantisedLinear(width, rows, None) for _ in range(num_experts))
+        self.down = nn.ModuleList(QuantisedLinear(inner, width, None) for _ in range(num_experts))
+
+    def forward(
+        self, states: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor
+    ) -> torch.Tensor:
+        """[T, width]: what the experts `chosen` int64 [T, k] make of `states` [T, width], added in
+        their `shares` [T, k].
+        """
+        made = states.new_empty(*chosen.shape, states.shape[1])
+        for expert, tokens, places in sent(chosen):
+            inner = self.gated(self.gate_up[expert](states[tokens]))
+            made[tokens, places] = self.down[expert](inner).to(made.dtype)
+        return (made * shares.unsqueeze(-1)).sum(1).to(states.dtype)
+
+
+def sent(chosen: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Each expert among `chosen` [T, k], its tokens, and their places among the k."""
+    for expert in chosen.unique().tolist():
+        yield expert, *torch.where(chosen == expert)
+
+
+def can_replace(module: Any) -> bool:
+    """Whether a module is transformers' experts, of the kind that `QuantisedExperts` computes."""
+    held = {name: one.ndim for name, one in module.named_parameters(recurse=False)}
+    said = {name: getattr(module, name, None) for name in _SAID}
+    return held == dict.fromkeys(PARAMETERS, 3) and said == _SAID

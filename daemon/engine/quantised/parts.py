@@ -1,0 +1,53 @@
+"""Which stored tensors are which part of a model's parameter, where many become one.
+
+How a checkpoint's names and tensors become a model's is transformers' knowledge: what it does when
+it loads a folder is asked here of names alone.
+"""
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    WeightConverter,
+    rename_source_key,
+)
+
+
+class Part(NamedTuple):
+    """Of a parameter [experts, rows, columns]: some rows of an expert."""
+
+    expert: int
+    below: int  # which of those that lie below each other
+
+
+def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[Part, str]]:
+    """By a parameter of `model`, the stored tensors among `names` that are its parts."""
+    mapping = get_model_conversion_mapping(model)
+    converters = [one for one in mapping if isinstance(one, WeightConverter)]
+    renamings = [one for one in mapping if not isinstance(one, WeightConverter)]
+    places = {
+        pattern: below
+        for one in converters
+        if _stacks(one)
+        for below, pattern in enumerate(one.source_patterns)
+    }
+    state, prefix = model.state_dict(), model.base_model_prefix
+    found = dict[str, dict[Part, str]]()
+    for name in names:
+        target, pattern = rename_source_key(name, renamings, converters, prefix, state)
+        if pattern not in places:
+            continue
+        *_, expert = (int(word) for word in name.split(".") if word.isdecimal())
+        found.setdefault(target, {})[Part(expert, places[pattern])] = name
+    return found
+
+
+def _stacks(converter: Any) -> bool:
+    """Whether matrices are stacked by their number, and stacks laid below each other; no more."""
+    steps = [(type(one), one.dim) for one in converter.operations if hasattr(one, "dim")]
+    stacked, below = (MergeModulelist, 0), (Concatenate, 1)
+    wanted = [stacked, below] if len(converter.source_patterns) > 1 else [stacked]
+    return steps == wanted and len(steps) == len(converter.operations)

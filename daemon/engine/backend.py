@@ -4,12 +4,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.attention_torch import TorchAttention
-from daemon.engine.decoder import Decoder, Layer
+from daemon.engine.decoder import Decoder
 from daemon.engine.families import (
     ALL,
     BLOCKS,
@@ -27,6 +28,7 @@ from daemon.engine.forward import Forward, Programs
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Ops
+from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import Unpack
@@ -36,8 +38,11 @@ from daemon.engine.slots import Slots
 log = logging.getLogger(__name__)
 
 Attend = Callable[[FlatBatch, PagedKV], PagedAttention]
-MakeProducts = Callable[[Sequence[QuantisedLinear], bool], Callable[[QuantisedLinear], Layer]]
-"""From all quantised layers, and whether no states may be rounded, to what makes their products."""
+Multiplying = QuantisedLinear | QuantisedExperts
+MakeProducts = Callable[[Sequence[Multiplying], bool], Callable[[Multiplying], Any]]
+"""From all quantised layers and experts, and whether no states may be rounded, to what makes the
+products of one.
+"""
 Compile = Callable[[Forward, PagedKV, Slots], Programs | None]
 
 
@@ -88,6 +93,7 @@ def _compiled() -> Backend:
     from daemon.engine.cpu.attention import CpuAttention
     from daemon.engine.cpu.calls import Constants
     from daemon.engine.cpu.choose_ways import choose as choose_ways
+    from daemon.engine.cpu.experts import ExpertProducts, can_group
     from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.means import CpuMeans
     from daemon.engine.cpu.ops import CpuOps
@@ -104,13 +110,20 @@ def _compiled() -> Backend:
             return None
         return program.StepPrograms(forward, cache, slots, team, constants)
 
-    def products(
-        layers: Sequence[QuantisedLinear], exact: bool
-    ) -> Callable[[QuantisedLinear], Layer]:
-        weights = [weight for layer in layers for weight in layer.weights]
+    def products(layers: Sequence[Multiplying], exact: bool) -> Callable[[Multiplying], Any]:
+        grouped = {one for one in layers if isinstance(one, QuantisedExperts) and can_group(one)}
+        linears = [one for layer in layers if layer not in grouped for one in linear_layers(layer)]
+        weights = [weight for layer in linears for weight in layer.weights]
         ways = choose_ways(filter(can_multiply, weights), team, exact)
+        of_experts = [weight for one in grouped for la in one.layers for weight in la.weights]
+        expert_ways = choose_ways(of_experts, team, exact, in_calls=True)
 
-        def product(layer: QuantisedLinear) -> Layer:
+        def product(layer: Multiplying) -> Any:
+            if layer in grouped:
+                return ExpertProducts(layer, team, expert_ways)
+            if isinstance(layer, QuantisedExperts):
+                layer.prepare(product)
+                return layer
             if not all(map(can_multiply, layer.weights)):
                 return layer
             return QuantisedProduct(layer.weights, layer.bias, team, ways)
@@ -136,7 +149,9 @@ def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
         rows = padded_sizes(len(slots.block_table))
         choose_products(forward.products(), rows, by_torch=by_torch)
-        if by_torch & {GRAPHS, *CAPTURED}:
+        # Which experts compute is read on the host, which no graph does.
+        on_host = any(isinstance(one, QuantisedExperts) for one in forward.products())
+        if on_host or by_torch & {GRAPHS, *CAPTURED}:
             return None
         return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)
 

@@ -1,7 +1,7 @@
 """A decoder of the usual kind, computed straight: no wrappers, merged projections, fused steps.
 
-Pre-norm, rotary positions, gated MLP: Llama, Mistral, Qwen and their like. `fuse` makes one from
-a loaded model, and a trial finds out whether it computes the same.
+Pre-norm, rotary positions, a gated MLP or a mixture: Llama, Mistral, Qwen and their like. `fuse`
+makes one from a loaded model, and a trial finds out whether it computes the same.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ import torch
 
 from daemon.engine.attention import PagedAttention
 from daemon.engine.embeddings import Embeddings, PlainEmbeddings
+from daemon.engine.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.ops import Heads, Norm, Ops
 from daemon.engine.rotary import RotaryTable
 
-Layer = Callable[[torch.Tensor], torch.Tensor]
 Prepare = Callable[[Any], Any]
-"""From a linear layer to what computes it here."""
+"""From a linear layer, or the experts of a mixture, to what computes it here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,11 @@ class DecoderLayer:
     heads: Heads
     output: Layer
     mlp_norm: Norm
-    gate_up: Layer
-    down: Layer
+    mlp: GatedMlp | Mixture
+
+    def products(self) -> list[object]:
+        """Every matrix product, and perhaps what is none."""
+        return [self.query_key_value, self.output, *self.mlp.products()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,9 @@ class Decoder:
     head: Layer
     ops: Ops
 
-    def products(self) -> list[Layer]:
-        """Every matrix product."""
-        per_layer = [(la.query_key_value, la.output, la.gate_up, la.down) for la in self.layers]
-        return [*(product for layer in per_layer for product in layer), self.head]
+    def products(self) -> list[object]:
+        """Every matrix product, and perhaps what is none."""
+        return [*(product for layer in self.layers for product in layer.products()), self.head]
 
     def small_weights(self) -> list[torch.Tensor]:
         """The weights that belong to no product: norms, and embeddings that are plain."""
@@ -100,5 +102,5 @@ class Decoder:
                 if not len(wanted):
                     return states, None
             normed = self.ops.norm(states, layer.output(attended), layer.mlp_norm)
-            added = layer.down(self.ops.silu_mul(layer.gate_up(normed)))
+            added = layer.mlp(normed, self.ops)
         return states, added

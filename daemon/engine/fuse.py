@@ -4,6 +4,7 @@ What it goes by is the modules, not the model's name; what a module does beyond 
 residuals, layers without positions) shows in the logits, which a trial compares before it is used.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +12,10 @@ from torch import nn
 
 from daemon.engine.decoder import Decoder, DecoderLayer, Layer, Prepare
 from daemon.engine.embeddings import embeddings_of
+from daemon.engine.linear import prepare_linears
+from daemon.engine.mlp import GatedMlp, Mixture, is_mixture, router_of
 from daemon.engine.ops import Heads, Norm, Ops
+from daemon.engine.quantised.experts import is_silu
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.rotary import RotaryTable
 
@@ -26,11 +30,18 @@ MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
 
 
-def fuse(model: Any, ops: Ops, prepare: Prepare, num_positions: int) -> Decoder | None:
+def fuse(
+    model: Any,
+    ops: Ops,
+    prepare: Prepare,
+    num_positions: int,
+    prepare_block: Callable[[nn.Module, Prepare], None] = prepare_linears,
+) -> Decoder | None:
     """A decoder over the model's own weights; None where its modules are of another shape.
 
     It computes tokens at positions below `num_positions`. Merged weights replace the single ones,
-    which become views of them: nothing is held twice.
+    which become views of them: nothing is held twice. `prepare_block` prepares what lies below the
+    block of a mixture, which stays transformers' own.
     """
     base = model.base_model
     if not recognised(base):
@@ -38,7 +49,7 @@ def fuse(model: Any, ops: Ops, prepare: Prepare, num_positions: int) -> Decoder 
     return Decoder(
         embeddings=embeddings_of(base.embed_tokens, ops),
         rotary=RotaryTable(base.rotary_emb, num_positions, base.norm.weight.device),
-        layers=tuple(_layer(layer, prepare) for layer in base.layers),
+        layers=tuple(_layer(layer, prepare, prepare_block) for layer in base.layers),
         norm=_norm(base.norm),
         head=prepare(model.get_output_embeddings()),
         ops=ops,
@@ -67,7 +78,7 @@ def _has_own(module: nn.Module) -> bool:
 
 
 def _recognised_layer(layer: Any) -> bool:
-    if _names(layer) != _LAYER or _names(layer.mlp) != _MLP:
+    if _names(layer) != _LAYER:
         return False
     attention, mlp = layer.self_attn, layer.mlp
     inner = _names(attention)
@@ -76,13 +87,17 @@ def _recognised_layer(layer: Any) -> bool:
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
     norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
     products = [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj]]
-    products += [[mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
-    silu = type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
+    if _is_gated(mlp):
+        products += [[mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
     return (
-        silu
+        (_is_gated(mlp) or is_mixture(mlp))
         and all(_is_norm(norm) for norm in norms)
         and all({type(linear) for linear in product} in _LINEARS for product in products)
     )
+
+
+def _is_gated(mlp: Any) -> bool:
+    return _names(mlp) == _MLP and is_silu(mlp.act_fn)
 
 
 def _names(module: Any) -> set[str]:
@@ -99,7 +114,9 @@ def _norm(module: Any) -> Norm:
     return Norm(module.weight, module.variance_epsilon)
 
 
-def _layer(layer: Any, prepare: Prepare) -> DecoderLayer:
+def _layer(
+    layer: Any, prepare: Prepare, prepare_block: Callable[[nn.Module, Prepare], None]
+) -> DecoderLayer:
     attention, mlp = layer.self_attn, layer.mlp
     heads = _heads(attention)
     merged = merge([attention.q_proj, attention.k_proj, attention.v_proj])
@@ -109,9 +126,20 @@ def _layer(layer: Any, prepare: Prepare) -> DecoderLayer:
         heads=heads,
         output=prepare(attention.o_proj),
         mlp_norm=_norm(layer.post_attention_layernorm),
-        gate_up=prepare(merge([mlp.gate_proj, mlp.up_proj])),
-        down=prepare(mlp.down_proj),
+        mlp=_gated(mlp, prepare) if _is_gated(mlp) else _mixture(mlp, prepare, prepare_block),
     )
+
+
+def _gated(mlp: Any, prepare: Prepare) -> GatedMlp:
+    return GatedMlp(prepare(merge([mlp.gate_proj, mlp.up_proj])), prepare(mlp.down_proj))
+
+
+def _mixture(
+    block: Any, prepare: Prepare, prepare_block: Callable[[nn.Module, Prepare], None]
+) -> Mixture:
+    router = router_of(block)
+    prepare_block(block, prepare)
+    return Mixture(block, router)
 
 
 def _heads(attention: Any) -> Heads:

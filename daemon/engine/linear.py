@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from daemon.engine.decoder import Prepare
+from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear
 
 if TYPE_CHECKING:
@@ -61,11 +62,12 @@ def can_pack(tensor: torch.Tensor) -> bool:
 
 
 def prepare_linears(model: nn.Module, prepare: Prepare) -> None:
-    """Replace every linear layer below a module by what computes it faster here."""
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) in (nn.Linear, QuantisedLinear):
-                setattr(module, name, prepare(child))
+    """Replace every linear layer, and all experts, below a module by what computes faster here."""
+    for name, child in list(model.named_children()):
+        if type(child) in (nn.Linear, QuantisedLinear, QuantisedExperts):
+            setattr(model, name, prepare(child))
+        else:
+            prepare_linears(child, prepare)
 
 
 def packed(layer: Any, keep_plain: bool, quantised: Prepare = lambda layer: layer) -> Any:
@@ -73,9 +75,9 @@ def packed(layer: Any, keep_plain: bool, quantised: Prepare = lambda layer: laye
 
     On a CPU a packed twin (`keep_plain`: the plain weights are kept beside it), on a GPU a
     `Product` over the layer's own weight, which `choose_products` can then make fast. `quantised`
-    makes it of a layer over quantised weights.
+    makes it of a layer, or of experts, over quantised weights.
     """
-    if isinstance(layer, QuantisedLinear):
+    if isinstance(layer, QuantisedLinear | QuantisedExperts):
         return quantised(layer)
     if not isinstance(layer, nn.Linear):
         return layer

@@ -56,9 +56,7 @@ def load_model(
             model, told = with_layers(model_class, places).from_pretrained(
                 None,  # its files are not transformers' affair
                 config=config,
-                state_dict={
-                    name: one for name, one in weights.items() if name not in places.taken
-                },
+                state_dict={name: one for name, one in weights.items() if name not in places.taken},
                 device_map={"": device},
                 dtype=computes_in,
                 attn_implementation=ATTENTION_NAME,

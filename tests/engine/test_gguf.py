@@ -66,9 +66,7 @@ def test_architectures_and_mixes_of_formats(architecture: str, tied: bool, tmp_p
 
 
 @pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe"])
-def test_experts_stay_in_the_file_with_their_own_numbers(
-    architecture: str, tmp_path: Path
-) -> None:
+def test_experts_stay_in_the_file_with_their_own_numbers(architecture: str, tmp_path: Path) -> None:
     path = write(tmp_path / "tiny.gguf", medium, architecture)
     model = loaded(path, tmp_path / "cache")
     stored = {one.name: gguf.dequantize(one.data, one.tensor_type) for one in _tensors(path)}

@@ -45,10 +45,12 @@ Times = dict[ProductWay, float]
 """Seconds of a row of a weight, by way."""
 
 
-def choose(weights: Iterable[QuantisedWeight], team: Team, exact: bool) -> ProductWays:
+def choose(
+    weights: Iterable[QuantisedWeight], team: Team, exact: bool, in_calls: bool = False
+) -> ProductWays:
     """The fastest way for each format, K and size among those of `weights`.
 
-    `exact`: only of ways that do not round states.
+    `exact`: only of ways that do not round states; `in_calls`: that torch has no part in.
     """
     alike: dict[Key, list[QuantisedWeight]] = {}
     for weight in weights:
@@ -61,7 +63,7 @@ def choose(weights: Iterable[QuantisedWeight], team: Team, exact: bool) -> Produ
     with _one_thread(), torch.inference_mode():
         for size in SIZES:
             times = {
-                one: _times(some, team, size, exact, budget_s, num_threads)
+                one: _times(some, team, size, (exact, in_calls), budget_s, num_threads)
                 for one, some in alike.items()
             }
             more_s = outside_s if size <= MAX_TOKENS else 0.0
@@ -92,12 +94,14 @@ def fastest(
     return called if total_s(called) < total_s(free) + outside_s else free
 
 
-def possible(weight: QuantisedWeight, size: int, exact: bool) -> list[ProductWay]:
+def possible(
+    weight: QuantisedWeight, size: int, exact: bool, in_calls: bool = False
+) -> list[ProductWay]:
     """The ways that are worth measuring for so many tokens."""
     rounds = reader(weight.format).rounds
     ways = []
     for way in ProductWay:
-        if exact and way not in EXACT:
+        if (exact and way not in EXACT) or (in_calls and way in PANELS):
             continue
         if way in ROUNDED and not rounds:
             continue
@@ -120,15 +124,17 @@ def _times(
     weights: Sequence[QuantisedWeight],
     team: Team,
     size: int,
-    exact: bool,
+    rules: tuple[bool, bool],
     budget_s: float,
     num_threads: int,
 ) -> Times:
-    """What each way takes of so many tokens and weights of a kind, on so many threads."""
+    """What each way takes of so many tokens and weights of a kind, on so many threads; `rules`:
+    whether only exact ones, and only those in calls.
+    """
     weight = max(weights, key=lambda one: one.rows)
     weight = weight.pick(slice(0, max(_SLICE_NUMBERS // weight.columns, 1)))
     states = torch.randn(size, weight.columns)
-    ways = possible(weight, size, exact)
+    ways = possible(weight, size, *rules)
     products = {way: QuantisedProduct([weight], None, team, always([weight], way)) for way in ways}
     for product in products.values():
         product(states)  # compiles

@@ -13,16 +13,18 @@ from daemon.engine.cpu import calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.calls import Constants, Contexts, DrawColumns, Places
 from daemon.engine.cpu.choose_linear import reads_in_turn
+from daemon.engine.cpu.mixtures import MixtureCalls, is_called, mixture_buffers
 from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply
 from daemon.engine.cpu.quantised_calls import unpacked
 from daemon.engine.cpu.team import Call, Team, table_of
-from daemon.engine.decoder import Decoder, DecoderLayer, Layer
+from daemon.engine.decoder import Decoder, DecoderLayer
 from daemon.engine.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
 from daemon.engine.embeddings import Embeddings, PlainEmbeddings, QuantisedRows
 from daemon.engine.forward import Repeated
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
+from daemon.engine.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.ops import Norm
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.sampler.rules import DrawRules
@@ -133,10 +135,17 @@ def possible(decoder: Decoder) -> bool:
 
 def _in_calls(decoder: Decoder, count: int) -> bool:
     """Whether a step of so many tokens is calls alone."""
-    return all(_is_called(product, count) for product in decoder.products())
+    products: list[object] = [decoder.head]
+    for layer in decoder.layers:
+        products += [layer.query_key_value, layer.output]
+        if isinstance(layer.mlp, GatedMlp):
+            products += layer.mlp.products()
+        elif not is_called(layer.mlp):
+            return False
+    return all(_is_called(product, count) for product in products)
 
 
-def _is_called(product: Layer, count: int) -> bool:
+def _is_called(product: object, count: int) -> bool:
     if isinstance(product, QuantisedProduct):
         return product.in_calls(count)
     return (
@@ -177,6 +186,7 @@ class _Buffers:
         self.tables = np.zeros((MAX_TOKENS, num_blocks), np.int32)
         self.angles = decoder.rotary.angles(torch.zeros(MAX_TOKENS, dtype=torch.int64))
         self.products = StateBuffers(MAX_TOKENS)
+        self.mixtures = mixture_buffers([layer.mlp for layer in decoder.layers], MAX_TOKENS)
         self.draws = np.zeros((2, MOST_TIMES, MAX_SAMPLED), np.int32)  # drawn, and broken
         self.rules = np.zeros((MAX_SAMPLED, RULE_COLUMNS))
         self.uniforms = np.zeros((MOST_TIMES, MAX_SAMPLED))
@@ -230,6 +240,7 @@ class _Program:
         self._angles = cos[:count], sin[:count]
         self._contexts = Contexts.of(buffers.tables, buffers.rows, buffers.lens, count)
         self._looked_up = _looked_up(decoder.embeddings)
+        self._mixtures = MixtureCalls(count, buffers.mixtures)
         self.logits, listed = self._write()
         self.table = table_of(listed)
         self._repeated: dict[int, npt.NDArray[np.int64]] = {}
@@ -280,14 +291,21 @@ class _Program:
             attended = self._attend(listed, index, layer)
             output = self._product(listed, layer.output, attended, "output")
             listed.append(self._norm(self._states, output, layer.mlp_norm, self._normed))
-            gate_up = self._product(listed, layer.gate_up, self._normed, "gate_up")
-            inner = self._buffers.floats("inner", self._count, gate_up.shape[1] // 2)
-            listed.append(calls.silu_mul(gate_up, inner))
-            added = self._product(listed, layer.down, inner, "down")
+            added = self._mlp(listed, layer.mlp)
         listed.append(self._norm(self._states, added, decoder.norm, self._normed))
         sampled = self._sampled(listed)
         logits = self._product(listed, decoder.head, sampled, "logits")
         return logits, listed
+
+    def _mlp(self, listed: list[Call], mlp: GatedMlp | Mixture) -> torch.Tensor:
+        if isinstance(mlp, Mixture):
+            output = self._buffers.floats("down", *self._normed.shape)
+            listed += self._mixtures.calls(mlp, self._normed, output)
+            return output
+        gate_up = self._product(listed, mlp.gate_up, self._normed, "gate_up")
+        inner = self._buffers.floats("inner", self._count, gate_up.shape[1] // 2)
+        listed.append(calls.silu_mul(gate_up, inner))
+        return self._product(listed, mlp.down, inner, "down")
 
     def _sampled(self, listed: list[Call]) -> torch.Tensor:
         """The states of sampled tokens."""

@@ -71,7 +71,8 @@ def rounded(states: torch.Tensor, records: torch.Tensor, lanes: int) -> Call:
     """Rounds `states` [T, K], dense, into `records`: `record_bytes`, of the last zeros at first."""
     address = rounded_kernels.rounded().address
     count, width = states.shape
-    return count, BY_ADDRESS, address, states.data_ptr(), width, records.data_ptr(), lanes
+    places = states.data_ptr(), width, records.data_ptr()
+    return count, BY_ADDRESS, address, *places, lanes, 0, 0
 
 
 def pair_record_bytes(count: int, columns: int) -> int:

@@ -16,7 +16,7 @@ from daemon.engine.cpu.dots import TILE, number_of, stack
 from daemon.engine.cpu.integer_dots import round_chunk, tile_codes, unpack_codes
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ITEM, place, write
 from daemon.engine.cpu.record_dots import dot_codes
-from daemon.engine.cpu.team import float_pointer
+from daemon.engine.cpu.team import float_pointer, int32_pointer, int64_pointer
 from daemon.engine.cpu.tiles_out import SIDE, write_tile
 from daemon.engine.cpu.vectors import target_has
 from daemon.models.formats import FORMATS
@@ -64,17 +64,23 @@ def lanes_for(count: int) -> int:
 def rounded():
     """The kernel that rounds states, a token in an item.
 
-    states [T, K], K, records, tokens of a record.
+    states [T, K], K, records, tokens of a record; the tokens' rows among the states (int32) or 0,
+    where it lies how many tokens there are (int64) or 0.
     """
 
     @ITEM
     def item(a, token):
+        if a[10] != 0 and token >= int64_pointer(a[10])[0]:
+            return
         width, lanes = a[6], a[8]
         lane = token % lanes
         record = a[7] + (token - lane) * (width + width // 8 + width // 4) + 4 * lane
         scales = record + lanes * width
         sums = scales + lanes * width // 8
-        numbers = a[5] + 4 * token * width
+        row = token
+        if a[9] != 0:
+            row = int32_pointer(a[9])[token]
+        numbers = a[5] + 4 * row * width
         for chunk in range(width // 32):
             codes = record + 32 * lanes * chunk
             scale = scales + 4 * lanes * chunk

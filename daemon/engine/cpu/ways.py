@@ -50,6 +50,11 @@ class ProductWays:
             return True
         return {one, two} <= EXACT and self._is_exact(count) and self._is_exact(other)
 
+    @property
+    def exact(self) -> bool:
+        """Whether nothing rounds states, however many tokens there are."""
+        return all(way in EXACT for ways in self.chosen.values() for way in ways)
+
     def _is_exact(self, count: int) -> bool:
         """Whether nothing rounds states of T tokens."""
         return all(ways[_index(count)] in EXACT for ways in self.chosen.values())

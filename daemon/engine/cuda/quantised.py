@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from daemon.engine.cuda.ways import Way
 from daemon.engine.decoder import Layer
 from daemon.engine.families import ByTorch
 from daemon.engine.kernels.skinny import Scratch
+from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.weight import QuantisedWeight
 
@@ -84,18 +86,22 @@ class BlockProduct(Product):
 
 
 def products(
-    layers: Sequence[QuantisedLinear], dtype: torch.dtype
-) -> Callable[[QuantisedLinear], Layer]:
+    layers: Sequence[QuantisedLinear | QuantisedExperts], dtype: torch.dtype
+) -> Callable[[QuantisedLinear | QuantisedExperts], Layer]:
     """What makes the products of some layers, for states of type `dtype`.
 
-    A layer that kernels cannot read stays as it is.
+    A layer that kernels cannot read stays as it is; those of experts are replaced one by one.
     """
-    weights = [weight for layer in layers for weight in layer.weights if can_read(weight)]
+    linears = [one for layer in layers for one in linear_layers(layer)]
+    weights = [weight for layer in linears for weight in layer.weights if can_read(weight)]
     if not weights:
         return lambda layer: layer
     library = UnpackedBlocks(new_panel(weights, dtype))
 
-    def product(layer: QuantisedLinear) -> Layer:
+    def product(layer: QuantisedLinear | QuantisedExperts) -> Any:
+        if isinstance(layer, QuantisedExperts):
+            layer.prepare(product)
+            return layer
         if not all(map(can_read, layer.weights)):
             return layer
         rows = [weight.rows for weight in layer.weights]

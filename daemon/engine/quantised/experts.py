@@ -4,11 +4,12 @@ transformers holds all experts of a layer as two parameters of three sides. Here
 stay where and as they are stored, and it computes the tokens that were sent to it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.integrations.moe import _default_apply_gate
 
 from daemon.engine.quantised.linear import QuantisedLinear
 
@@ -25,7 +26,7 @@ _SAID = {
 
 
 class QuantisedExperts(nn.Module):
-    """The experts of a layer, in place of `original`: transformers' own, which lose their weights."""
+    """The experts of a layer, made of transformers' own, `original`, which lose theirs."""
 
     def __init__(self, original: Any) -> None:
         super().__init__()
@@ -36,6 +37,23 @@ class QuantisedExperts(nn.Module):
         self.gated = original._apply_gate  # from [T, rows] to [T, inner]; not below this module
         self.gate_up = nn.ModuleList(QuantisedLinear(width, rows, None) for _ in range(num_experts))
         self.down = nn.ModuleList(QuantisedLinear(inner, width, None) for _ in range(num_experts))
+
+    @property
+    def layers(self) -> list[QuantisedLinear]:
+        """All layers."""
+        return [*self.gate_up, *self.down]
+
+    @property
+    def plainly_gated(self) -> bool:
+        """Whether an expert computes silu(first half) * second half between its layers."""
+        gated = getattr(self.gated, "__func__", None) is _default_apply_gate
+        return gated and is_silu(self.gated.__self__.act_fn)
+
+    def prepare(self, prepare: Callable[[QuantisedLinear], nn.Module]) -> None:
+        """Put what computes them here in place of the layers."""
+        for layers in (self.gate_up, self.down):
+            for expert, layer in enumerate(layers):
+                layers[expert] = prepare(layer)
 
     def forward(
         self, states: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor
@@ -61,3 +79,13 @@ def can_replace(module: Any) -> bool:
     held = {name: one.ndim for name, one in module.named_parameters(recurse=False)}
     said = {name: getattr(module, name, None) for name in _SAID}
     return held == dict.fromkeys(PARAMETERS, 3) and said == _SAID
+
+
+def is_silu(activation: Any) -> bool:
+    """Whether a module of transformers computes x * sigmoid(x)."""
+    return type(activation).__name__ in ("SiLU", "SiLUActivation")
+
+
+def linear_layers(layer: QuantisedLinear | QuantisedExperts) -> list[QuantisedLinear]:
+    """A linear layer, or those of experts."""
+    return layer.layers if isinstance(layer, QuantisedExperts) else [layer]

@@ -9,10 +9,11 @@ from torch.nn.functional import linear
 from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.cuda.graphs import Capture, DecodeGraphs, Work, cuda_capture
 from daemon.engine.cuda.ops import TritonOps
-from daemon.engine.decoder import Decoder, DecoderLayer, Layer
+from daemon.engine.decoder import Decoder, DecoderLayer
 from daemon.engine.embeddings import PlainEmbeddings
 from daemon.engine.families import ByTorch
 from daemon.engine.metadata import FlatBatch
+from daemon.engine.mlp import GatedMlp, Layer
 from daemon.engine.ops import Angles, Heads, Norm
 from daemon.engine.rotary import RotaryTable
 from daemon.engine.selftest.bench import Bench
@@ -77,8 +78,7 @@ def _decoder(bench: Bench, by_torch: ByTorch) -> Decoder:
         heads=heads,
         output=_layer(bench, width, query),
         mlp_norm=Norm(bench.normal(width), 1e-5),
-        gate_up=_layer(bench, 2 * gated, width),
-        down=_layer(bench, width, gated),
+        mlp=GatedMlp(_layer(bench, 2 * gated, width), _layer(bench, width, gated)),
     )
     longest = 2 + max(max(step) for step in _STEPS)
     rotary = RotaryTable(partial(_angles, subject.rotary_dim), longest, bench.device)

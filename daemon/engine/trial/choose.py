@@ -19,6 +19,7 @@ from daemon.engine.linear import linear_bytes, packed, prepare_linears
 from daemon.engine.model import CausalModel
 from daemon.engine.modules import Modules
 from daemon.engine.quantise import KV_DTYPES
+from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear, count_params, quantised_layers
 from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
@@ -79,8 +80,7 @@ class _Trial:
         keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
         layers = [layer for _, layer in quantised_layers(model)]
         self._products_round = pool.backend.rounds and bool(layers) and not load.exact
-        linears = [layer for layer in layers if isinstance(layer, QuantisedLinear)]
-        quantised = pool.backend.products(linears, load.exact)
+        quantised = pool.backend.products(_multiplying(model), load.exact)
         self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
         # A GPU unpacks anew as fast, and the pool has its memory already.
         most_bytes = 0 if pool.cache.raw.is_cuda else KEEP_BOTH_BYTES
@@ -323,6 +323,14 @@ class _Trial:
         """A share never falls, though another way may have to be tried."""
         self._share = max(self._share, share)
         self._progress(stage, self._share)
+
+
+def _multiplying(model: Any) -> list[QuantisedLinear | QuantisedExperts]:
+    """The layers over quantised weights that products are made of, experts as one."""
+    experts = [module for module in model.modules() if isinstance(module, QuantisedExperts)]
+    within = {layer for one in experts for layer in one.layers}
+    layers = [layer for _, layer in quantised_layers(model) if layer not in within]
+    return [*(layer for layer in layers if isinstance(layer, QuantisedLinear)), *experts]
 
 
 def _room(load: Load, pool: TrialPool, shape: ModelShape) -> TrialRoom:

@@ -16,6 +16,7 @@ from torch.nn.functional import linear
 from daemon.engine.decoder import Decoder, Layer
 from daemon.engine.embeddings import PlainEmbeddings
 from daemon.engine.fuse import fuse
+from daemon.engine.mlp import Mixture
 from daemon.engine.ops import Norm, Ops
 from daemon.engine.quantised.linear import PIECE_ELEMENTS, QuantisedEmbedding, QuantisedLinear
 from daemon.engine.quantised.weight import Unpack
@@ -142,12 +143,16 @@ def _wide_norm(norm: Norm) -> Norm:
 
 
 def wide_decoder(model: Any, num_positions: int, vocabulary: torch.Tensor) -> Decoder | None:
-    """The straight decoder in float32; None where `fuse` makes none.
+    """The straight decoder in float32; None where `fuse` makes none, and where the block of a
+    mixture, which stays as it is, holds narrow numbers.
 
     Its token i is the model's `vocabulary[i]` (int64 [n]): no more embeddings are widened.
     """
-    decoder = fuse(model, WideOps(), _wide_product, num_positions)
-    if decoder is None:
+    decoder = fuse(model, WideOps(), _wide_product, num_positions, lambda *_: None)
+    blocks = (
+        [la.mlp.block for la in decoder.layers if isinstance(la.mlp, Mixture)] if decoder else []
+    )
+    if decoder is None or any(_narrow(one) for block in blocks for one in block.parameters()):
         return None
     rows = decoder.embeddings(vocabulary.to(model.device)).float()
     return replace(decoder, embeddings=PlainEmbeddings(rows))

@@ -1,0 +1,144 @@
+"""Writes the calls of the kernels of a mixture; their tensors must outlive the run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from daemon.engine.cpu import expert_kernels, rounded_kernels
+from daemon.engine.cpu.expert_kernels import GROUP, GROUPS_HEAD
+from daemon.engine.cpu.kernels import BY_ADDRESS
+from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE
+from daemon.engine.cpu.team import Call
+from daemon.engine.quantised.weight import QuantisedWeight
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRows:
+    """Which rows T tokens have with k of E experts each: an expert's rows begin at a multiple."""
+
+    num_experts: int
+    multiple: int
+    num_rows: int  # at most
+    chosen: torch.Tensor  # int32 [T, k]
+    shares: torch.Tensor  # float32 [T, k]
+    groups: torch.Tensor  # int64; see `expert_kernels`
+    tokens: torch.Tensor  # int32 [num_rows]: of rows
+    rows: torch.Tensor  # int32 [T, k]: of tokens
+    counts: torch.Tensor  # int32 [E]
+
+    @classmethod
+    def of(cls, num_tokens: int, num_chosen: int, num_experts: int, multiple: int) -> "ExpertRows":
+        """Room for so many tokens."""
+        pairs = num_tokens * num_chosen
+        most_groups = min(pairs, num_experts)
+        num_rows = pairs + most_groups * (multiple - 1)
+        pair = num_tokens, num_chosen
+        return cls(
+            num_experts,
+            multiple,
+            num_rows,
+            torch.zeros(pair, dtype=torch.int32),
+            torch.zeros(pair),
+            torch.zeros(GROUPS_HEAD + GROUP * most_groups, dtype=torch.int64),
+            torch.zeros(num_rows, dtype=torch.int32),
+            torch.zeros(pair, dtype=torch.int32),
+            torch.zeros(num_experts, dtype=torch.int32),
+        )
+
+    @property
+    def most_groups(self) -> int:
+        """Experts that may have rows."""
+        return (len(self.groups) - GROUPS_HEAD) // GROUP
+
+    @property
+    def count_address(self) -> int:
+        """Where it lies how many rows there are."""
+        return self.groups.data_ptr() + 8
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A product of every expert."""
+
+    kernel: int  # its address
+    weights: torch.Tensor  # int64 [E]: addresses
+    like: QuantisedWeight  # one of them
+    lanes: int  # tokens of a record
+
+    @property
+    def items(self) -> int:
+        """Of one expert's product."""
+        return -(-self.like.rows // COLUMNS_AT_ONCE)
+
+
+def routed(logits: torch.Tensor, rows: ExpertRows, to_one: bool) -> Call:
+    """Chooses the experts of each token by `logits` [T, E]."""
+    count, num_experts = logits.shape
+    address = expert_kernels.routed().address
+    sizes = num_experts, rows.chosen.shape[1], int(to_one)
+    places = rows.chosen.data_ptr(), rows.shares.data_ptr()
+    return count, BY_ADDRESS, address, logits.data_ptr(), *sizes, *places
+
+
+def arranged(rows: ExpertRows) -> Call:
+    """Gives each token its rows."""
+    address = expert_kernels.arranged().address
+    count, num_chosen = rows.chosen.shape
+    sizes = count * num_chosen, num_chosen, rows.num_experts, rows.multiple
+    tables = rows.groups, rows.tokens, rows.rows, rows.counts
+    places = (table.data_ptr() for table in tables)
+    return 1, BY_ADDRESS, address, rows.chosen.data_ptr(), *sizes, *places
+
+
+def rounded(
+    states: torch.Tensor, records: torch.Tensor, lanes: int, rows: ExpertRows, gather: bool
+) -> Call:
+    """Rounds the rows of `states` into `records`; with `gather` those that rows' tokens have."""
+    address = rounded_kernels.rounded().address
+    places = states.data_ptr(), states.shape[1], records.data_ptr(), lanes
+    tokens = rows.tokens.data_ptr() if gather else 0
+    return rows.num_rows, BY_ADDRESS, address, *places, tokens, rows.count_address
+
+
+def grouped(
+    product: Grouped,
+    states: torch.Tensor,
+    state_bytes: int,
+    rows: ExpertRows,
+    output: torch.Tensor,
+    first: int,
+) -> Call:
+    """Products of all experts, of states of so many bytes a row, to columns of `output` [rows, N]
+    from `first` on.
+    """
+    return (
+        rows.most_groups * product.items,
+        BY_ADDRESS,
+        expert_kernels.grouped().address,
+        product.kernel,
+        product.weights.data_ptr(),
+        product.like.data.shape[1],
+        product.like.rows,
+        product.like.columns,
+        states.data_ptr(),
+        state_bytes,
+        output.data_ptr() + 4 * first,
+        output.stride(0),
+        product.lanes,
+        rows.groups.data_ptr(),
+        product.items,
+    )
+
+
+def joined(made: torch.Tensor, rows: ExpertRows, output: torch.Tensor) -> Call:
+    """`output` [T, K] of what experts `made` [rows, K]."""
+    address = expert_kernels.joined().address
+    count, num_chosen = rows.chosen.shape
+    tables = rows.rows.data_ptr(), rows.shares.data_ptr(), num_chosen
+    return count, BY_ADDRESS, address, made.data_ptr(), made.shape[1], *tables, output.data_ptr()
+
+
+def addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """int64 [n]: where some tensors lie."""
+    return torch.tensor([one.data_ptr() for one in tensors], dtype=torch.int64)

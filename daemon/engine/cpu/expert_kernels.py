@@ -1,0 +1,146 @@
+"""The CPU kernels of a mixture: which experts take which tokens, and their products as one call.
+
+Rows are the tokens of one expert after those of another. How many rows an expert has is known only
+when a step computes, so that kernels write it to a table that others read: `GROUPS_HEAD` numbers
+(how many experts have rows, and how many rows there are), then `GROUP` numbers of each such expert
+(which one, its first row, its rows).
+
+Called by address, as the kernels of `quantised_kernels`.
+"""
+
+# numba infers the types of what follows; Python's annotations mean nothing to it.
+# mypy: ignore-errors
+
+import math
+from functools import cache
+
+import numpy as np
+
+from daemon.engine.cpu.dots import stack
+from daemon.engine.cpu.quantised_kernels import ITEM
+from daemon.engine.cpu.team import call_item, float_pointer, int32_pointer, int64_pointer
+
+GROUPS_HEAD, GROUP = 2, 3
+
+_ARGUMENTS_BYTES = 8 * 15
+
+
+@cache
+def routed():
+    """The kernel that chooses a token's experts: the k likeliest, of equal ones the first.
+
+    logits [T, E], E, k, whether their shares add up to 1, chosen (int32 [T, k]), shares [T, k].
+    """
+
+    @ITEM
+    def item(a, token):
+        logits = float_pointer(a[5] + 4 * token * a[6])
+        chosen = int32_pointer(a[9] + 4 * token * a[7])
+        shares = float_pointer(a[10] + 4 * token * a[7])
+        largest = logits[0]
+        for expert in range(a[6]):
+            largest = max(largest, logits[expert])
+        total = np.float32(0.0)
+        for expert in range(a[6]):
+            total += np.float32(math.exp(logits[expert] - largest))
+        before, last = np.float32(np.inf), 0
+        together = np.float32(0.0)
+        for place in range(a[7]):
+            best, found = np.float32(-np.inf), place  # of what are no numbers, any
+            for expert in range(a[6]):
+                here = logits[expert]
+                further = here < before or (here == before and expert > last)
+                if further and here > best:
+                    best, found = here, expert
+            before, last = best, found
+            chosen[place] = found
+            shares[place] = np.float32(math.exp(best - largest)) / total
+            together += shares[place]
+        if a[8] != 0:
+            for place in range(a[7]):
+                shares[place] /= together
+
+    return item
+
+
+@cache
+def arranged():
+    """The kernel that gives each token a row with each of its experts.
+
+    chosen (int32 [T * k]), T * k, k, E, the multiple at which an expert's rows begin, groups, the
+    tokens of rows (int32), the rows of tokens (int32 [T * k]), rows of experts (int32 [E]).
+    """
+
+    @ITEM
+    def item(a, _number):
+        chosen, groups, counts = int32_pointer(a[5]), int64_pointer(a[10]), int32_pointer(a[13])
+        tokens, rows = int32_pointer(a[11]), int32_pointer(a[12])
+        for expert in range(a[8]):
+            counts[expert] = 0
+        for pair in range(a[6]):
+            counts[chosen[pair]] += 1
+        row, number = 0, 0
+        for expert in range(a[8]):
+            count = counts[expert]
+            if count > 0:
+                at = GROUPS_HEAD + GROUP * number
+                groups[at], groups[at + 1], groups[at + 2] = expert, row, count
+                number += 1
+                counts[expert] = row
+                row += (count + a[9] - 1) // a[9] * a[9]
+        groups[0], groups[1] = number, row
+        for between in range(row):
+            tokens[between] = 0  # no token's: what is computed of it goes nowhere
+        for pair in range(a[6]):
+            row = counts[chosen[pair]]
+            counts[chosen[pair]] = row + 1
+            tokens[row] = pair // a[7]
+            rows[pair] = row
+
+    return item
+
+
+@cache
+def grouped():
+    """The kernel of products of all experts: each item is one of the product of an expert's rows.
+
+    kernel, addresses of weights (int64 [E]), bytes of a row, N, K, states, bytes of a row of
+    states, output, its stride, tokens of a record, groups, items of a product.
+    """
+
+    @ITEM
+    def item(a, number):
+        groups, at = int64_pointer(a[15]), GROUPS_HEAD + GROUP * (number // a[16])
+        if number // a[16] < groups[0]:
+            expert, first, count = groups[at], groups[at + 1], groups[at + 2]
+            own = int64_pointer(stack(_ARGUMENTS_BYTES))
+            own[5] = int64_pointer(a[6])[expert]
+            own[6], own[7], own[8] = a[7], a[8], a[9]
+            own[9], own[10] = a[10] + first * a[11], count
+            own[11], own[12], own[13] = a[12] + 4 * first * a[13], a[13], 0
+            own[14] = a[14]
+            call_item(a[5], own, number % a[16])
+
+    return item
+
+
+@cache
+def joined():
+    """The kernel that adds up what a token's experts made of it.
+
+    made [rows, K], K, rows of tokens (int32 [T, k]), shares [T, k], k, output [T, K].
+    """
+
+    @ITEM
+    def item(a, token):
+        rows = int32_pointer(a[7] + 4 * token * a[9])
+        shares = float_pointer(a[8] + 4 * token * a[9])
+        output = float_pointer(a[10] + 4 * token * a[6])
+        for column in range(a[6]):
+            output[column] = np.float32(0.0)
+        for place in range(a[9]):
+            made, share = float_pointer(a[5] + 4 * rows[place] * a[6]), shares[place]
+            for column in range(a[6]):
+                output[column] += share * made[column]
+
+    return item

@@ -1,0 +1,216 @@
+"""The experts of a mixture on the CPU: all of a step's tokens in a few calls, however they fall."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from daemon.engine.cpu import (
+    calls,
+    expert_calls,
+    matrix_kernels,
+    pair_kernels,
+    quantised_kernels,
+    rounded_kernels,
+)
+from daemon.engine.cpu import quantised_calls as products
+from daemon.engine.cpu.expert_calls import ExpertRows, Grouped
+from daemon.engine.cpu.matrix_dots import MATRIX
+from daemon.engine.cpu.quantised import StateBuffers, can_multiply
+from daemon.engine.cpu.rounded_kernels import lanes_for
+from daemon.engine.cpu.team import Call, Team
+from daemon.engine.cpu.ways import ROUNDED, ProductWay, ProductWays, key
+from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.weight import QuantisedWeight
+from daemon.models.formats import FORMATS
+
+_KERNELS: dict[ProductWay, Any] = {
+    ProductWay.FLOATS_SINGLY: quantised_kernels.floats_singly,
+    ProductWay.FLOATS_TOGETHER: quantised_kernels.floats_together,
+    ProductWay.ROUNDED_SINGLY: rounded_kernels.rounded_singly,
+    ProductWay.ROUNDED_TOGETHER: rounded_kernels.rounded_together,
+    ProductWay.BFLOAT16_BY_MATRICES: matrix_kernels.matrices,
+}
+"""By way, from the name of a format to the kernel of a product."""
+
+
+class Stack:
+    """The same weight of every expert: of one format and size."""
+
+    def __init__(self, weights: Sequence[QuantisedWeight]) -> None:
+        self.weights = tuple(weights)
+        self.first = weights[0]
+        self.format = weights[0].format.name
+        self.addresses = expert_calls.addresses([one.data for one in weights])
+
+
+def stacks_of(layers: Iterable[Sequence[QuantisedWeight]]) -> list[Stack] | None:
+    """The stacks that experts' layers lie below each other; None where kernels cannot read one."""
+    columns = list(zip(*layers, strict=False))
+    for weights in columns:
+        alike = {(key(one), one.rows) for one in weights}
+        ordered = any(one.order is not None for one in weights)
+        if len(alike) > 1 or ordered or not all(map(can_multiply, weights)):
+            return None
+    return [Stack(weights) for weights in columns]
+
+
+class ExpertProducts(nn.Module):
+    """What `QuantisedExperts` computes, by kernels. Raises ValueError where it cannot; see
+    `can_group`.
+    """
+
+    def __init__(self, experts: QuantisedExperts, team: Team, ways: ProductWays) -> None:
+        super().__init__()
+        gate_up, down = _stacks(experts)
+        if gate_up is None or down is None:
+            raise ValueError("these experts differ from each other")
+        self._gate_up, self._down = gate_up, down
+        self._team = team
+        self._ways = ways
+        self.num_experts = len(gate_up[0].weights)
+        self.width = gate_up[0].first.columns
+        self.inner = down[0].first.columns
+
+    @property
+    def weights(self) -> list[QuantisedWeight]:
+        """All weights."""
+        return [one for stack in (*self._gate_up, *self._down) for one in stack.weights]
+
+    def alike(self, count: int, other: int) -> bool:
+        """Whether a token among T gets the same numbers as among others: it may share its experts
+        with any of them.
+        """
+        return count == other or self._ways.exact
+
+    def rows_for(self, count: int, num_chosen: int) -> ExpertRows:
+        """Room for T tokens with k experts each."""
+        some = [self._way(stack, count, num_chosen) for stack in (*self._gate_up, *self._down)]
+        multiple = max(_lanes(way, self._share(count, num_chosen)) for way in some)
+        return ExpertRows.of(count, num_chosen, self.num_experts, multiple)
+
+    def forward(
+        self, states: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor
+    ) -> torch.Tensor:
+        """See `QuantisedExperts`; `states` float32."""
+        output = torch.empty(states.shape)
+        if not len(states):
+            return output
+        rows = self.rows_for(*chosen.shape)
+        rows.chosen.copy_(chosen)
+        rows.shares.copy_(shares)
+        scratch = StateBuffers(rows.num_rows, fewer=False)  # outlives the run
+        self._team.run_calls(self.calls(states.contiguous(), rows, output, scratch))
+        return output
+
+    def calls(
+        self, states: torch.Tensor, rows: ExpertRows, output: torch.Tensor, scratch: StateBuffers
+    ) -> list[Call]:
+        """Calls that compute `output` [T, width] of `states` [T, width], both dense, with the
+        experts that are chosen when they run. They name buffers of `scratch`.
+        """
+        listed = [expert_calls.arranged(rows)]
+        wide = scratch.floats("gate_up", rows.num_rows, sum(s.first.rows for s in self._gate_up))
+        self._products(listed, self._gate_up, states, True, rows, wide, scratch)
+        inner = scratch.floats("inner", rows.num_rows, self.inner)
+        listed.append(calls.silu_mul(wide, inner))
+        made = scratch.floats("made", rows.num_rows, self.width)
+        self._products(listed, self._down, inner, False, rows, made, scratch)
+        listed.append(expert_calls.joined(made, rows, output))
+        return listed
+
+    def _products(
+        self,
+        listed: list[Call],
+        stacks: Sequence[Stack],
+        states: torch.Tensor,
+        gather: bool,
+        rows: ExpertRows,
+        output: torch.Tensor,
+        scratch: StateBuffers,
+    ) -> None:
+        """Products of `states`, which rows share where they are to be gathered."""
+        forms = _Forms(listed, states, gather, rows, scratch)
+        first = 0
+        for stack in stacks:
+            way = self._way(stack, *rows.chosen.shape)
+            lanes = _lanes(way, self._share(*rows.chosen.shape))
+            in_pairs = way is ProductWay.FLOATS_TOGETHER and products.takes_pairs(stack.first)
+            kernel = pair_kernels.floats_together() if in_pairs else _KERNELS[way](stack.format)
+            product = Grouped(kernel.address, stack.addresses, stack.first, lanes)
+            places = forms.of(way, lanes, in_pairs)
+            listed.append(expert_calls.grouped(product, *places, rows, output, first))
+            first += stack.first.rows
+
+    def _share(self, count: int, num_chosen: int) -> int:
+        """Tokens of an expert, where they fall evenly."""
+        return -(-count * num_chosen // self.num_experts)
+
+    def _way(self, stack: Stack, count: int, num_chosen: int) -> ProductWay:
+        return self._ways.of(stack.first, self._share(count, num_chosen))
+
+
+class _Forms:
+    """The states of all rows in the forms that ways take, each made when first asked for."""
+
+    def __init__(
+        self,
+        listed: list[Call],
+        states: torch.Tensor,
+        gather: bool,
+        rows: ExpertRows,
+        scratch: StateBuffers,
+    ) -> None:
+        self._listed, self._states, self._gather = listed, states, gather
+        self._rows, self._scratch = rows, scratch
+        self._made: dict[tuple[bool, bool, int], tuple[torch.Tensor, int]] = {}
+
+    def of(self, way: ProductWay, lanes: int, in_pairs: bool) -> tuple[torch.Tensor, int]:
+        """Where they are, and the bytes of a row."""
+        rounds = way in ROUNDED
+        kind = rounds, in_pairs, lanes
+        if kind not in self._made:
+            self._made[kind] = self._rounded(lanes) if rounds else self._floats(way, in_pairs)
+        return self._made[kind]
+
+    def _rounded(self, lanes: int) -> tuple[torch.Tensor, int]:
+        width = self._states.shape[1]
+        records = self._scratch.records(width, lanes)
+        call = expert_calls.rounded(self._states, records, lanes, self._rows, self._gather)
+        self._listed.append(call)
+        return records, products.record_bytes(1, width, 1)
+
+    def _floats(self, way: ProductWay, in_pairs: bool) -> tuple[torch.Tensor, int]:
+        found, width, count = self._states, self._states.shape[1], self._rows.num_rows
+        if self._gather:
+            stored = self._states.view(torch.uint8)
+            plain = QuantisedWeight(FORMATS["F32"], stored, width)
+            found = self._scratch.floats("gathered", count, width)
+            self._listed.append(products.unpacked(plain, range(count), found, self._rows.tokens))
+        if in_pairs:
+            pairs = self._scratch.floats("pairs", count, width)
+            self._listed.append(products.split(found, pairs))
+            return pairs, 4 * width
+        if way is not ProductWay.BFLOAT16_BY_MATRICES:
+            return found, 4 * width
+        packed = self._scratch.packed(width)
+        self._listed.append(products.packed(found, packed))
+        return packed, 2 * width
+
+
+def can_group(experts: QuantisedExperts) -> bool:
+    """Whether kernels compute some experts: they are gated as usual, and alike."""
+    return experts.plainly_gated and None not in _stacks(experts)
+
+
+def _stacks(experts: QuantisedExperts) -> tuple[list[Stack] | None, list[Stack] | None]:
+    gate_up, down = ([layer.weights for layer in some] for some in (experts.gate_up, experts.down))
+    return stacks_of(gate_up), stacks_of(down)
+
+
+def _lanes(way: ProductWay, count: int) -> int:
+    """The multiple at which an expert's rows begin."""
+    if way is ProductWay.ROUNDED_TOGETHER:
+        return lanes_for(count)
+    return MATRIX if way is ProductWay.BFLOAT16_BY_MATRICES else 1

@@ -1,0 +1,70 @@
+"""Blocks of experts within programs: the router and all that follows it, as calls."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from daemon.engine.cpu import calls, expert_calls
+from daemon.engine.cpu.expert_calls import ExpertRows
+from daemon.engine.cpu.experts import ExpertProducts
+from daemon.engine.cpu.quantised import StateBuffers
+from daemon.engine.cpu.team import Call
+from daemon.engine.mlp import GatedMlp, Mixture
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureBuffers:
+    """What the programs of a decoder write for its mixtures; nothing where it has none."""
+
+    logits: torch.Tensor  # [T, E]
+    scratch: StateBuffers
+
+
+def is_called(mixture: Mixture) -> bool:
+    """Whether a block is calls alone."""
+    router = mixture.router
+    known = router is not None and router.weight.dtype is torch.float32
+    return known and isinstance(mixture.experts, ExpertProducts)
+
+
+def mixture_buffers(mlps: Iterable[GatedMlp | Mixture], most_tokens: int) -> MixtureBuffers | None:
+    """Buffers for all mixtures of a decoder, of up to so many tokens."""
+    found = [one for one in mlps if isinstance(one, Mixture) and is_called(one)]
+    if not found:
+        return None
+    most = 0
+    for one in found:
+        assert one.router is not None
+        rows = (one.experts.rows_for(count, one.router.num_chosen) for count in range(most_tokens))
+        most = max(most, *(some.num_rows for some in rows))
+    num_experts = max(one.experts.num_experts for one in found)
+    return MixtureBuffers(torch.zeros(most_tokens * num_experts), StateBuffers(most, fewer=False))
+
+
+class MixtureCalls:
+    """The calls of mixtures for so many tokens."""
+
+    def __init__(self, count: int, buffers: MixtureBuffers | None) -> None:
+        self._count = count
+        self._buffers = buffers
+        self._rows: dict[tuple[int, int, int], ExpertRows] = {}
+
+    def calls(self, mixture: Mixture, states: torch.Tensor, output: torch.Tensor) -> list[Call]:
+        """Calls that compute `output` [T, width] of `states` [T, width], both dense."""
+        router, experts, buffers = mixture.router, mixture.experts, self._buffers
+        assert router is not None and buffers is not None
+        rows = self._rows_of(experts, router.num_chosen)
+        num_experts = experts.num_experts
+        logits = buffers.logits[: self._count * num_experts].view(self._count, num_experts)
+        return [
+            calls.linear(router.weight, None, states, logits),
+            expert_calls.routed(logits, rows, router.to_one),
+            *experts.calls(states, rows, output, buffers.scratch),
+        ]
+
+    def _rows_of(self, experts: ExpertProducts, num_chosen: int) -> ExpertRows:
+        """Layers share their rows where as many tokens lie at the same multiples."""
+        found = experts.rows_for(self._count, num_chosen)
+        key = experts.num_experts, num_chosen, found.multiple
+        return self._rows.setdefault(key, found)

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from daemon.engine.decoder import Decoder, DecoderLayer, Layer, Prepare
+from daemon.engine.decoder import Decoder, DecoderLayer, Prepare
 from daemon.engine.embeddings import embeddings_of
 from daemon.engine.linear import prepare_linears
-from daemon.engine.mlp import GatedMlp, Mixture, is_mixture, router_of
+from daemon.engine.mlp import GatedMlp, Layer, Mixture, is_mixture, router_of
 from daemon.engine.ops import Heads, Norm, Ops
 from daemon.engine.quantised.experts import is_silu
 from daemon.engine.quantised.linear import QuantisedLinear

@@ -1,4 +1,6 @@
-"""Five small models and a mixture in every format of quantised weights that is served, with random numbers.
+"""Five small models and a mixture in every format of quantised weights that is served.
+
+Their numbers are random.
 
 GGUF files are written by gguf. Checkpoints are bytes of any value in the layouts of their tools:
 that these mean what the tools read of them is shown by `tests/engine/test_checkpoints.py`. What

@@ -30,9 +30,8 @@ class ExpertRows:
     @classmethod
     def of(cls, num_tokens: int, num_chosen: int, num_experts: int, multiple: int) -> "ExpertRows":
         """Room for so many tokens."""
-        pairs = num_tokens * num_chosen
-        most_groups = min(pairs, num_experts)
-        num_rows = pairs + most_groups * (multiple - 1)
+        num_rows = cls.most(num_tokens, num_chosen, num_experts, multiple)
+        most_groups = min(num_tokens * num_chosen, num_experts)
         pair = num_tokens, num_chosen
         return cls(
             num_experts,
@@ -45,6 +44,12 @@ class ExpertRows:
             torch.zeros(pair, dtype=torch.int32),
             torch.zeros(num_experts, dtype=torch.int32),
         )
+
+    @staticmethod
+    def most(num_tokens: int, num_chosen: int, num_experts: int, multiple: int) -> int:
+        """Rows that there may be."""
+        pairs = num_tokens * num_chosen
+        return pairs + min(pairs, num_experts) * (multiple - 1)
 
     @property
     def most_groups(self) -> int:

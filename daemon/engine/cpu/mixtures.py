@@ -9,6 +9,7 @@ from daemon.engine.cpu import calls, expert_calls
 from daemon.engine.cpu.expert_calls import ExpertRows
 from daemon.engine.cpu.experts import ExpertProducts
 from daemon.engine.cpu.quantised import StateBuffers
+from daemon.engine.cpu.rounded_kernels import LANES
 from daemon.engine.cpu.team import Call
 from daemon.engine.mlp import GatedMlp, Mixture
 
@@ -33,13 +34,11 @@ def mixture_buffers(mlps: Iterable[GatedMlp | Mixture], most_tokens: int) -> Mix
     found = [one for one in mlps if isinstance(one, Mixture) and is_called(one)]
     if not found:
         return None
-    most = 0
-    for one in found:
-        assert one.router is not None
-        rows = (one.experts.rows_for(count, one.router.num_chosen) for count in range(most_tokens))
-        most = max(most, *(some.num_rows for some in rows))
     num_experts = max(one.experts.num_experts for one in found)
-    return MixtureBuffers(torch.zeros(most_tokens * num_experts), StateBuffers(most, fewer=False))
+    chosen = max(one.router.num_chosen for one in found if one.router)
+    most_rows = ExpertRows.most(most_tokens, chosen, num_experts, LANES[-1])
+    logits = torch.zeros(most_tokens * num_experts)
+    return MixtureBuffers(logits, StateBuffers(most_rows, fewer=False))
 
 
 class MixtureCalls:

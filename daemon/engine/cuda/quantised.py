@@ -17,7 +17,6 @@ from daemon.engine.cuda.candidates import DeviceRoom
 from daemon.engine.cuda.products import JoinedProduct, Product
 from daemon.engine.cuda.unpacking import can_read, unpack
 from daemon.engine.cuda.ways import Way
-from daemon.engine.decoder import Layer
 from daemon.engine.families import ByTorch
 from daemon.engine.kernels.skinny import Scratch
 from daemon.engine.quantised.experts import QuantisedExperts, linear_layers

@@ -26,7 +26,7 @@ _SAID = {
 
 
 class QuantisedExperts(nn.Module):
-    """The experts of a layer, made of transformers' own, `original`, which lose theirs."""
+    """The experts of a layer, with its weights taken from `original`, transformers' own."""
 
     def __init__(self, original: Any) -> None:
         super().__init__()

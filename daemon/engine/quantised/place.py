@@ -44,7 +44,9 @@ def claimed(model_class: Any, config: Any, packed: Collection[str]) -> Places:
     with torch.device("meta"):
         model = model_class(config)
     layers = {name: module for name, module in model.named_modules() if type(module) in _TAKES}
-    found = {name: (f"{name}.weight",) for name in layers if f"{name}.weight" in packed}
+    found: dict[str, tuple[str, ...]] = {
+        name: (f"{name}.weight",) for name in layers if f"{name}.weight" in packed
+    }
     if getattr(config, "tie_word_embeddings", False):
         head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
         tied = [name for name, module in layers.items() if module in (head, embedding)]

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from daemon.engine.decoder import Decoder, Layer
+from daemon.engine.decoder import Decoder
 from daemon.engine.embeddings import PlainEmbeddings
 from daemon.engine.fuse import fuse
-from daemon.engine.mlp import Mixture
+from daemon.engine.mlp import Layer, Mixture
 from daemon.engine.ops import Norm, Ops
 from daemon.engine.quantised.linear import PIECE_ELEMENTS, QuantisedEmbedding, QuantisedLinear
 from daemon.engine.quantised.weight import Unpack
@@ -149,10 +149,10 @@ def wide_decoder(model: Any, num_positions: int, vocabulary: torch.Tensor) -> De
     Its token i is the model's `vocabulary[i]` (int64 [n]): no more embeddings are widened.
     """
     decoder = fuse(model, WideOps(), _wide_product, num_positions, lambda *_: None)
-    blocks = (
-        [la.mlp.block for la in decoder.layers if isinstance(la.mlp, Mixture)] if decoder else []
-    )
-    if decoder is None or any(_narrow(one) for block in blocks for one in block.parameters()):
+    if decoder is None:
+        return None
+    blocks = [one.mlp.block for one in decoder.layers if isinstance(one.mlp, Mixture)]
+    if any(_narrow(one) for block in blocks for one in block.parameters()):
         return None
     rows = decoder.embeddings(vocabulary.to(model.device)).float()
     return replace(decoder, embeddings=PlainEmbeddings(rows))

@@ -1,10 +1,11 @@
-"""Writes a float32 GGUF file of a Llama folder: the same numbers, as llama.cpp wants them.
+"""Writes a float32 GGUF file of a Llama or a Qwen3 mixture: the same numbers for llama.cpp.
 
-One tensor is in memory at a time. The tokenizer must split text as Llama 3 does, as that of
-`benchmarks.peers.model` does.
+One tensor is in memory at a time, or one of all experts. The tokenizer must split text as Llama 3
+does, as that of `benchmarks.peers.model` does.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,24 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig
 
-ARCHITECTURE = "llama"
+ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE}
 SPLIT = "llama-bpe"
 ROTATED = ("self_attn.q_proj", "self_attn.k_proj")
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
 def write_gguf(folder: Path, target: Path) -> None:
     """Write `target` of the model in `folder`. Raises ValueError for a tensor of another kind."""
     config: Any = AutoConfig.from_pretrained(folder)
-    writer = gguf.GGUFWriter(target, ARCHITECTURE)
+    architecture = ARCHITECTURES[config.model_type]
+    writer = gguf.GGUFWriter(target, gguf.MODEL_ARCH_NAMES[architecture])
     _add_shape(writer, config, folder.name)
     _add_tokenizer(writer, folder, config)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     for name, weight in _weights(folder):
         wanted = names.get_name(name, try_suffixes=(".weight",))
         if wanted is None:
-            raise ValueError(f"{name} is no tensor of a Llama")
+            raise ValueError(f"{name} is no tensor of a {config.model_type}")
         num_bytes = 4 * weight.numel()
         writer.add_tensor_info(wanted, tuple(weight.shape), np.dtype(np.float32), num_bytes)
     writer.write_header_to_file()
@@ -42,11 +45,21 @@ def write_gguf(folder: Path, target: Path) -> None:
 
 
 def _weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of the folder, in the order of its files."""
+    """Every tensor of the folder, in the order of its files; those of experts as one."""
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
+            found: dict[str, list[str]] = {}
             for name in file.keys():  # noqa: SIM118  (it is no mapping)
-                yield name, file.get_tensor(name)
+                found.setdefault(_EXPERT.sub(".experts.", name), []).append(name)
+            for merged, names in found.items():
+                stored = [file.get_tensor(name) for name in sorted(names, key=_number)]
+                yield merged, stored[0] if merged in names else torch.stack(stored)
+
+
+def _number(name: str) -> int:
+    """Which expert's a tensor is."""
+    found = _EXPERT.search(name)
+    return int(found[1]) if found else 0
 
 
 def _reordered(name: str, weight: torch.Tensor, config: Any) -> torch.Tensor:
@@ -55,7 +68,7 @@ def _reordered(name: str, weight: torch.Tensor, config: Any) -> torch.Tensor:
     Its rotation turns neighbouring rows of a head together, transformers' turns those that lie
     half a head apart.
     """
-    if not any(part in name for part in ROTATED):
+    if config.model_type != "llama" or not any(part in name for part in ROTATED):
         return weight.contiguous()
     half = config.head_dim // 2
     parts = weight.reshape(-1, 2, half, weight.shape[1])
@@ -72,6 +85,12 @@ def _add_shape(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
+    if config.model_type == "qwen3_moe":
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_rope_dimension_count(config.head_dim)

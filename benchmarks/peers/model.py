@@ -1,6 +1,6 @@
 """Make the model that the comparison runs: seeded weights, and a tokenizer trained on the spot.
 
-    python -m benchmarks.peers.model FOLDER [--shape small|billion]
+    python -m benchmarks.peers.model FOLDER [--shape small|billion|mixture]
 
 Speed does not depend on what the weights say, so random ones do: no download, no licence, and
 everybody gets the same model from the same seed. They are drawn and written layer by layer, so
@@ -12,13 +12,20 @@ import argparse
 import json
 import sysconfig
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+)
 
 SEED = 1234
 CONTEXT = 2048
@@ -55,6 +62,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "initializer_range": 0.025,
     },
+    "mixture": {  # 0.94 thousand million weights, of which a token takes 0.24
+        "vocab_size": 32000,
+        "hidden_size": 1024,
+        "intermediate_size": 512,
+        "moe_intermediate_size": 512,
+        "num_experts": 32,
+        "num_experts_per_tok": 4,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "initializer_range": 0.04,
+    },
 }
 
 
@@ -86,11 +107,12 @@ def train_tokenizer(vocabulary: int, files: list[Path]) -> Tokenizer:
     return tokenizer
 
 
-def configuration(**shape: Any) -> LlamaConfig:
+def configuration(**shape: Any) -> Any:
     """The configuration of a model of such a shape, as `SHAPES` has some."""
-    return LlamaConfig(
+    kind: Any = Qwen3MoeConfig if "num_experts" in shape else LlamaConfig
+    return kind(
         **shape,
-        architectures=["LlamaForCausalLM"],
+        architectures=[f"{kind.__name__.removesuffix('Config')}ForCausalLM"],
         dtype="float32",
         max_position_embeddings=CONTEXT,
         rms_norm_eps=1e-5,
@@ -101,10 +123,12 @@ def configuration(**shape: Any) -> LlamaConfig:
     )
 
 
-def write_weights(config: LlamaConfig, folder: Path) -> None:
+def write_weights(config: Any, folder: Path) -> None:
     """Draw the weights, the same ones every time, and write them: one file for each layer."""
+    loader: Any = AutoModelForCausalLM
     with torch.device("meta"):
-        wanted = LlamaForCausalLM(config).state_dict()
+        made = loader.from_config(config).state_dict()
+    wanted = {stored: one for name, tensor in made.items() for stored, one in _stored(name, tensor)}
     by_layer: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     for name, empty in wanted.items():
         parts = name.split(".")
@@ -120,8 +144,22 @@ def write_weights(config: LlamaConfig, folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
+def _stored(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """As checkpoints have a tensor of a model: one for each matrix of each expert."""
+    owner, _, own = name.rpartition(".")
+    if not owner.endswith(".experts"):
+        yield name, tensor
+        return
+    for expert, matrix in enumerate(tensor):
+        gated = {"gate_up_proj": ("gate_proj", "up_proj")}
+        for part, rows in zip(
+            gated.get(own, (own,)), matrix.chunk(1 + (own in gated)), strict=True
+        ):
+            yield f"{owner}.{expert}.{part}.weight", rows
+
+
 def _draw(
-    config: LlamaConfig, layer: dict[str, torch.Tensor], random: torch.Generator
+    config: Any, layer: dict[str, torch.Tensor], random: torch.Generator
 ) -> dict[str, torch.Tensor]:
     """Weights as a new model has them: norms are ones, the rest is normally distributed."""
     drawn = {}
@@ -133,7 +171,7 @@ def _draw(
     return drawn
 
 
-def write_model(config: LlamaConfig, tokenizer: Tokenizer, folder: Path) -> None:
+def write_model(config: Any, tokenizer: Tokenizer, folder: Path) -> None:
     """Write a model folder with all that belongs into it."""
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -43,6 +43,9 @@ BY_ADDRESS = 32
 VALUES_AT_ONCE = 64
 """Positions whose values all heads of a group are weighed with while they lie near."""
 
+SHARES = 4
+"""Of what is left of a call a thread takes this part of its own share at once."""
+
 _SPINS = 4000
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
@@ -307,16 +310,26 @@ def _do_item(a, item):
 
 @cfunc(types.void(types.CPointer(types.int64)), cache=True, error_model="numpy")
 def run_program(arguments):
-    """What each thread of a team does: `arguments` are the table's address and number of calls."""
+    """What each thread of a team does: `arguments` are the table's address and number of calls, and
+    the number of threads.
+
+    A thread takes several items that lie side by side while many are left: what one of them has
+    fetched ahead is the next one's.
+    """
+    shares = SHARES * arguments[2]
     for index in range(arguments[1]):
         address = arguments[0] + 8 * CALL_WIDTH * index
         a, done = int64_pointer(address), int64_pointer(address + 8)
         num_items = a[2]
-        item = count_up(a)
-        while item < num_items:
-            _do_item(a, item)
-            count_up(done)
-            item = count_up(a)
+        while True:
+            some = max((num_items - read_now(a)) // shares, 1)
+            first = count_up(a, some)
+            last = min(first + some, num_items)
+            if first >= last:
+                break
+            for item in range(first, last):
+                _do_item(a, item)
+            count_up(done, last - first)
         spins = 0
         while read_now(done) < num_items:
             spins += 1

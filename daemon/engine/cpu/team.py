@@ -31,7 +31,7 @@ HERE_ELEMENTS = 16 * 1024
 """Up to so many elements of a small call the calling thread is faster alone."""
 
 _Row = ctypes.c_int64 * CALL_WIDTH
-_Program = ctypes.c_int64 * 2
+_Program = ctypes.c_int64 * 3
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -109,14 +109,13 @@ def power_of_two(_typing: Any, _exponent: Any) -> Any:
 
 
 @intrinsic
-def count_up(_typing: Any, _counter: Any) -> Any:
-    """Atomically add 1 to an int64; returns it as it was before. For numba code."""
+def count_up(_typing: Any, _counter: Any, _number: Any) -> Any:
+    """Atomically add a number to an int64; returns it as it was before. For numba code."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        one = ir.Constant(ir.IntType(64), 1)
-        return builder.atomic_rmw("add", values[0], one, "acq_rel")
+        return builder.atomic_rmw("add", values[0], values[1], "acq_rel")
 
-    return types.int64(types.CPointer(types.int64)), generate
+    return types.int64(types.CPointer(types.int64), types.int64), generate
 
 
 @intrinsic
@@ -204,21 +203,25 @@ class Team:
     def run(self, call: Call) -> None:
         """Run one call on all threads; returns when its work is done."""
         row = _Row(0, 0, *call)
-        self._parallel(self._entry, _Program(ctypes.addressof(row), 1), 0, 0)
+        self._run(ctypes.addressof(row), 1)
 
     def run_here(self, call: Call) -> None:
         """Run one call on this thread alone, where waking others would cost more."""
         row = _Row(0, 0, *call)
-        self._call_here(_Program(ctypes.addressof(row), 1))
+        self._call_here(_Program(ctypes.addressof(row), 1, 1))
 
     def run_program(self, table: npt.NDArray[np.int64]) -> None:
         """Run calls after each other; `table` [calls, CALL_WIDTH] has zeros in front of each."""
         table[:, :2] = 0
-        self._parallel(self._entry, _Program(table.ctypes.data, len(table)), 0, 0)
+        self._run(table.ctypes.data, len(table))
 
     def run_calls(self, calls: Sequence[Call]) -> None:
         """Run a few calls after each other, once."""
         rows = (_Row * len(calls))()
         for row, call in zip(rows, calls, strict=True):
             row[2 : 2 + len(call)] = call
-        self._parallel(self._entry, _Program(ctypes.addressof(rows), len(calls)), 0, 0)
+        self._run(ctypes.addressof(rows), len(calls))
+
+    def _run(self, address: int, num_calls: int) -> None:
+        program = _Program(address, num_calls, torch.get_num_threads())
+        self._parallel(self._entry, program, 0, 0)

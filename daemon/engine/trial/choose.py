@@ -24,6 +24,8 @@ from daemon.engine.quantised.linear import QuantisedLinear, count_params, quanti
 from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
 from daemon.engine.trial.judge import (
+    ROUTED_TIMES,
+    TIMES,
     Expected,
     Finding,
     far_finding,
@@ -93,6 +95,8 @@ class _Trial:
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
         budget = script.budget_tokens(count_params(model), pool.cache.raw.is_cuda, self._rounds)
         self._waves = script.write(self._room, budget, self._borders, _padding(model))
+        experts = any(name.endswith(".experts") for name, _ in model.named_modules())
+        self._times = ROUTED_TIMES if experts else TIMES
         self._key = kept.key_of(model, load, pool.backend.name, self._waves)
         self._expected: list[list[Expected]] = []
         self._worst = Finding(0.0, 0.0, "")
@@ -194,7 +198,7 @@ class _Trial:
                 exact, assumed = rounded, _ASSUMED[self._pool.cache.dtype]
             if not bool(exact.isfinite().all()):
                 raise ModelError(f"{self._name}: its logits are not numbers")
-            found.append(Expected(exact, rounded, assumed))
+            found.append(Expected(exact, rounded, assumed, self._times))
         return found
 
     def _exact(self, one: WaveSequence) -> torch.Tensor | None:

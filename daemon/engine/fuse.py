@@ -12,9 +12,9 @@ from torch import nn
 
 from daemon.engine.decoder import Decoder, DecoderLayer, Prepare
 from daemon.engine.embeddings import embeddings_of
-from daemon.engine.linear import prepare_linears
 from daemon.engine.mlp import GatedMlp, Layer, Mixture, is_mixture, router_of
 from daemon.engine.ops import Heads, Norm, Ops
+from daemon.engine.prepare import prepare_linears
 from daemon.engine.quantised.experts import is_silu
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.rotary import RotaryTable

@@ -61,15 +61,6 @@ def can_pack(tensor: torch.Tensor) -> bool:
     return tensor.dtype == torch.float32
 
 
-def prepare_linears(model: nn.Module, prepare: Prepare) -> None:
-    """Replace every linear layer, and all experts, below a module by what computes faster here."""
-    for name, child in list(model.named_children()):
-        if type(child) in (nn.Linear, QuantisedLinear, QuantisedExperts):
-            setattr(model, name, prepare(child))
-        else:
-            prepare_linears(child, prepare)
-
-
 def packed(layer: Any, keep_plain: bool, quantised: Prepare = lambda layer: layer) -> Any:
     """What computes the same as a linear layer, faster; the layer itself where nothing does.
 

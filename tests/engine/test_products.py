@@ -13,7 +13,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from daemon.engine import backend, linear
-from daemon.engine.linear import packed, prepare_linears
+from daemon.engine.linear import packed
+from daemon.engine.prepare import prepare_linears
 
 pytest.importorskip("triton")
 

@@ -63,7 +63,7 @@ class ExpertRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupedProduct:
     """A product of every expert."""
 
     kernel: int  # its address
@@ -107,7 +107,7 @@ def rounded(
 
 
 def grouped(
-    product: Grouped,
+    product: GroupedProduct,
     states: torch.Tensor,
     state_bytes: int,
     rows: ExpertRows,

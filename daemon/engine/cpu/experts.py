@@ -15,7 +15,7 @@ from daemon.engine.cpu import (
     rounded_kernels,
 )
 from daemon.engine.cpu import quantised_calls as products
-from daemon.engine.cpu.expert_calls import ExpertRows, Grouped
+from daemon.engine.cpu.expert_calls import ExpertRows, GroupedProduct
 from daemon.engine.cpu.matrix_dots import MATRIX
 from daemon.engine.cpu.quantised import StateBuffers, can_multiply
 from daemon.engine.cpu.rounded_kernels import lanes_for
@@ -138,7 +138,7 @@ class ExpertProducts(nn.Module):
             lanes = _lanes(way, self._share(*rows.chosen.shape))
             in_pairs = way is ProductWay.FLOATS_TOGETHER and products.takes_pairs(stack.first)
             kernel = pair_kernels.floats_together() if in_pairs else _KERNELS[way](stack.format)
-            product = Grouped(kernel.address, stack.addresses, stack.first, lanes)
+            product = GroupedProduct(kernel.address, stack.addresses, stack.first, lanes)
             places = forms.of(way, lanes, in_pairs)
             listed.append(expert_calls.grouped(product, *places, rows, output, first))
             first += stack.first.rows

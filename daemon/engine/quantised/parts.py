@@ -16,14 +16,14 @@ from transformers.core_model_loading import (
 )
 
 
-class Part(NamedTuple):
+class StackPart(NamedTuple):
     """Of a parameter [experts, rows, columns]: some rows of an expert."""
 
     expert: int
     below: int  # which of those that lie below each other
 
 
-def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[Part, str]]:
+def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[StackPart, str]]:
     """By a parameter of `model`, the stored tensors among `names` that are its parts."""
     mapping = get_model_conversion_mapping(model)
     converters = [one for one in mapping if isinstance(one, WeightConverter)]
@@ -35,13 +35,13 @@ def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[Part, str
         for below, pattern in enumerate(one.source_patterns)
     }
     state, prefix = model.state_dict(), model.base_model_prefix
-    found = dict[str, dict[Part, str]]()
+    found = dict[str, dict[StackPart, str]]()
     for name in names:
         target, pattern = rename_source_key(name, renamings, converters, prefix, state)
         if pattern not in places:
             continue
         *_, expert = (int(word) for word in name.split(".") if word.isdecimal())
-        found.setdefault(target, {})[Part(expert, places[pattern])] = name
+        found.setdefault(target, {})[StackPart(expert, places[pattern])] = name
     return found
 
 

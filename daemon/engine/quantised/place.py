@@ -10,14 +10,14 @@ from torch import nn
 from daemon.engine.quantised.experts import PARAMETERS, QuantisedExperts, can_replace
 from daemon.engine.quantised.files import Packed
 from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear
-from daemon.engine.quantised.parts import Part, stored_parts
+from daemon.engine.quantised.parts import StackPart, stored_parts
 from daemon.models.shape import ModelError
 
 _TAKES = (nn.Linear, nn.Embedding)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PackedPlaces:
     """Which layers of a model take packed weights: by name, those that are its rows, in order."""
 
     layers: dict[str, tuple[str, ...]]  # linear layers and embeddings
@@ -35,7 +35,7 @@ class Places:
         return {name for names in self.all.values() for name in names}
 
 
-def claimed(model_class: Any, config: Any, packed: Collection[str]) -> Places:
+def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPlaces:
     """Where a model takes packed weights of these names.
 
     A layer whose own is not there takes that of the layer that it is tied to; experts are replaced
@@ -55,15 +55,15 @@ def claimed(model_class: Any, config: Any, packed: Collection[str]) -> Places:
             found |= dict.fromkeys(tied, names.pop())
     experts = {name: one for name, one in model.named_modules() if can_replace(one)}
     if not experts:
-        return Places(found)
-    parts = stored_parts(model, set(packed) - Places(found).taken)
+        return PackedPlaces(found)
+    parts = stored_parts(model, set(packed) - PackedPlaces(found).taken)
     whole = {name: rows for name, one in experts.items() if (rows := _rows(name, one, parts))}
     of_experts = {layer: names for rows in whole.values() for layer, names in rows.items()}
-    return Places(found, tuple(whole), of_experts)
+    return PackedPlaces(found, tuple(whole), of_experts)
 
 
 def _rows(
-    name: str, experts: Any, parts: dict[str, dict[Part, str]]
+    name: str, experts: Any, parts: dict[str, dict[StackPart, str]]
 ) -> dict[str, tuple[str, ...]] | None:
     """The layers of some experts, with their weights; None where one is missing."""
     found = dict[str, tuple[str, ...]]()
@@ -71,14 +71,14 @@ def _rows(
         stored = parts.get(f"{name}.{parameter}", {})
         below = sorted({part.below for part in stored})
         for expert in range(len(getattr(experts, parameter))):
-            names = [stored.get(Part(expert, one)) for one in below]
+            names = [stored.get(StackPart(expert, one)) for one in below]
             if not names or None in names:
                 return None
             found[f"{name}.{layer}.{expert}"] = tuple(one for one in names if one)
     return found
 
 
-def with_layers(model_class: Any, places: Places) -> Any:
+def with_layers(model_class: Any, places: PackedPlaces) -> Any:
     """A model class whose models have layers for quantised weights in some `places`."""
     shares = len(set(places.layers.values())) < len(places.layers)
 
@@ -110,7 +110,7 @@ def _layer(layer: Any) -> nn.Module:
     return QuantisedExperts(layer)
 
 
-def fill(model: nn.Module, places: Places, packed: Packed) -> None:
+def fill(model: nn.Module, places: PackedPlaces, packed: Packed) -> None:
     """Give the layers at `places` their weights; who shares a name shares the weight.
 
     Raises ModelError for a weight of another size than its layer's.

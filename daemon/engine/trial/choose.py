@@ -15,9 +15,10 @@ from daemon.config.paths import default_cache
 from daemon.engine.backend import torch_backend
 from daemon.engine.fuse import fuse
 from daemon.engine.kv_cache import PagedKV
-from daemon.engine.linear import linear_bytes, packed, prepare_linears
+from daemon.engine.linear import linear_bytes, packed
 from daemon.engine.model import CausalModel
 from daemon.engine.modules import Modules
+from daemon.engine.prepare import prepare_linears
 from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear, count_params, quantised_layers

@@ -93,7 +93,7 @@ def _compiled() -> Backend:
     from daemon.engine.cpu.attention import CpuAttention
     from daemon.engine.cpu.calls import Constants
     from daemon.engine.cpu.choose_ways import choose as choose_ways
-    from daemon.engine.cpu.experts import ExpertProducts, can_group
+    from daemon.engine.cpu.experts import ExpertProducts, KeptBuffers, can_group
     from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.means import CpuMeans
     from daemon.engine.cpu.ops import CpuOps
@@ -116,11 +116,11 @@ def _compiled() -> Backend:
         weights = [weight for layer in linears for weight in layer.weights]
         ways = choose_ways(filter(can_multiply, weights), team, exact)
         of_experts = [weight for one in grouped for la in one.layers for weight in la.weights]
-        expert_ways = choose_ways(of_experts, team, exact, in_calls=True)
+        expert_ways, kept = choose_ways(of_experts, team, exact, in_calls=True), KeptBuffers()
 
         def product(layer: Multiplying) -> Any:
             if layer in grouped:
-                return ExpertProducts(layer, team, expert_ways)
+                return ExpertProducts(layer, team, expert_ways, kept)
             if isinstance(layer, QuantisedExperts):
                 layer.prepare(product)
                 return layer

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import MixtralConfig
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
 from daemon.engine.backend import torch_backend
 from daemon.engine.convert import convert
 from daemon.engine.loader import load_model
+from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.resolve import shape_here
@@ -35,8 +38,10 @@ from daemon.engine.cuda.block_ways import (
     new_panel,
 )
 from daemon.engine.cuda.candidates import SCRATCH_CELLS, DeviceRoom, new_scratch
+from daemon.engine.cuda.products import JoinedProduct
 from daemon.engine.cuda.quantised import BlockProduct, products
 
+EXPERTS = {"hidden_size": 256, "intermediate_size": 256, "num_local_experts": 3}
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -140,8 +145,11 @@ def test_a_checkpoint_has_the_text_of_its_numbers(tmp_path: Path) -> None:
     equal_text(folder, 2, "unpacked", "blocks 64x16", "torch")
 
 
-def test_a_trial_passes_where_states_are_narrow(tmp_path: Path) -> None:
-    path = write(tmp_path / "tiny.gguf", medium, "qwen2", tied=True)
+@pytest.mark.parametrize(("architecture", "fused"), [("qwen2", True), ("qwen3moe", False)])
+def test_a_trial_passes_where_states_are_narrow(
+    architecture: str, fused: bool, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "tiny.gguf", medium, architecture, tied=True)
     folder = ensure_converted(path, tmp_path / "cache", convert, lambda _share: None)
     load = Load(str(folder), "cpu", "bfloat16", 8, 64, 2, 64, 16, cache=str(tmp_path / "trials"))
     model, shape = load_model(folder, "bfloat16", torch.device("cpu")), shape_here(folder)
@@ -149,7 +157,19 @@ def test_a_trial_passes_where_states_are_narrow(tmp_path: Path) -> None:
         assert model.get_input_embeddings()(torch.tensor([3])).dtype is torch.float32
     with torch.inference_mode():
         engine = assemble(model, shape, load, lambda *_: None, torch_backend())
-    assert engine.model.fused
+    assert engine.model.fused is fused
+
+
+def test_each_expert_has_products_of_its_own() -> None:
+    experts = QuantisedExperts(MixtralExperts(MixtralConfig(**EXPERTS)))
+    for gate_up, down in zip(experts.gate_up, experts.down, strict=True):
+        gate_up.weights = [weight("Q4_K", 256, 256), weight("Q4_K", 256, 256)]
+        down.weights = [weight("Q6_K", 256, 256)]
+    plain = QuantisedLinear(256, 8, None, [weight("Q4_K", 8, 256)])
+    made = products([plain, experts], torch.bfloat16)
+    assert made(experts) is experts and isinstance(made(plain), BlockProduct)
+    assert {type(layer) for layer in experts.gate_up} == {JoinedProduct}
+    assert {type(layer) for layer in experts.down} == {BlockProduct}
 
 
 @pytest.mark.soak

@@ -16,7 +16,7 @@ from transformers.models.mixtral.modeling_mixtral import MixtralExperts, Mixtral
 from daemon.engine.cpu import expert_calls
 from daemon.engine.cpu.choose_ways import possible
 from daemon.engine.cpu.expert_calls import ExpertRows
-from daemon.engine.cpu.experts import ExpertProducts, can_group
+from daemon.engine.cpu.experts import MOST_TOKENS, ExpertProducts, KeptBuffers, can_group
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.ways import ROUNDED, ProductWay, always
@@ -33,7 +33,7 @@ from tests.engine.test_quantised_models import check_greedy_text
 
 CPU = torch.device("cpu")
 WIDTH, INNER, EXPERTS, CHOSEN = 128, 64, 5, 2
-COUNTS = (1, 2, 7, 40)
+COUNTS = (1, 2, 7, 40, MOST_TOKENS + 3)
 MIXTURE = "qwen3, experts"
 
 
@@ -76,7 +76,7 @@ def test_groups_compute_what_experts_do_one_by_one(name: str, team: Team) -> Non
     for way in ways | set(possible(weights[0], 1, True, True)):
         for layer in one_by_one.layers:
             layer.rounds = way in ROUNDED
-        together = ExpertProducts(one_by_one, team, always(weights, way))
+        together = ExpertProducts(one_by_one, team, always(weights, way), KeptBuffers())
         assert {id(one) for one in together.weights} == {id(one) for one in weights}
         for count in COUNTS:
             states = torch.randn(count, WIDTH)
@@ -91,7 +91,9 @@ def test_groups_compute_what_experts_do_one_by_one(name: str, team: Team) -> Non
 def test_nothing_of_a_token_reaches_others(team: Team) -> None:
     one_by_one = experts("Q8_0")
     weights = [weight for layer in one_by_one.layers for weight in layer.weights]
-    together = ExpertProducts(one_by_one, team, always(weights, ProductWay.ROUNDED_TOGETHER))
+    together = ExpertProducts(
+        one_by_one, team, always(weights, ProductWay.ROUNDED_TOGETHER), KeptBuffers()
+    )
     states, (chosen, shares) = torch.randn(9, WIDTH), routes(9)[0]
     clean = together(states, chosen, shares)
     states[4] = torch.nan

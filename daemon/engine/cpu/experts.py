@@ -34,6 +34,9 @@ _KERNELS: dict[ProductWay, Any] = {
 }
 """By way, from the name of a format to the kernel of a product."""
 
+MOST_TOKENS = 512
+"""Tokens that are computed together: each takes rows of k experts."""
+
 
 class Stack:
     """The same weight of every expert: of one format and size."""
@@ -56,12 +59,28 @@ def stacks_of(layers: Iterable[Sequence[QuantisedWeight]]) -> list[Stack] | None
     return [Stack(weights) for weights in columns]
 
 
+class KeptBuffers:
+    """What experts of all layers write to in turn: as large as was needed so far."""
+
+    def __init__(self) -> None:
+        self._most_rows = 0
+        self._buffers = StateBuffers(0)
+
+    def of(self, num_rows: int) -> StateBuffers:
+        """Buffers for so many rows, until more are asked for."""
+        if num_rows > self._most_rows:
+            self._most_rows, self._buffers = num_rows, StateBuffers(num_rows, fewer=False)
+        return self._buffers
+
+
 class ExpertProducts(nn.Module):
     """What `QuantisedExperts` computes, by kernels. Raises ValueError where it cannot; see
     `can_group`.
     """
 
-    def __init__(self, experts: QuantisedExperts, team: Team, ways: ProductWays) -> None:
+    def __init__(
+        self, experts: QuantisedExperts, team: Team, ways: ProductWays, kept: "KeptBuffers"
+    ) -> None:
         super().__init__()
         gate_up, down = _stacks(experts)
         if gate_up is None or down is None:
@@ -69,6 +88,7 @@ class ExpertProducts(nn.Module):
         self._gate_up, self._down = gate_up, down
         self._team = team
         self._ways = ways
+        self._kept = kept
         self.num_experts = len(gate_up[0].weights)
         self.width = gate_up[0].first.columns
         self.inner = down[0].first.columns
@@ -95,13 +115,14 @@ class ExpertProducts(nn.Module):
     ) -> torch.Tensor:
         """See `QuantisedExperts`; `states` float32."""
         output = torch.empty(states.shape)
-        if not len(states):
-            return output
-        rows = self.rows_for(*chosen.shape)
-        rows.chosen.copy_(chosen)
-        rows.shares.copy_(shares)
-        scratch = StateBuffers(rows.num_rows, fewer=False)  # outlives the run
-        self._team.run_calls(self.calls(states.contiguous(), rows, output, scratch))
+        pieces = (one.split(MOST_TOKENS) for one in (states.contiguous(), chosen, shares, output))
+        for some, of_some, in_shares, target in zip(*pieces, strict=True):
+            if not len(some):
+                continue
+            rows = self.rows_for(*of_some.shape)
+            rows.chosen.copy_(of_some)
+            rows.shares.copy_(in_shares)
+            self._team.run_calls(self.calls(some, rows, target, self._kept.of(rows.num_rows)))
         return output
 
     def calls(

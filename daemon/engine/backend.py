@@ -117,13 +117,13 @@ def _compiled() -> Backend:
         ways = choose_ways(filter(can_multiply, weights), team, exact)
         of_experts = [weight for one in grouped for la in one.layers for weight in la.weights]
         expert_ways, kept = choose_ways(of_experts, team, exact, in_calls=True), KeptBuffers()
+        nothing_rounds = ways.exact and expert_ways.exact
 
         def product(layer: Multiplying) -> Any:
             if layer in grouped:
-                return ExpertProducts(layer, team, expert_ways, kept)
+                return ExpertProducts(layer, team, expert_ways, kept, nothing_rounds)
             if isinstance(layer, QuantisedExperts):
-                layer.prepare(product)
-                return layer
+                return layer.prepared(product, nothing_rounds)
             if not all(map(can_multiply, layer.weights)):
                 return layer
             return QuantisedProduct(layer.weights, layer.bias, team, ways)

@@ -14,7 +14,7 @@ from daemon.engine.decoder import Decoder, DecoderLayer, Prepare
 from daemon.engine.embeddings import embeddings_of
 from daemon.engine.mlp import GatedMlp, Layer, Mixture, is_mixture, router_of
 from daemon.engine.ops import Heads, Norm, Ops
-from daemon.engine.prepare import prepare_linears
+from daemon.engine.prepare import prepared
 from daemon.engine.quantised.experts import is_silu
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.rotary import RotaryTable
@@ -29,19 +29,21 @@ _LINEARS = ({nn.Linear}, {QuantisedLinear})
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
 
+PrepareBlock = Callable[[Any, Prepare], Any]
+
 
 def fuse(
     model: Any,
     ops: Ops,
     prepare: Prepare,
     num_positions: int,
-    prepare_block: Callable[[nn.Module, Prepare], None] = prepare_linears,
+    prepare_block: PrepareBlock = prepared,
 ) -> Decoder | None:
     """A decoder over the model's own weights; None where its modules are of another shape.
 
     It computes tokens at positions below `num_positions`. Merged weights replace the single ones,
-    which become views of them: nothing is held twice. `prepare_block` prepares what lies below the
-    block of a mixture, which stays transformers' own.
+    which become views of them: nothing is held twice. `prepare_block` makes
+    of the block of a mixture one like it with layers that are prepared.
     """
     base = model.base_model
     if not recognised(base):
@@ -114,9 +116,7 @@ def _norm(module: Any) -> Norm:
     return Norm(module.weight, module.variance_epsilon)
 
 
-def _layer(
-    layer: Any, prepare: Prepare, prepare_block: Callable[[nn.Module, Prepare], None]
-) -> DecoderLayer:
+def _layer(layer: Any, prepare: Prepare, prepare_block: PrepareBlock) -> DecoderLayer:
     attention, mlp = layer.self_attn, layer.mlp
     heads = _heads(attention)
     merged = merge([attention.q_proj, attention.k_proj, attention.v_proj])
@@ -134,12 +134,8 @@ def _gated(mlp: Any, prepare: Prepare) -> GatedMlp:
     return GatedMlp(prepare(merge([mlp.gate_proj, mlp.up_proj])), prepare(mlp.down_proj))
 
 
-def _mixture(
-    block: Any, prepare: Prepare, prepare_block: Callable[[nn.Module, Prepare], None]
-) -> Mixture:
-    router = router_of(block)
-    prepare_block(block, prepare)
-    return Mixture(block, router)
+def _mixture(block: Any, prepare: Prepare, prepare_block: PrepareBlock) -> Mixture:
+    return Mixture(prepare_block(block, prepare), router_of(block))
 
 
 def _heads(attention: Any) -> Heads:

@@ -23,7 +23,7 @@ from daemon.models.weights import SAFETENSORS_INDEX, count_indexed, weight_files
 
 log = logging.getLogger(__name__)
 
-QUANTISER_VERSION = 3
+QUANTISER_VERSION = 4
 """Part of every folder's name: raise it when what is made changes."""
 NONE = "none"
 _MODULE = "daemon.engine.requantise"

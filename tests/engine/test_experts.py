@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM, MixtralConfig
+from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralTopKRouter
 
@@ -18,13 +18,17 @@ from daemon.engine.cpu.choose_ways import possible
 from daemon.engine.cpu.expert_calls import ExpertRows
 from daemon.engine.cpu.experts import MOST_TOKENS, ExpertProducts, KeptBuffers, can_group
 from daemon.engine.cpu.kernels import run_program
+from daemon.engine.cpu.matrix_dots import have_matrices
 from daemon.engine.cpu.team import Team
-from daemon.engine.cpu.ways import ROUNDED, ProductWay, always
+from daemon.engine.cpu.ways import ROUNDED, SIZES, ProductWay, ProductWays, always
 from daemon.engine.loader import load_model
 from daemon.engine.mlp import Router, router_of
 from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.requantise import requantise
 from daemon.engine.start import start
+from daemon.engine.trial.choose import _Trial
+from daemon.engine.trial.judge import Finding
 from daemon.models.gguf_index import read_index
 from daemon.protocol.worker import Load
 from tests.engine import five_models, test_step_programs
@@ -86,6 +90,34 @@ def test_groups_compute_what_experts_do_one_by_one(name: str, team: Team) -> Non
                 close = 3e-2 if way is ProductWay.BFLOAT16_BY_MATRICES else 1e-4
                 error = (found - expected).abs().max() / expected.abs().max()
                 assert error < close, (way, count)
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [
+        (ProductWay.ROUNDED_TOGETHER, ProductWay.FLOATS_SINGLY),
+        (ProductWay.FLOATS_TOGETHER, ProductWay.ROUNDED_TOGETHER),
+        (ProductWay.ROUNDED_SINGLY, ProductWay.BFLOAT16_BY_MATRICES),
+    ],
+)
+def test_layers_are_computed_in_ways_of_their_own(
+    wide: ProductWay, narrow: ProductWay, team: Team
+) -> None:
+    if ProductWay.BFLOAT16_BY_MATRICES in (wide, narrow) and not have_matrices():
+        pytest.skip("no matrices on this processor")
+    one_by_one = experts("Q8_0")
+    of_width = {WIDTH: wide, INNER: narrow}
+    chosen_ways = {("Q8_0", width): (way,) * len(SIZES) for width, way in of_width.items()}
+    together = ExpertProducts(one_by_one, team, ProductWays(chosen_ways), KeptBuffers())
+    for layer in one_by_one.layers:
+        layer.rounds = of_width[layer.in_features] in ROUNDED
+    for count in (1, 9, 130):
+        states = torch.randn(WIDTH, count).T
+        for chosen, shares in routes(count):
+            expected = one_by_one(states, chosen, shares)
+            found = together(states, chosen, shares)
+            error = (found - expected).abs().max() / expected.abs().max()
+            assert error < (3e-2 if narrow is ProductWay.BFLOAT16_BY_MATRICES else 2e-3), count
 
 
 def test_nothing_of_a_token_reaches_others(team: Team) -> None:
@@ -173,10 +205,8 @@ def _scaled(said: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     return said[0], said[1] * 2, said[2]
 
 
-def engine_of(folder: Path, cache: Path, **changes: Any) -> Any:
-    load = Load(
-        str(folder), "cpu", "float32", 8, 32, 4, 128, 32, cache=str(cache), exact=True, **changes
-    )
+def engine_of(folder: Path, cache: Path, exact: bool = True) -> Any:
+    load = Load(str(folder), "cpu", "float32", 8, 32, 4, 128, 32, cache=str(cache), exact=exact)
     with torch.inference_mode():
         return start(load, lambda _stage, _done: None)[0]
 
@@ -189,9 +219,36 @@ def test_a_mixture_is_served_from_blocks(form: str, tmp_path: Path) -> None:
     assert engine.model.fused and engine.model.compiled is not ordered
     kinds = {type(one) for one in engine.model._forward.products()}
     assert (QuantisedExperts if ordered else ExpertProducts) in kinds
-    plain = sum(one.nbytes for one in load_model(folder, "float32", CPU).parameters())
-    assert engine.model.weight_bytes > plain
     check_greedy_text(engine, folder)
+    model = load_model(folder, "float32", CPU)
+    held = {id(one): one.size_bytes for _, la in quantised_layers(model) for one in la.weights}
+    plain = sum(one.nbytes for one in model.parameters())
+    # Some plain layers (a head that no format holds) are there twice.
+    assert sum(held.values()) + plain <= engine.model.weight_bytes <= sum(held.values()) + 2 * plain
+
+
+def test_what_rounds_and_is_wrong_in_the_straight_decoder_is_served_by_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(trial: Any, made: Any) -> Finding:
+        found = true(trial, made)
+        return Finding(1.0, 0.0, "in a test") if made.fused else found
+
+    true = _Trial._judged
+    monkeypatch.setattr(_Trial, "_judged", judged)
+    folder, _ = five_models.write(MIXTURE, "int8", tmp_path)
+    engine = engine_of(folder, tmp_path / "trials", exact=False)
+    assert not engine.model.fused
+    assert any(isinstance(one, ExpertProducts) for one in engine.model._forward.products())
+
+
+@pytest.mark.parametrize("form", ["int8", "GPTQ, in an order"])
+def test_company_is_no_matter_only_where_nothing_rounds(form: str, tmp_path: Path) -> None:
+    folder, _ = five_models.write(MIXTURE, form, tmp_path)
+    for exact in (True, False):
+        model = engine_of(folder, tmp_path / "trials", exact=exact).model
+        assert model.alike(1, 2) is model.alike(8, 12) is exact
+        assert model.alike(3, 3)
 
 
 def mixtral(folder: Path) -> Path:
@@ -251,7 +308,13 @@ def test_experts_of_which_one_is_plain_are_computed_by_transformers(tmp_path: Pa
 
 
 def test_steps_of_a_mixture_are_the_same_in_programs(tmp_path: Path) -> None:
-    folder, _ = five_models.write(MIXTURE, "int8", tmp_path)
+    """One of whose layers has no experts."""
+    made = five_models.MODELS[MIXTURE].config.to_dict() | {"mlp_only_layers": [1]}
+    loader: Any = AutoModelForCausalLM
+    mixed = loader.from_config(Qwen3MoeConfig(**made)).float()
+    plain = five_models.save_plain(mixed, tmp_path / "plain")
+    folder = tmp_path / "made"
+    requantise(plain, folder, "int8", lambda _share: None)
     engine = test_step_programs.loaded(folder)
     assert engine.model.compiled
     for counts in ((1,), (1, 1, 1), (5, 1, 2), (9, 20), (33, 31, 1, 1)):

@@ -69,7 +69,7 @@ class KeptBuffers:
     def of(self, num_rows: int) -> StateBuffers:
         """Buffers for so many rows, until more are asked for."""
         if num_rows > self._most_rows:
-            self._most_rows, self._buffers = num_rows, StateBuffers(num_rows, fewer=False)
+            self._most_rows, self._buffers = num_rows, StateBuffers(num_rows, zeroed=True)
         return self._buffers
 
 
@@ -79,8 +79,14 @@ class ExpertProducts(nn.Module):
     """
 
     def __init__(
-        self, experts: QuantisedExperts, team: Team, ways: ProductWays, kept: "KeptBuffers"
+        self,
+        experts: QuantisedExperts,
+        team: Team,
+        ways: ProductWays,
+        kept: KeptBuffers,
+        exact: bool = False,
     ) -> None:
+        """`exact`: nothing in the model rounds states."""
         super().__init__()
         gate_up, down = _stacks(experts)
         if gate_up is None or down is None:
@@ -89,6 +95,7 @@ class ExpertProducts(nn.Module):
         self._team = team
         self._ways = ways
         self._kept = kept
+        self._exact = exact
         self.num_experts = len(gate_up[0].weights)
         self.width = gate_up[0].first.columns
         self.inner = down[0].first.columns
@@ -99,10 +106,8 @@ class ExpertProducts(nn.Module):
         return [one for stack in (*self._gate_up, *self._down) for one in stack.weights]
 
     def alike(self, count: int, other: int) -> bool:
-        """Whether a token among T gets the same numbers as among others: it may share its experts
-        with any of them.
-        """
-        return count == other or self._ways.exact
+        """See `QuantisedExperts`."""
+        return count == other or self._exact
 
     def rows_for(self, count: int, num_chosen: int) -> ExpertRows:
         """Room for T tokens with k experts each."""

@@ -24,9 +24,12 @@ class MixtureBuffers:
 
 def is_called(mixture: Mixture) -> bool:
     """Whether a block is calls alone."""
-    router = mixture.router
-    known = router is not None and router.weight.dtype is torch.float32
-    return known and isinstance(mixture.experts, ExpertProducts)
+    router, experts = mixture.router, mixture.experts
+    if router is None or not isinstance(experts, ExpertProducts):
+        return False
+    weight = router.weight
+    usual = weight.dtype is torch.float32 and weight.is_contiguous()
+    return usual and weight.shape == (experts.num_experts, experts.width)
 
 
 def mixture_buffers(mlps: Iterable[GatedMlp | Mixture], most_tokens: int) -> MixtureBuffers | None:
@@ -38,7 +41,7 @@ def mixture_buffers(mlps: Iterable[GatedMlp | Mixture], most_tokens: int) -> Mix
     chosen = max(one.router.num_chosen for one in found if one.router)
     most_rows = ExpertRows.most(most_tokens, chosen, num_experts, LANES[-1])
     logits = torch.zeros(most_tokens * num_experts)
-    return MixtureBuffers(logits, StateBuffers(most_rows, fewer=False))
+    return MixtureBuffers(logits, StateBuffers(most_rows, zeroed=True))
 
 
 class MixtureCalls:

@@ -26,10 +26,13 @@ _NO_BLOCKS = {"F32": torch.float32, "BF16": torch.bfloat16}
 class StateBuffers:
     """Buffers for states of up to so many tokens: calls that run after each other share them."""
 
-    def __init__(self, most_tokens: int, fewer: bool = True) -> None:
-        """`fewer`: some calls are for fewer tokens."""
+    def __init__(self, most_tokens: int, fewer: bool = True, zeroed: bool = False) -> None:
+        """`fewer`: some calls are for fewer tokens; `zeroed`: some rows may be computed that nobody
+        has written.
+        """
         self._most_tokens = most_tokens
         self._fewer = fewer
+        self._zeroed = zeroed
         self._buffers: dict[tuple[str, int, int], torch.Tensor] = {}
 
     def floats(self, name: str, count: int, width: int) -> torch.Tensor:
@@ -49,8 +52,9 @@ class StateBuffers:
     def _buffer(self, name: str, size_bytes: int, width: int, lanes: int) -> torch.Tensor:
         key = name, width, lanes
         if key not in self._buffers:
-            buffer = torch.empty(size_bytes, dtype=torch.uint8)
-            if lanes > 1:
+            make = torch.zeros if self._zeroed else torch.empty
+            buffer = make(size_bytes, dtype=torch.uint8)
+            if lanes > 1 and not self._zeroed:
                 # Lanes of no token are in the last record; they are computed too, and odd numbers
                 # there may be slow.
                 last = 0 if self._fewer else -calls.record_bytes(1, width, lanes)

@@ -99,8 +99,7 @@ def products(
 
     def product(layer: QuantisedLinear | QuantisedExperts) -> Any:
         if isinstance(layer, QuantisedExperts):
-            layer.prepare(product)
-            return layer
+            return layer.prepared(product, exact=True)
         if not all(map(can_read, layer.weights)):
             return layer
         rows = [weight.rows for weight in layer.weights]

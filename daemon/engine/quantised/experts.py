@@ -4,11 +4,13 @@ transformers holds all experts of a layer as two parameters of three sides. Here
 stay where and as they are stored, and it computes the tokens that were sent to it.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import silu
 from transformers.integrations.moe import _default_apply_gate
 
 from daemon.engine.quantised.linear import QuantisedLinear
@@ -35,6 +37,7 @@ class QuantisedExperts(nn.Module):
         for name in PARAMETERS:
             delattr(original, name)
         self.gated = original._apply_gate  # from [T, rows] to [T, inner]; not below this module
+        self.exact = True
         self.gate_up = nn.ModuleList(QuantisedLinear(width, rows, None) for _ in range(num_experts))
         self.down = nn.ModuleList(QuantisedLinear(inner, width, None) for _ in range(num_experts))
 
@@ -49,11 +52,23 @@ class QuantisedExperts(nn.Module):
         gated = getattr(self.gated, "__func__", None) is _default_apply_gate
         return gated and is_silu(self.gated.__self__.act_fn)
 
-    def prepare(self, prepare: Callable[[QuantisedLinear], nn.Module]) -> None:
-        """Put what computes them here in place of the layers."""
-        for layers in (self.gate_up, self.down):
-            for expert, layer in enumerate(layers):
-                layers[expert] = prepare(layer)
+    def prepared(
+        self, prepare: Callable[[QuantisedLinear], nn.Module], exact: bool
+    ) -> "QuantisedExperts":
+        """The same with what computes its layers here; `exact`: nothing of the model rounds."""
+        twin = copy.copy(self)
+        twin._modules = {
+            name: nn.ModuleList(prepare(layer) for layer in layers)
+            for name, layers in (("gate_up", self.gate_up), ("down", self.down))
+        }
+        twin.exact = exact
+        return twin
+
+    def alike(self, count: int, other: int) -> bool:
+        """Whether a token among T gets the same numbers as among others: its experts have others'
+        tokens, too, so that only the order of sums may differ.
+        """
+        return count == other or self.exact
 
     def forward(
         self, states: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor
@@ -82,8 +97,8 @@ def can_replace(module: Any) -> bool:
 
 
 def is_silu(activation: Any) -> bool:
-    """Whether a module of transformers computes x * sigmoid(x)."""
-    return type(activation).__name__ in ("SiLU", "SiLUActivation")
+    """Whether an activation of transformers computes x * sigmoid(x)."""
+    return activation is silu or type(activation).__name__ in ("SiLU", "SiLUActivation")
 
 
 def linear_layers(layer: QuantisedLinear | QuantisedExperts) -> list[QuantisedLinear]:

@@ -52,7 +52,7 @@ def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPla
         tied = [name for name, module in layers.items() if module in (head, embedding)]
         names = {found[name] for name in tied if name in found}
         if names:
-            found |= dict.fromkeys(tied, names.pop())
+            found |= dict.fromkeys(tied, min(names))
     experts = {name: one for name, one in model.named_modules() if can_replace(one)}
     if not experts:
         return PackedPlaces(found)

@@ -148,7 +148,7 @@ def wide_decoder(model: Any, num_positions: int, vocabulary: torch.Tensor) -> De
 
     Its token i is the model's `vocabulary[i]` (int64 [n]): no more embeddings are widened.
     """
-    decoder = fuse(model, WideOps(), _wide_product, num_positions, lambda *_: None)
+    decoder = fuse(model, WideOps(), _wide_product, num_positions, lambda block, _: block)
     if decoder is None:
         return None
     blocks = [one.mlp.block for one in decoder.layers if isinstance(one.mlp, Mixture)]

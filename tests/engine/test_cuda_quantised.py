@@ -167,9 +167,11 @@ def test_each_expert_has_products_of_its_own() -> None:
         down.weights = [weight("Q6_K", 256, 256)]
     plain = QuantisedLinear(256, 8, None, [weight("Q4_K", 8, 256)])
     made = products([plain, experts], torch.bfloat16)
-    assert made(experts) is experts and isinstance(made(plain), BlockProduct)
-    assert {type(layer) for layer in experts.gate_up} == {JoinedProduct}
-    assert {type(layer) for layer in experts.down} == {BlockProduct}
+    found = made(experts)
+    assert isinstance(found, QuantisedExperts) and isinstance(made(plain), BlockProduct)
+    assert {type(layer) for layer in found.gate_up} == {JoinedProduct}
+    assert {type(layer) for layer in found.down} == {BlockProduct}
+    assert {type(layer) for layer in experts.layers} == {QuantisedLinear}, "for the modules"
 
 
 @pytest.mark.soak

@@ -87,9 +87,12 @@ def test_groups_compute_what_experts_do_one_by_one(name: str, team: Team) -> Non
             for chosen, shares in routes(count):
                 expected = one_by_one(states, chosen, shares)
                 found = together(states, chosen, shares)
-                close = 3e-2 if way is ProductWay.BFLOAT16_BY_MATRICES else 1e-4
-                error = (found - expected).abs().max() / expected.abs().max()
-                assert error < close, (way, count)
+                errors = (found - expected).abs().amax(1) / expected.abs().max()
+                # What differs in a last bit may be rounded to another integer, at a few tokens.
+                close = {ProductWay.BFLOAT16_BY_MATRICES: 3e-2} | dict.fromkeys(ROUNDED, 1e-2)
+                assert errors.max() < close.get(way, 1e-4), (way, count)
+                if count > 2 and way in ROUNDED:
+                    assert errors.median() < 1e-4, (way, count)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
 
 PrepareBlock = Callable[[Any, Prepare], Any]
+"""From the block of a mixture, and what prepares a layer, to a block that is prepared."""
 
 
 def fuse(

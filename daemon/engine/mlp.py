@@ -96,7 +96,7 @@ def _same(gate: nn.Module, router: Router) -> bool:
     states = states.to(weight) * (4 / weight.float().std().clamp_min(1e-6) / weight.shape[1] ** 0.5)
     try:
         said = gate(states)
-    except (IndexError, RuntimeError, TypeError, ValueError):
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         return False  # it takes something else
     chosen, shares = router(states)
     if not isinstance(said, tuple) or len(said) != 3 or said[1].shape != shares.shape:

@@ -50,7 +50,7 @@ class Stack:
 
 def stacks_of(layers: Iterable[Sequence[QuantisedWeight]]) -> list[Stack] | None:
     """The stacks that experts' layers lie below each other; None where kernels cannot read one."""
-    columns = list(zip(*layers, strict=False))
+    columns = list(zip(*layers, strict=True))
     for weights in columns:
         alike = {(key(one), one.rows) for one in weights}
         ordered = any(one.order is not None for one in weights)

@@ -34,6 +34,8 @@ from daemon.protocol.worker import Load
 from tests.engine import five_models, test_step_programs
 from tests.engine.random_blocks import random_weight
 from tests.engine.test_quantised_models import check_greedy_text
+from tests.zoo.axes import variants
+from tests.zoo.build import build
 
 CPU = torch.device("cpu")
 WIDTH, INNER, EXPERTS, CHOSEN = 128, 64, 5, 2
@@ -308,6 +310,22 @@ def test_experts_of_which_one_is_plain_are_computed_by_transformers(tmp_path: Pa
     assert not isinstance(first, QuantisedExperts) and isinstance(second, QuantisedExperts)
     inner = first.gate_up_proj.shape[1] // 2
     assert torch.equal(first.gate_up_proj[2, inner:], tensors[f"{one}.weight"].float())
+
+
+def test_modelling_code_may_begin_the_weights_of_a_router(tmp_path: Path) -> None:
+    """As that of Arcee's mixtures does, before they are loaded."""
+    folder = tmp_path / "float32"
+    build(next(iter(variants("afmoe"))), folder)
+    loader: Any = AutoModelForCausalLM
+    narrow = loader.from_pretrained(folder, dtype=torch.bfloat16)
+    narrow.save_pretrained(tmp_path / "narrow")
+    (tmp_path / "narrow" / "tokenizer.json").write_text("{}")
+    model: Any = load_model(tmp_path / "narrow", "float32", CPU, weight_dtype="bfloat16")
+    tokens = torch.randint(5, 60, (1, 9))
+    with torch.inference_mode():
+        found = model.set_attn_implementation("eager") or model(input_ids=tokens).logits
+        expected = narrow.float()(input_ids=tokens).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_steps_of_a_mixture_are_the_same_in_programs(tmp_path: Path) -> None:

@@ -24,12 +24,17 @@ class _Unpacking(nn.Module):
 
     weights: list[QuantisedWeight]
     unpack: Unpack
+    in_features: int
+    out_features: int
 
     @property
     def weight(self) -> torch.Tensor:
-        """The numbers float32 [N, K], for modelling code that looks at them itself; a copy."""
+        """The numbers float32 [N, K], for modelling code that looks at them itself; a copy.
+
+        Before they are there it has no numbers: some modelling code begins a new model by it.
+        """
         if not self.weights:
-            raise AttributeError("its weights are not there yet")
+            return torch.empty(self.out_features, self.in_features, device="meta")
         return torch.cat([weight.numbers(self.unpack) for weight in self.weights])
 
 

@@ -20,7 +20,7 @@ HEARS_S = 2.0
 """So long its event loop may answer nobody."""
 LOADS_S = 60.0
 """The same while it starts, or reads a tokenizer, which may keep all of its threads waiting."""
-STACKS_S = 0.2
+STACKS_S = 1.0
 """For one that hangs to write down where, and to tell its clients if it was only stopped."""
 
 

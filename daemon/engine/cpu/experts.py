@@ -109,11 +109,10 @@ class ExpertProducts(nn.Module):
         """See `QuantisedExperts`."""
         return count == other or self._exact
 
-    def rows_for(self, count: int, num_chosen: int) -> ExpertRows:
-        """Room for T tokens with k experts each."""
+    def multiple(self, count: int, num_chosen: int) -> int:
+        """That at which an expert's rows begin, of T tokens with k experts each."""
         some = [self._way(stack, count, num_chosen) for stack in (*self._gate_up, *self._down)]
-        multiple = max(_lanes(way, self._share(count, num_chosen)) for way in some)
-        return ExpertRows.of(count, num_chosen, self.num_experts, multiple)
+        return max(_lanes(way, self._share(count, num_chosen)) for way in some)
 
     def forward(
         self, states: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor
@@ -124,7 +123,9 @@ class ExpertProducts(nn.Module):
         for some, of_some, in_shares, target in zip(*pieces, strict=True):
             if not len(some):
                 continue
-            rows = self.rows_for(*of_some.shape)
+            count, num_chosen = of_some.shape
+            multiple = self.multiple(count, num_chosen)
+            rows = ExpertRows.of(count, num_chosen, self.num_experts, multiple)
             rows.chosen.copy_(of_some)
             rows.shares.copy_(in_shares)
             self._team.run_calls(self.calls(some, rows, target, self._kept.of(rows.num_rows)))

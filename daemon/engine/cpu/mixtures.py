@@ -67,6 +67,8 @@ class MixtureCalls:
 
     def _rows_of(self, experts: ExpertProducts, num_chosen: int) -> ExpertRows:
         """Layers share their rows where as many tokens lie at the same multiples."""
-        found = experts.rows_for(self._count, num_chosen)
-        key = experts.num_experts, num_chosen, found.multiple
-        return self._rows.setdefault(key, found)
+        multiple = experts.multiple(self._count, num_chosen)
+        key = num_chosen, experts.num_experts, multiple
+        if key not in self._rows:
+            self._rows[key] = ExpertRows.of(self._count, *key)
+        return self._rows[key]

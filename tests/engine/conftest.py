@@ -1,6 +1,7 @@
 """Who forks quick workers, once for all tests that have some."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -8,8 +9,28 @@ from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled
 from tests.nursery.home import nursery
 
+if TYPE_CHECKING:
+    from daemon.engine.cpu.team import Team
+
 # As workers do. numba's own choice would not see a change in a file that kernels import from.
 keep_compiled(default_cache())
+
+
+@pytest.fixture(scope="session")
+def team() -> "Team":
+    """torch's threads, for calls of the CPU's kernels."""
+    from daemon.engine.cpu.kernels import run_program
+    from daemon.engine.cpu.team import Team
+
+    return Team(run_program)
+
+
+@pytest.fixture
+def seeded() -> None:
+    """The same random numbers in every run."""
+    import torch
+
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

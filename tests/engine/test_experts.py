@@ -17,7 +17,6 @@ from daemon.engine.cpu import expert_calls
 from daemon.engine.cpu.choose_ways import possible
 from daemon.engine.cpu.expert_calls import ExpertRows
 from daemon.engine.cpu.experts import MOST_TOKENS, ExpertProducts, KeptBuffers, can_group
-from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.matrix_dots import have_matrices
 from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.ways import ROUNDED, SIZES, ProductWay, ProductWays, always
@@ -43,14 +42,7 @@ COUNTS = (1, 2, 7, 40, MOST_TOKENS + 3)
 MIXTURE = "qwen3, experts"
 
 
-@pytest.fixture(scope="module")
-def team() -> Team:
-    return Team(run_program)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def config(**changes: Any) -> MixtralConfig:

@@ -9,7 +9,6 @@ from daemon.engine.cpu import quantised_calls as calls
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.choose_ways import choose, possible
 from daemon.engine.cpu.integer_dots import LEAST
-from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.matrix_dots import have_matrices
 from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply, look_up
 from daemon.engine.cpu.team import Team
@@ -36,14 +35,7 @@ SOME = ["F16", "BF16", "Q4_0", "Q8_0", "Q6_K", "int4/128", "int8/64"]
 COUNTS = (1, 2, 3, 5, 8, 33)
 
 
-@pytest.fixture(scope="module")
-def team() -> Team:
-    return Team(run_program)
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    torch.manual_seed(0)
+pytestmark = pytest.mark.usefixtures("seeded")
 
 
 def rounded(states: torch.Tensor) -> torch.Tensor:

@@ -48,9 +48,14 @@ _GGUF = (
     WeightFormat("Q5_0", 32, 22),
     WeightFormat("Q5_1", 32, 24),
     WeightFormat("Q8_0", 32, 34),
+    WeightFormat("Q2_K", 256, 84),
+    WeightFormat("Q3_K", 256, 110),
     WeightFormat("Q4_K", 256, 144),
     WeightFormat("Q5_K", 256, 176),
     WeightFormat("Q6_K", 256, 210),
+    WeightFormat("IQ4_NL", 32, 18),
+    WeightFormat("IQ4_XS", 256, 136),
+    WeightFormat("MXFP4", 32, 17),
 )
 _GROUPS = tuple(
     _group(kind, size, bits)
@@ -58,6 +63,11 @@ _GROUPS = tuple(
     for size in GROUP_SIZES
 )
 FORMATS = {one.name: one for one in (*_GGUF, *_GROUPS)}
+NIBBLES = {
+    "IQ4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+    "MXFP4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
+}
+"""What the 16 values of half a byte stand for, times a scale, where it is not themselves."""
 PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Formats without blocks, and how torch and safetensors call their numbers."""
 

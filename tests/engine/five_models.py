@@ -79,7 +79,10 @@ MODELS = {
     ),
 }
 
-GGUF = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_M")
+GGUF = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+    *("IQ4_NL", "IQ4_XS", "MXFP4", "Q4_K_M"),
+)
 OWN = ("int8", "int4", "fp8")  # of model.quantize
 
 _Chance = np.random.Generator

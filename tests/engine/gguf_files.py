@@ -16,7 +16,15 @@ EXPERTS, CHOSEN, EXPERT_INNER, SHARED_INNER = 6, 2, 256, 512
 Choose = Callable[[str], str]
 """From the name of a tensor to its format."""
 
-_SCALES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+_SCALES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+}
 """Where the float16 of a block lie that gguf does not quantise itself."""
 
 

@@ -6,7 +6,12 @@ import torch
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, PLAIN
 
-_HALVES = {"Q6_K": (208,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q4_1": (0, 2), "Q5_1": (0, 2)}
+_HALVES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+    **dict.fromkeys(("Q4_K", "Q5_K", "Q4_1", "Q5_1"), (0, 2)),
+}
 """Where a block has its float16 numbers; in others at the front."""
 _MOST_FLOAT8 = 0x7E
 
@@ -26,6 +31,9 @@ def random_blocks(name: str, rows: int, columns: int, seed: int) -> np.ndarray:
         _put(blocks, 4, np.broadcast_to(zeros, (len(blocks), 1)).astype(np.float32))
         if name.startswith("fp8"):
             blocks[:, 8:] = np.where(blocks[:, 8:] & 0x7F > _MOST_FLOAT8, 0, blocks[:, 8:])
+        return data
+    if name == "MXFP4":
+        blocks[:, 0] = rng.integers(110, 125, len(blocks))
         return data
     for at in _HALVES.get(name, (0,)):
         _put(blocks, at, rng.normal(0, 0.01, (len(blocks), 1)).astype(np.float16))

@@ -15,13 +15,14 @@ from daemon.engine.loader import load_model
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.models.embedded import ensure_converted
+from daemon.models.formats import FORMATS as KNOWN
 from daemon.models.gguf_index import read_index
 from daemon.models.shape import ModelError
 from daemon.models.weights import count_weights
 from tests.engine.gguf_files import VOCAB_SIZE, unpacked, write
 
 CPU = torch.device("cpu")
-FORMATS = ["F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+FORMATS = [name for name in KNOWN if "/" not in name and name != "F32"]
 
 
 def medium(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import itertools
 
+import gguf
 import pytest
 import torch
 
@@ -28,8 +29,13 @@ from daemon.models.formats import FORMATS
 from tests.engine.processors import OLDER, pass_on
 from tests.engine.random_blocks import random_weight
 
-# The sizes of groups differ in nothing but for nibbles.
-KINDS = [name for name in FORMATS if name not in {"int8/128", "int8/32", "fp8/64", "fp8/32"}]
+# The sizes of groups differ in nothing but for nibbles. Each kind is compiled anew: one that is
+# read much like another waits for the long runs.
+KINDS = [
+    pytest.param(name, marks=pytest.mark.soak) if name in {"Q2_K", "IQ4_NL", "MXFP4"} else name
+    for name in FORMATS
+    if name not in {"int8/128", "int8/32", "fp8/64", "fp8/32"}
+]
 # What comes behind the reading of blocks is compiled for each format, but the same for these.
 SOME = ["F16", "BF16", "Q4_0", "Q8_0", "Q6_K", "int4/128", "int8/64"]
 COUNTS = (1, 2, 3, 5, 8, 33)
@@ -117,6 +123,17 @@ def test_every_way_of_every_format(name: str, way: ProductWay, team: Team) -> No
 @pytest.mark.parametrize("processor", OLDER)
 def test_older_processors(processor: str) -> None:
     pass_on(processor, __file__)
+
+
+def test_the_smallest_and_largest_powers_of_two(team: Team) -> None:
+    weight = random_weight("MXFP4", 16, 512)
+    weight.data.view(16, 16, 17)[:, :, 0] = torch.arange(256).view(16, 16)
+    found = torch.zeros(16, 512)
+    team.run(calls.unpacked(weight, range(16), found))
+    kind = gguf.GGMLQuantizationType.MXFP4
+    expected = torch.from_numpy(gguf.dequantize(weight.data.numpy(), kind))
+    for numbers in (found, unpack(weight.format, weight.data)):
+        assert torch.equal(numbers.view(torch.int32), expected.view(torch.int32))
 
 
 def test_many_tokens_go_in_several_passes(team: Team) -> None:

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block
 from daemon.engine.cpu.k_blocks import K_KINDS
+from daemon.engine.cpu.table_blocks import TABLE_KINDS
 from daemon.engine.cpu.vectors import BIT, FLOAT, I16, I32, Value, lanes
 from daemon.models.formats import WeightFormat
 
@@ -198,6 +199,7 @@ _KINDS: dict[str, type[Block]] = {
     "Q5_1": _FiveLeast,
     "Q8_0": _Eight,
     **K_KINDS,
+    **TABLE_KINDS,
     "int4": _GroupOfFour,
     "int8": _Group,
     "fp8": _GroupOfFloats,

@@ -77,7 +77,74 @@ class _SixK(Block):
         return self.builder.or_(low, self.builder.shl(two, self.writer.number(bits.type, 4)))
 
 
+class _QuarterBytes(Block):
+    """Each 32 bytes have two bits of four times 32 numbers, the lowest first."""
+
+    scale_len = 16
+    packed_at = 0
+
+    def codes(self, chunk: int) -> Value:
+        side, quarter = divmod(chunk, 4)
+        packed = self.bytes_at(self.packed_at + 32 * side, 32)
+        return self._bits(packed, 2 * quarter, 3)
+
+    def _bits(self, packed: Value, shift: int, mask: int) -> Value:
+        return self.builder.and_(self.shifted(packed, shift), self.writer.number(packed.type, mask))
+
+    def _scaled(self, at: int, integers: Value) -> Value:
+        """float32 lanes: 16 integers times the float16 at an offset."""
+        floats = self.builder.sitofp(integers, lanes(FLOAT, 16))
+        return self.builder.fmul(self.writer.pick(self.half_at(at), [0] * 16), floats)
+
+
+class _TwoK(_QuarterBytes):
+    """Q2_K: 16 bytes of a scale and a minimum each, 64 bytes, a scale, a scale of minima."""
+
+    own_offsets = True
+    code_bits = 2
+    packed_at = 16
+
+    @cached_property
+    def scales(self) -> Value:
+        return self._scaled(80, self._wide(self.low(self._packed)))
+
+    @cached_property
+    def least(self) -> Value:
+        return self.builder.fneg(self._scaled(82, self._wide(self.shifted(self._packed, 4))))
+
+    @cached_property
+    def _packed(self) -> Value:
+        return self.bytes_at(0, 16)
+
+    def _wide(self, integers: Value) -> Value:
+        return self.builder.zext(integers, lanes(I32, 16))
+
+
+class _ThreeK(_QuarterBytes):
+    """Q3_K: 32 bytes of third bits, 64 bytes, 12 bytes of scales of six bits, a scale."""
+
+    zero = 4
+    code_bits = 3
+    packed_at = 32
+
+    @cached_property
+    def scales(self) -> Value:
+        packed, pairs = self.bytes_at(96, 8), self.bytes_at(104, 4)
+        low = self.writer.concat(self.low(packed), self.shifted(packed, 4))
+        high = self.writer.joined([self._bits(pairs, shift, 3) for shift in (0, 2, 4, 6)])
+        high = self.builder.shl(high, self.writer.number(high.type, 4))
+        integers = self.builder.zext(self.builder.or_(low, high), lanes(I32, 16))
+        return self._scaled(108, self.builder.sub(integers, self.writer.number(integers.type, 32)))
+
+    def codes(self, chunk: int) -> Value:
+        third = self._bits(self.bytes_at(0, 32), chunk, 1)
+        third = self.builder.shl(third, self.writer.number(third.type, 2))
+        return self.builder.or_(super().codes(chunk), third)
+
+
 K_KINDS: dict[str, type[Block]] = {
+    "Q2_K": _TwoK,
+    "Q3_K": _ThreeK,
     "Q4_K": _FourK,
     "Q5_K": _FiveK,
     "Q6_K": _SixK,

@@ -130,6 +130,18 @@ class Writer:
             parts = [self.concat(one, other) for one, other in pairs]
         return parts[0]
 
+    def looked_up(self, table: Sequence[int], indices: Value) -> Value:
+        """<32 x i8>: what a table of 16 bytes has at indices below 16."""
+        kind = indices.type
+        if self.has("avx2"):
+            both = ir.Constant(kind, [*table, *table])
+            return self.call("llvm.x86.avx2.pshuf.b", kind, both, indices)
+        found = self.number(kind, table[0])
+        for index, value in enumerate(table[1:], 1):
+            here = self.builder.icmp_unsigned("==", indices, self.number(kind, index))
+            found = self.builder.select(here, self.number(kind, value), found)
+        return found
+
     def lane(self, vector: Value, index: int) -> Value:
         """One lane as a scalar."""
         return self.builder.extract_element(vector, self.number(I32, index))

@@ -13,6 +13,7 @@ tensors that broadcast: so what belongs to a group is read and computed once for
 # mypy: disable-error-code="no-untyped-def,misc"
 # ruff: noqa: N803
 
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,16 @@ import torch
 import triton
 import triton.language as tl
 
-from daemon.models.formats import WeightFormat
+from daemon.models.formats import NIBBLES, WeightFormat
 
 _FP8_UNIT = tl.constexpr(256.0)
 """The bits of an fp8 number in their places of a float16 mean 1 / 256 of it."""
 _FP8_NAN = tl.constexpr(0x7F)
+_IQ4, _MXFP4 = (
+    tl.constexpr(struct.unpack("<4i", struct.pack("<16b", *NIBBLES[name])))
+    for name in ("IQ4", "MXFP4")
+)
+"""Tables of 16 numbers of a byte, four by four."""
 _UNPACKED_ROWS = 16
 _UNPACKED_COLUMNS = 256
 
@@ -141,6 +147,55 @@ def q8_0(block, group, at, LEN: tl.constexpr):
 
 
 @triton.jit
+def iq4_nl(block, group, at, LEN: tl.constexpr):
+    """Scale, 32 half bytes that stand for numbers of a table."""
+    return _half(block) * _of_table(_nibble(block + 2, at, LEN // 2), _IQ4)
+
+
+@triton.jit
+def iq4_xs(block, group, at, LEN: tl.constexpr):
+    """Scale, high and low bits of 8 scales, half bytes as those of IQ4_NL."""
+    low = tl.load(block + 4 + group // 2) >> (group % 2 * 4).to(tl.uint8)
+    high = (tl.load(block + 2 + group // 4) >> (group % 4 * 2).to(tl.uint8)) & 3
+    scale = ((low & 15) | (high << 4)).to(tl.float32) - 32
+    number = _of_table(_nibble(block + 8 + group * (LEN // 2), at, LEN // 2), _IQ4)
+    return (_half(block) * scale) * number
+
+
+@triton.jit
+def mxfp4(block, group, at, LEN: tl.constexpr):
+    """Half of a power of two, 32 half bytes that stand for numbers of a table."""
+    exponent = tl.load(block).to(tl.int32)
+    bits = tl.where(exponent < 2, 0x200000 << (exponent & 1), (exponent - 1) << 23)
+    number = _of_table(_nibble(block + 1, at, LEN // 2), _MXFP4)
+    return bits.to(tl.float32, bitcast=True) * number
+
+
+@triton.jit
+def q2_k(block, group, at, LEN: tl.constexpr):
+    """16 scales and minima of four bits, pairs of bits, the scales' scale and the minima's."""
+    both = tl.load(block + group)
+    number = _quarter(block + 16, group, at, LEN).to(tl.float32)
+    scaled = (_half(block + 80) * (both & 15).to(tl.float32)) * number
+    return scaled - _half(block + 82) * (both >> 4).to(tl.float32)
+
+
+@triton.jit
+def q3_k(block, group, at, LEN: tl.constexpr):
+    """Third bits, pairs of bits, 16 scales of six bits, and theirs.
+
+    Of the scales' low bits the first eight are the low halves of eight bytes; four more bytes have
+    two high bits of every fourth.
+    """
+    third = (tl.load(block + group % 2 * LEN + at) >> (group // 2).to(tl.uint8)) & 1
+    number = (_quarter(block + 32, group, at, LEN) | (third << 2)).to(tl.float32) - 4
+    low = tl.load(block + 96 + group % 8) >> (group // 8 * 4).to(tl.uint8)
+    high = (tl.load(block + 104 + group % 4) >> (group // 4 * 2).to(tl.uint8)) & 3
+    scale = ((low & 15) | (high << 4)).to(tl.float32) - 32
+    return (_half(block + 108) * scale) * number
+
+
+@triton.jit
 def q4_k(block, group, at, LEN: tl.constexpr):
     """Scale, least number, 8 pairs of six bits for them, half bytes in pairs of groups."""
     return _of_eight(block, group, _pair_nibble(block + 16, group, at, LEN))
@@ -214,6 +269,22 @@ def _pair_nibble(packed, group, at, LEN: tl.constexpr):
 
 
 @triton.jit
+def _quarter(packed, group, at, LEN: tl.constexpr):
+    """Two bits of a number: of each eight groups each two share 32 bytes, the first lowest."""
+    in_half = group % 8
+    bits = tl.load(packed + group // 8 * 2 * LEN + in_half % 2 * LEN + at)
+    return (bits >> (in_half // 2 * 2).to(tl.uint8)) & 3
+
+
+@triton.jit
+def _of_table(nibble, TABLE: tl.constexpr):
+    """What half bytes stand for."""
+    low, high = tl.where(nibble < 4, TABLE[0], TABLE[1]), tl.where(nibble < 12, TABLE[2], TABLE[3])
+    four = tl.where(nibble < 8, low, high)
+    return (four >> (nibble % 4 * 8).to(tl.int32)).to(tl.int8).to(tl.float32)
+
+
+@triton.jit
 def _fifth(packed, at):
     """One of 32 bits, as 16 or nothing."""
     return ((tl.load(packed + at // 8) >> (at % 8).to(tl.uint8)) & 1) << 4
@@ -244,6 +315,11 @@ _NUMBERS = {
     "Q5_0": q5_0,
     "Q5_1": q5_1,
     "Q8_0": q8_0,
+    "IQ4_NL": iq4_nl,
+    "IQ4_XS": iq4_xs,
+    "MXFP4": mxfp4,
+    "Q2_K": q2_k,
+    "Q3_K": q3_k,
     "Q4_K": q4_k,
     "Q5_K": q5_k,
     "Q6_K": q6_k,
@@ -251,5 +327,5 @@ _NUMBERS = {
     "int8": int8,
     "fp8": fp8,
 }
-_GROUP_LENS = {"Q4_K": 32, "Q5_K": 32, "Q6_K": 16}
+_GROUP_LENS = {"Q2_K": 16, "Q3_K": 16, "Q4_K": 32, "Q5_K": 32, "Q6_K": 16, "IQ4_XS": 32}
 """Of formats whose blocks have several groups."""

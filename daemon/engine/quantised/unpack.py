@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from daemon.models.formats import PLAIN, WeightFormat
+from daemon.models.formats import NIBBLES, PLAIN, WeightFormat
 
 Parts = tuple[torch.Tensor, ...]
 
@@ -50,6 +50,12 @@ def _fifth_bits(packed: torch.Tensor) -> torch.Tensor:
     """uint8 [n, 32] of four bytes: bit i of them, as 16 or nothing."""
     shifts = torch.arange(8, dtype=torch.uint8, device=packed.device)
     return (((packed.unsqueeze(2) >> shifts) & 1) << 4).flatten(1)
+
+
+def _looked_up(numbers: torch.Tensor, name: str) -> torch.Tensor:
+    """What half bytes stand for (`NIBBLES`)."""
+    table = torch.tensor(NIBBLES[name], dtype=torch.float32, device=numbers.device)
+    return table[numbers.int()]
 
 
 def _q4_0(blocks: torch.Tensor) -> torch.Tensor:
@@ -99,6 +105,28 @@ def _q5_k(blocks: torch.Tensor) -> torch.Tensor:
     return _scaled(_half(scale), scales, numbers) - _half(least).unsqueeze(2) * minima
 
 
+def _quarters(packed: torch.Tensor) -> torch.Tensor:
+    """uint8 [n, 16, 16] of 64 bytes: of each half first all lowest pairs of bits, and so on."""
+    halves = [_bits(half, 4, 2) for half in packed.split(32, 1)]
+    return torch.stack(halves, 1).view(-1, 16, 16)
+
+
+def _q2_k(blocks: torch.Tensor) -> torch.Tensor:
+    packed, numbers, scale, least = _cut(blocks, 16, 64, 2)
+    scales, minima = ((packed >> shift & 15).float().unsqueeze(2) for shift in (0, 4))
+    numbers = _quarters(numbers)
+    return _scaled(_half(scale), scales, numbers) - _half(least).unsqueeze(2) * minima
+
+
+def _q3_k(blocks: torch.Tensor) -> torch.Tensor:
+    high, low, packed, scale = _cut(blocks, 32, 64, 12)
+    first, last = packed.split((8, 4), 1)
+    of_sixteen = _nibbles(first, 8) | (_bits(last, 4, 2).flatten(1) << 4)
+    numbers = _quarters(low) | (_bits(high, 8, 1).view(-1, 16, 16) << 2)
+    scales = (of_sixteen.float() - 32).unsqueeze(2)
+    return _scaled(_half(scale), scales, numbers.float() - 4)
+
+
 def _q6_k(blocks: torch.Tensor) -> torch.Tensor:
     low, high, scales, scale = _cut(blocks, 128, 64, 16)
     # Each half of a block: 64 bytes of low bits, and 32 bytes whose pairs of bits belong to them.
@@ -107,6 +135,28 @@ def _q6_k(blocks: torch.Tensor) -> torch.Tensor:
     signed = (numbers | (pairs << 4)).float() - 32
     of_sixteen = scales.view(torch.int8).float().unsqueeze(2)
     return _scaled(_half(scale), of_sixteen, signed.view(-1, 16, 16))
+
+
+def _iq4_nl(blocks: torch.Tensor) -> torch.Tensor:
+    scale, packed = _cut(blocks, 2)
+    return _half(scale) * _looked_up(_nibbles(packed, 16), "IQ4")
+
+
+def _iq4_xs(blocks: torch.Tensor) -> torch.Tensor:
+    scale, high, low, packed = _cut(blocks, 2, 2, 4)
+    # Two bits of each byte above the half bytes, in the order of the scales.
+    pairs = _bits(high, 4, 2).transpose(1, 2).flatten(1)
+    scales = (_bits(low, 2, 4).transpose(1, 2).flatten(1) | (pairs << 4)).float() - 32
+    numbers = _looked_up(_nibbles(packed, 16).view(-1, 8, 32), "IQ4")
+    return _scaled(_half(scale), scales.unsqueeze(2), numbers)
+
+
+def _mxfp4(blocks: torch.Tensor) -> torch.Tensor:
+    exponent, packed = _cut(blocks, 1)
+    # Half of 2 ** (exponent - 127), as the table has doubles.
+    exponent = exponent.int()
+    bits = torch.where(exponent < 2, 0x200000 << exponent, (exponent - 1) << 23)
+    return bits.view(torch.float32) * _looked_up(_nibbles(packed, 16), "MXFP4")
 
 
 def _scaled(scale: torch.Tensor, scales: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -138,9 +188,14 @@ _UNPACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
     "int4": _group(_pairs),
     "int8": _group(lambda packed: packed.float()),
     "fp8": _group(_fp8),

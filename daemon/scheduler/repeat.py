@@ -18,8 +18,12 @@ from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import ONE, ZERO, Int32, Slots, UInt8, all_true, any_true
 
 AT_ONCE_S = 0.020
-"""Steps that take no longer together may be one plan: whoever reads sees their tokens at once, as a
-screen is drawn every 17 ms, and whoever comes meanwhile waits no longer than for a common step."""
+"""Steps that take no longer together may be one plan: whoever reads sees their tokens at once, and
+whoever comes meanwhile waits no longer than for a common step."""
+
+FRAME_S = 1 / 60
+"""A screen is drawn as often. Steps that take no longer are planned by twos, as nobody sees which
+of two frames a token came with."""
 
 Same = tuple[Int32, UInt8, UInt8]
 """Counts, samples and fed of a step of decodes."""
@@ -68,9 +72,9 @@ class Repeat:
         with one but the last.
         """
         step_s = step_time.decode_s(self.slots.size, self._attended)
-        if 0.0 < 2.0 * step_s <= AT_ONCE_S:
+        if 0.0 < step_s <= FRAME_S:
             most = min(most_times, self._left - 1, int(self._room.min()))
-            self.times = min(most, int(AT_ONCE_S / step_s))
+            self.times = min(most, max(2, int(AT_ONCE_S / step_s)))
 
     def of_times(self, batch: Batch) -> Batch:
         """A plan of the step, asked for as often as it is computed."""

@@ -1,7 +1,15 @@
 """Which ways a step's products take: what leaves the program has to be worth it."""
 
-from daemon.engine.cpu.choose_ways import fastest
-from daemon.engine.cpu.ways import ProductWay
+import time
+from typing import Any
+
+import pytest
+
+from daemon.engine.cpu.choose_ways import choose, fastest
+from daemon.engine.cpu.quantised import QuantisedProduct
+from daemon.engine.cpu.team import Team
+from daemon.engine.cpu.ways import ProductWay, key
+from tests.engine.random_blocks import random_weight
 
 CALLED, SLOW_CALLED = ProductWay.FLOATS_TOGETHER, ProductWay.FLOATS_SINGLY
 PANEL = ProductWay.BFLOAT16_PANEL
@@ -31,3 +39,23 @@ def test_steps_of_no_program_take_the_fastest_of_each() -> None:
 def test_where_no_panel_is_fastest_nothing_is_weighed() -> None:
     times = {one: {**found, PANEL: 100.0} for one, found in TIMES.items()}
     assert fastest(times, ROWS, 1e9) == {WIDE: CALLED, NARROW: CALLED}
+
+
+def test_time_that_somebody_else_has_the_core_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch, team: Team
+) -> None:
+    """One way is held up for long, the other computes for a shorter time."""
+    weight, multiply = random_weight("Q8_0", 64, 256), QuantisedProduct.__call__
+
+    def held_up(self: QuantisedProduct, *states: Any) -> Any:
+        if self._ways.of(weight, 1) is ProductWay.FLOATS_SINGLY:
+            time.sleep(0.006)
+        else:
+            end_s = time.thread_time() + 0.003
+            while time.thread_time() < end_s:
+                pass
+        return multiply(self, *states)
+
+    monkeypatch.setattr(QuantisedProduct, "__call__", held_up)
+    ways = choose([weight], team, exact=True, in_calls=True)
+    assert ways.chosen[key(weight)][0] is ProductWay.FLOATS_SINGLY

@@ -9,9 +9,7 @@ from daemon.models.formats import NIBBLES
 
 
 class _Table(Block):
-    """Chunks of 16 bytes, of which the low halves come first; codes are the table's numbers less
-    the smallest.
-    """
+    """Chunks of 16 bytes, the low halves first; codes are the table's numbers and `zero` added."""
 
     table: tuple[int, ...]
     packed_at: int

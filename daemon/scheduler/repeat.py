@@ -22,8 +22,7 @@ AT_ONCE_S = 0.020
 whoever comes meanwhile waits no longer than for a common step."""
 
 FRAME_S = 1 / 60
-"""A screen is drawn as often. Steps that take no longer are planned by twos, as nobody sees which
-of two frames a token came with."""
+"""The time from one picture of a screen to the next: steps up to so long are planned by twos."""
 
 Same = tuple[Int32, UInt8, UInt8]
 """Counts, samples and fed of a step of decodes."""

@@ -3,6 +3,7 @@
 import itertools
 
 import gguf
+import numpy as np
 import pytest
 import torch
 
@@ -32,12 +33,12 @@ from tests.engine.random_blocks import random_weight
 # The sizes of groups differ in nothing but for nibbles. Each kind is compiled anew: one that is
 # read much like another waits for the long runs.
 KINDS = [
-    pytest.param(name, marks=pytest.mark.soak) if name in {"Q2_K", "IQ4_NL", "MXFP4"} else name
+    pytest.param(name, marks=pytest.mark.soak) if name in {"Q3_K", "IQ4_NL", "MXFP4"} else name
     for name in FORMATS
     if name not in {"int8/128", "int8/32", "fp8/64", "fp8/32"}
 ]
 # What comes behind the reading of blocks is compiled for each format, but the same for these.
-SOME = ["F16", "BF16", "Q4_0", "Q8_0", "Q6_K", "int4/128", "int8/64"]
+SOME = ["F16", "BF16", "Q4_0", "Q8_0", "Q2_K", "Q6_K", "int4/128", "int8/64"]
 COUNTS = (1, 2, 3, 5, 8, 33)
 
 
@@ -122,7 +123,7 @@ def test_every_way_of_every_format(name: str, way: ProductWay, team: Team) -> No
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("processor", OLDER)
 def test_older_processors(processor: str) -> None:
-    pass_on(processor, __file__)
+    pass_on(processor, __file__, "older every_way")
 
 
 def test_the_smallest_and_largest_powers_of_two(team: Team) -> None:
@@ -131,7 +132,8 @@ def test_the_smallest_and_largest_powers_of_two(team: Team) -> None:
     found = torch.zeros(16, 512)
     team.run(calls.unpacked(weight, range(16), found))
     kind = gguf.GGMLQuantizationType.MXFP4
-    expected = torch.from_numpy(gguf.dequantize(weight.data.numpy(), kind))
+    with np.errstate(over="ignore"):
+        expected = torch.from_numpy(gguf.dequantize(weight.data.numpy(), kind))
     for numbers in (found, unpack(weight.format, weight.data)):
         assert torch.equal(numbers.view(torch.int32), expected.view(torch.int32))
 

@@ -53,7 +53,7 @@ class _Four(Block):
 
     @classmethod
     def scales_behind(cls, blocks: Sequence[Block]) -> Value:
-        return _halves_behind(blocks, 0)
+        return cls.halves_behind(blocks, 0)
 
     def codes(self, chunk: int) -> Value:
         return self.spread(self.bytes_at(self.packed_at, 16))
@@ -72,7 +72,7 @@ class _FourLeast(_Four):
 
     @classmethod
     def offsets_behind(cls, blocks: Sequence[Block]) -> Value:
-        return _halves_behind(blocks, 2)
+        return cls.halves_behind(blocks, 2)
 
 
 class _Five(_Four):
@@ -80,6 +80,7 @@ class _Five(_Four):
 
     zero = 16
     code_bits = 5
+    bits_apart = True
     packed_at = 6
 
     def codes(self, chunk: int) -> Value:
@@ -104,7 +105,7 @@ class _FiveLeast(_Five):
 
     @classmethod
     def offsets_behind(cls, blocks: Sequence[Block]) -> Value:
-        return _halves_behind(blocks, 2)
+        return cls.halves_behind(blocks, 2)
 
 
 class _Eight(_Four):
@@ -181,12 +182,6 @@ class _GroupOfFloats(_Group):
         bits = self.builder.select(missing, self.writer.number(kind, 0x7E00), bits)
         floats = self.writer.halves(bits)
         return self.builder.fmul(floats, self.writer.number(floats.type, 256.0))
-
-
-def _halves_behind(blocks: Sequence[Block], offset: int) -> Value:
-    """float32 lanes of the float16 at an offset of each block: all are converted at once."""
-    writer = blocks[0].writer
-    return writer.halves(writer.joined([block.half_bits_at(offset) for block in blocks]))
 
 
 _KINDS: dict[str, type[Block]] = {

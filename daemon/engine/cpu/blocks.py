@@ -39,6 +39,8 @@ class Block:
     """Whether each scale has a zero or a minimum of its own."""
     code_bits = 6
     """Bits of a code, at most."""
+    bits_apart = False
+    """Whether a short block has the highest bits of all codes apart from the others."""
     scale_len = CHUNK_LEN
     """Numbers of one scale."""
 
@@ -152,6 +154,12 @@ class Block:
     def bytes_at(self, offset: int, count: int) -> Value:
         """Some bytes of the block."""
         return self.writer.load(lanes(I8, count), self.address, offset)
+
+    @staticmethod
+    def halves_behind(blocks: Sequence["Block"], offset: int) -> Value:
+        """float32 lanes of the float16 at an offset of each block: all are converted at once."""
+        writer = blocks[0].writer
+        return writer.halves(writer.joined([block.half_bits_at(offset) for block in blocks]))
 
     def half_at(self, offset: int) -> Value:
         """<1 x float> of the float16 at an offset."""

@@ -188,8 +188,8 @@ class _Dots:
             for other, one in zip(of_token, added, strict=self._offset):
                 self._writer.add_to(other, one, sums)
         codes = [self._writer.step(token.codes, index, length) for token in self._tokens]
-        # Where each fifth bit lies elsewhere, it is put to whole chunks.
-        if self._wide and len(columns[0]) == _SHORT_BLOCKS and self._kind.code_bits != 5:
+        # Bits that lie apart are put to whole chunks.
+        if self._wide and len(columns[0]) == _SHORT_BLOCKS and not self._kind.bits_apart:
             self._add_short(codes, columns, worths)
         else:
             self._add_long(codes, columns, worths)

@@ -7,6 +7,9 @@ from daemon.engine.cpu.blocks import Block
 from daemon.engine.cpu.vectors import FLOAT, I16, I32, Value, lanes
 from daemon.models.formats import NIBBLES
 
+_IQ4_ZERO = 128
+"""Not 127, as would do: so AVX2 multiplies the table's own numbers, from which nothing is taken."""
+
 
 class _Table(Block):
     """Chunks of 16 bytes, the low halves first; codes are the table's numbers and `zero` added."""
@@ -23,7 +26,7 @@ class _FourOfTable(_Table):
     """IQ4_NL: a scale, 16 bytes."""
 
     table = NIBBLES["IQ4"]
-    zero = 128
+    zero = _IQ4_ZERO
     code_bits = 8
     packed_at = 2
 
@@ -33,15 +36,14 @@ class _FourOfTable(_Table):
 
     @classmethod
     def scales_behind(cls, blocks: Sequence[Block]) -> Value:
-        writer = blocks[0].writer
-        return writer.halves(writer.joined([block.half_bits_at(0) for block in blocks]))
+        return cls.halves_behind(blocks, 0)
 
 
 class _FourOfTableScaled(_Table):
     """IQ4_XS: a scale, 2 bytes of high and 4 of low bits of 8 scales, 128 bytes."""
 
     table = NIBBLES["IQ4"]
-    zero = 128
+    zero = _IQ4_ZERO
     code_bits = 8
     packed_at = 8
 

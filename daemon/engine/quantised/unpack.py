@@ -5,6 +5,7 @@ numbers are the same bit for bit.
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -52,10 +53,15 @@ def _fifth_bits(packed: torch.Tensor) -> torch.Tensor:
     return (((packed.unsqueeze(2) >> shifts) & 1) << 4).flatten(1)
 
 
+@cache
+def _table(name: str, device: torch.device) -> torch.Tensor:
+    """One of `NIBBLES`; kept, as nothing may be copied to a GPU while its steps are captured."""
+    return torch.tensor(NIBBLES[name], dtype=torch.float32, device=device)
+
+
 def _looked_up(numbers: torch.Tensor, name: str) -> torch.Tensor:
-    """What half bytes stand for (`NIBBLES`)."""
-    table = torch.tensor(NIBBLES[name], dtype=torch.float32, device=numbers.device)
-    return table[numbers.int()]
+    """What half bytes stand for."""
+    return _table(name, numbers.device)[numbers.int()]
 
 
 def _q4_0(blocks: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,8 @@ from daemon.models.formats import FORMATS
 _ROWS = 37
 _SOUND = 0x37
 """Bits of every byte with which no scale is large, infinite or no number."""
+_NEAR_ONE = 0x70
+"""Bits of exponents of two with which float16 has the numbers."""
 _INTERPRETED_ROWS = 2
 
 
@@ -67,6 +69,8 @@ def _equal(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
 def _weight(bench: Bench, name: str, rows: int, columns: int) -> QuantisedWeight:
     form, outputs = FORMATS[name], min(rows, MOST_OUTPUTS + rows % 16)
     data = _bytes(bench, outputs, form.row_bytes(columns)) & _SOUND
+    if name == "MXFP4":
+        data.view(-1, form.block_bytes)[:, 0] |= _NEAR_ONE
     return QuantisedWeight(form, data, columns)
 
 

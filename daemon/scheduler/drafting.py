@@ -46,6 +46,15 @@ class Drafting:
         return bool(self._granted)
 
     @property
+    def offered(self) -> bool:
+        """Whether drafts were offered behind the newest token of anybody who runs."""
+        table = self._table
+        return any(
+            row.epoch == table.epoch[slot] and row.delivered == table.delivered[slot]
+            for slot, row in self._rows.items()
+        )
+
+    @property
     def looks(self) -> bool:
         """Whether it is worth looking for drafts beside all that run."""
         num_rows = self._table.num_running

@@ -13,6 +13,7 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.admission import Admission
+from daemon.scheduler.drafting import Drafting
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import ONE, ZERO, Int32, Slots, UInt8, all_true, any_true
@@ -66,14 +67,18 @@ class Repeat:
             self._room[dry] = kv.block_size
         return True
 
-    def extend(self, most_times: int, step_time: StepTimeModel) -> None:
+    def extend(self, most_times: int, step_time: StepTimeModel, drafting: Drafting) -> None:
         """Compute the step several times, after `grow`, as far as blocks are there and nobody ends
         with one but the last.
         """
         step_s = step_time.decode_s(self.slots.size, self._attended)
         if 0.0 < step_s <= FRAME_S:
-            most = min(most_times, self._left - 1, int(self._room.min()))
-            self.times = min(most, max(2, int(AT_ONCE_S / step_s)))
+            times = int(AT_ONCE_S / step_s)
+            # A draft of a longer step saves more than a pair does, and is the surer the fewer
+            # tokens are drawn ahead of it.
+            if times == 1 and not drafting.offered:
+                times = 2
+            self.times = min(times, most_times, self._left - 1, int(self._room.min()))
 
     def of_times(self, batch: Batch) -> Batch:
         """A plan of the step, asked for as often as it is computed."""
@@ -106,8 +111,9 @@ def same_columns(max_slots: int) -> Same:
 class Repeats:
     """Whether the next plan of an instance is a step of decodes, and no more."""
 
-    def __init__(self, admission: Admission, max_batch_tokens: int) -> None:
+    def __init__(self, admission: Admission, drafting: Drafting, max_batch_tokens: int) -> None:
         self._admission = admission
+        self._drafting = drafting
         self._max_batch_tokens = max_batch_tokens
         self._same = same_columns(admission.slots.max_slots)
         self._newest: Repeat | None = None  # if the newest plan was one
@@ -138,7 +144,7 @@ class Repeats:
             if sequence is not None and admission.may_displace(sequence, now):
                 return None
         if self.most_times > 1 and not waits:
-            repeat.extend(self.most_times, admission.order.step_time)
+            repeat.extend(self.most_times, admission.order.step_time, self._drafting)
         self._newest = repeat
         return repeat
 

@@ -57,7 +57,7 @@ class Scheduler:
         self.filler = FILLERS[policy.filler](self.admission)
         self.limits = limits
         self._max_pause_s = 0.0
-        self.repeats = Repeats(self.admission, limits.max_batch_tokens)
+        self.repeats = Repeats(self.admission, self.drafting, limits.max_batch_tokens)
         self.moving = Moving(self.admission, self.repeats)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time

@@ -60,7 +60,8 @@ def replanned(driver: Driver) -> Core:
     core, encode = Core(driver.config), encoder().encode
     for instance in core.instances:
         scheduler = instance.scheduler
-        scheduler._repeats = Never(scheduler.admission, scheduler.limits.max_batch_tokens)
+        parts = scheduler.admission, scheduler.drafting, scheduler.limits.max_batch_tokens
+        scheduler.repeats = scheduler.moving._repeats = Never(*parts)
     for number, (event, actions) in enumerate(zip(driver.events, driver.actions, strict=True)):
         assert encode(core.handle(event)) == encode(actions), f"event {number}, {event}"
     return core

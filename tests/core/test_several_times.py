@@ -67,6 +67,25 @@ def test_they_take_no_longer_together_than_a_common_step_or_two_frames(
     assert most == 1 or most * step_s <= (2 * FRAME_S if most == 2 else AT_ONCE_S)
 
 
+def test_no_pair_is_planned_where_drafts_are_offered() -> None:
+    driver = driver_of(step_s=0.012, max_len=200)
+    driver.arrive(PROMPT, 100)
+    for _ in range(6):
+        driver.answer()
+    assert times(driver)[-1] == 2
+    for _ in range(3):  # those that were planned before
+        driver.answer(offers=(1,))
+    planned = len(times(driver))
+    for _ in range(5):
+        driver.answer(offers=(1,))
+    assert set(times(driver)[planned:]) == {1}
+    for _ in range(6):
+        driver.answer()
+    assert times(driver)[-1] == 2
+    driver.settle()
+    driver.check_nothing_left()
+
+
 def test_a_worker_that_computes_one_is_asked_for_one() -> None:
     driver = driver_of(most_times=1)
     driver.arrive(PROMPT, 60)

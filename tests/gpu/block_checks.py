@@ -66,10 +66,21 @@ def block_checks(device: str) -> Iterator[Check]:
         yield from _unpack_checks(form, seed, device)
         for case in (*_ALL, *(_SOME if form.name in _SOME_FORMATS else ())):
             yield _product_check(form, case, seed, device)
+    yield _powers_check(device)
     yield _panel_check(FORMATS["Q4_1"], device)
     if device.startswith("cuda"):
         for form in IN_BLOCKS:
             yield from _chosen_checks(form, device)
+
+
+def _powers_check(device: str) -> Check:
+    """Every power of two of MXFP4, of which the two smallest are read otherwise."""
+    form = FORMATS["MXFP4"]
+    data = torch.from_numpy(random_blocks(form.name, 16, 512, 0)).to(device)
+    data.view(256, form.block_bytes)[:, 0] = torch.arange(256)
+    found = unpack_rows(form, data, torch.empty(16, 512, device=device))
+    wrong = _different(found, unpack(form, data))
+    return Check("blocks unpacked MXFP4 of every power, numbers wrong", wrong, 0)
 
 
 def _panel_check(form: WeightFormat, device: str) -> Check:

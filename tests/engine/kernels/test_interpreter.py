@@ -44,7 +44,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ("qwen3", 4),
         ("move_rows", 5),
         ("product", 12),
-        ("blocks unpacked", 34),
+        ("blocks unpacked", 45),
         ("blocks multiplied", 50),
         ("sample", 20),
         ("kept", 4),

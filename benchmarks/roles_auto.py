@@ -1,4 +1,3 @@
-# long: runs, forecasts and tables of one question, of which each needs the others.
 """Roles that the load chooses against mixed instances and against every split, under promises.
 
     python -m benchmarks.roles_auto [--instances 4] [--loads sharegpt,hpld] [--seconds 600]

@@ -1,5 +1,4 @@
 """`llmd check` on a small model folder: values, shape, and terms that add up."""
-# long: one made model and one made machine serve all that the command says of them.
 
 import json
 import os

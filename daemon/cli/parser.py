@@ -23,6 +23,9 @@ from daemon.placement import PLACEMENTS
 from daemon.role import ROLES_MODES
 from daemon.scheduler.policies import POLICIES
 
+_FIRST = """\
+first: llmd serve serves the embedded model; then, in another terminal,
+  llmd chat talks to it, and llmd-top shows what it does."""
 SOCKET = "in the runtime folder, as llmd check says"
 EMBEDDED = "the embedded one"
 
@@ -58,6 +61,29 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
 )
 """Flag, dotted key, type, metavar, what it is, and what a default of 0 or nothing stands for."""
 
+_SERVED = "one daemon serves one model, which `llmd ctl status` names"
+_SERVE = "`llmd serve --model MODEL` serves a model, and `llmd chat` talks to it"
+_PULL = (
+    "`llmd serve --model ORG/NAME` serves a model of the Hugging Face Hub that was downloaded, and "
+    "else says which command downloads it"
+)
+_STATUS = "`llmd ctl status` asks a running daemon, and `llmd-top` watches it"
+_ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(("status", "ps", "health"), _STATUS),
+    **dict.fromkeys(("top", "watch", "monitor"), "`llmd-top` shows what a running daemon does"),
+    **dict.fromkeys(("run", "start", "up"), _SERVE),
+    **dict.fromkeys(("list", "ls", "models", "show"), f"{_SERVED}; {_SERVE}"),
+    **dict.fromkeys(("pull", "download", "get"), _PULL),
+    **dict.fromkeys(
+        ("stop", "down", "kill"),
+        "Ctrl-C ends a daemon in a terminal, and `systemctl stop llmd` the service",
+    ),
+    "logs": "a daemon logs to its terminal; `journalctl -u llmd` has the service's log",
+    "help": "`llmd --help` names all, and `llmd COMMAND --help` explains one",
+    "version": "`llmd --version`",
+}
+"""What people type who know other servers, or other programs with commands."""
+
 _OFFERED: dict[str, Sequence[str] | str] = {
     "control.socket": FILE,
     "scheduler.policy": tuple(POLICIES),
@@ -77,13 +103,20 @@ def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
     parser = Parser(prog="llmd", description="Serve language models on this machine.")
     parser.add_argument("--version", action="version", version=f"llmd {__version__}")
     add_printing(parser)
+    parser.epilog = _FIRST
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the daemon in the foreground")
     add_config_flags(serve)
     check = commands.add_parser("check", help="show the configuration and the memory formula")
     check.add_argument("--json", action="store_true", help="one JSON object, faults included")
     add_config_flags(check)
-    add_ctl(commands.add_parser("ctl", help="ask or direct a running daemon"))
+    add_ctl(ctl := commands.add_parser("ctl", help="ask or direct a running daemon"))
+    verbs = {
+        verb: f"`llmd ctl {verb}` asks a running daemon"
+        for one in ctl.below
+        for verb in one.choices
+    }
+    parser.elsewhere = verbs | _ELSEWHERE
     for name, help_text in (
         ("chat", "talk to a running daemon"),
         ("simulate", "the same scheduler on a workload, in virtual time"),

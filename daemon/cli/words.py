@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from daemon.nearest import did_you_mean, not_one_of, unknown
@@ -36,6 +36,8 @@ class Parser(argparse.ArgumentParser):
         named.setdefault("formatter_class", _Lines)
         super().__init__(*arguments, **named)
         self._negative_number_matcher = _NEGATIVE
+        self.elsewhere: Mapping[str, str] = {}
+        """Commands that there are not, and what is typed instead."""
 
     def error(self, message: str) -> NoReturn:
         """Tell it, and end with status 2."""
@@ -49,9 +51,12 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse does, after a look at the flags: it would name a wrong one last, behind those
-        that lack, and knows no better one.
+        that lack, and knows no better one. Without any word help is given where a command lacks.
         """
         words = sys.argv[1:] if args is None else list(args)
+        if not words and any(one.required for one in self.below):
+            self.print_help()
+            self.exit()
         for flag in self._own_flags(words):
             if not any(known.startswith(flag) for known in self._option_string_actions):
                 flags = [one for one in self._option_string_actions if one.startswith("--")]
@@ -61,7 +66,7 @@ class Parser(argparse.ArgumentParser):
 
     def _own_flags(self, words: Sequence[str]) -> Iterator[str]:
         """The long flags among the words that are this parser's, and no command's below it."""
-        below = [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
+        below = self.below
         for word in words:
             if word == "--":
                 return
@@ -72,10 +77,17 @@ class Parser(argparse.ArgumentParser):
             if word.startswith("--") and " " not in word.partition("=")[0]:
                 yield word.partition("=")[0]
 
+    @property
+    def below(self) -> "list[argparse._SubParsersAction[Any]]":
+        """What takes a command's name, if there are commands."""
+        return [one for one in self._actions if isinstance(one, argparse._SubParsersAction)]
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
         if isinstance(action, argparse._SubParsersAction):
+            if value in self.elsewhere:
+                self.error(f"there is no {action.dest} {value!r}: {self.elsewhere[value]}")
             self.error(unknown(action.dest, value, list(action.choices)))
         raise argparse.ArgumentError(
             action, not_one_of(value, [str(one) for one in action.choices])

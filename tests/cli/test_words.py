@@ -9,6 +9,7 @@ import pytest
 from daemon.cli.main import main
 from daemon.cli.parser import build_parser
 from daemon.cli.printed import EVERYTHING
+from daemon.cli.words import Parser
 from daemon.config.load import flatten
 from daemon.config.schema import Config, MemoryConfig, PredictConfig, SchedulerConfig
 from daemon.lab.simulator.scenario import Scenario, ScenarioLimits
@@ -69,6 +70,48 @@ def test_a_mistyped_word_is_told_with_what_was_meant(
     assert status == 2 and sentence in error and error.count("\n") == 1, error
 
 
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        ("status", "`llmd ctl status`"),
+        ("status --json", "`llmd ctl status`"),
+        ("ps", "`llmd ctl status`"),
+        ("top", "`llmd-top`"),
+        ("run llama3", "`llmd serve --model MODEL`"),
+        ("list", "`llmd ctl status`"),
+        ("pull org/name", "`llmd serve --model ORG/NAME`"),
+        ("stop", "Ctrl-C"),
+        ("flip a decode", "`llmd ctl flip`"),
+        ("drain", "`llmd ctl drain`"),
+    ],
+)
+def test_commands_of_other_programs_are_told_what_to_type(
+    words: str, instead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, error = said(words, capsys)
+    command, *_ = words.split()
+    assert status == 2 and error.count("\n") == 1
+    assert error.startswith(f"llmd: there is no command {command!r}: ") and instead in error
+
+
+def test_what_is_told_instead_is_no_command_of_its_own() -> None:
+    parser = build_parser()
+    assert isinstance(parser, Parser)
+    (commands,) = parser.below
+    assert not set(parser.elsewhere) & set(commands.choices)
+
+
+@pytest.mark.parametrize(("words", "named"), [("", "serve"), ("ctl", "status"), ("key", "new")])
+def test_without_a_command_help_is_given(
+    words: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words.split())
+    told = capsys.readouterr()
+    assert left.value.code in (0, None) and told.err == ""
+    assert told.out.startswith("usage: llmd") and f"    {named} " in told.out
+
+
 def test_llmd_top_tells_one_sentence_too(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         top(["--sokcet", "x"])
@@ -80,9 +123,7 @@ def test_llmd_top_tells_one_sentence_too(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("", "required: COMMAND"),
-        ("ctl", "required: VERB"),
-        ("key", "required: VERB"),
+        ("ctl --socket x", "required: VERB"),
         ("key new", "required: NAME"),
         ("compare", "required: A, B"),
         ("bench", "required: --url"),

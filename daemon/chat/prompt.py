@@ -11,20 +11,22 @@ HELP = '''\
   /system TEXT   another system prompt; forgets what was said
   /help          this list
   /bye, Ctrl-D   end
-  """            begins and ends a text of several lines
+  """            begins and ends a text of several lines; a paste needs none
   Ctrl-C         ends an answer'''
 _FENCE = '"""'
 
 Read = Callable[[str], str]
-"""Reads a line after showing what stands before it; raises EOFError at the end of input."""
+"""Reads a line, or a paste with its line ends, after showing what stands before it; raises EOFError
+at the end of input.
+"""
 
 
 def texts(read: Read) -> Iterator[str]:
-    """What the user says, whole: a line, or several between fences."""
+    """What the user says, whole: a line, a paste of several, or lines between fences."""
     while True:
         try:
             line = read(">>> ")
-            if line.lstrip().startswith(_FENCE):
+            if line.lstrip().startswith(_FENCE) and "\n" not in line:
                 line = _fenced(line.lstrip().removeprefix(_FENCE), read)
         except EOFError:
             return

@@ -104,8 +104,10 @@ def _text(given: str) -> str:
 
 
 def _converse(talk: Talk, screen: Screen) -> None:
-    import readline  # noqa: F401 - `input` edits lines with it
+    import readline  # `input` edits lines with it
 
+    # A paste is one text, its line ends included: Python leaves that off, as for its own prompt.
+    readline.parse_and_bind("set enable-bracketed-paste on")
     screen.tell("/help lists what can be done here; Ctrl-D ends it.")
     converse(talk, screen, _line)
 

@@ -213,6 +213,29 @@ async def test_a_conversation_in_a_terminal(runtime: ScriptedRuntime) -> None:
     assert await terminal.status() == 0
 
 
+async def test_a_paste_of_several_lines_is_one_message(runtime: ScriptedRuntime) -> None:
+    """A terminal marks a paste where it was asked to, and sends its line ends as Enter."""
+    terminal = Terminal(runtime.url)
+    await terminal.until("\x1b[?2004h")
+    await terminal.until(">>> ")
+    terminal.type("\x1b[200~the\rfox\r\r\tone\r\x1b[201~")
+    await asyncio.sleep(0.3)
+    assert not runtime.of(Generate), "it was sent before Enter"
+    terminal.type("\r")
+    await terminal.until(ANSWER)
+    await terminal.until(">>> ")
+    terminal.type('\x1b[200~"""the\r"""\rwith\x1b[201~\r')
+    await terminal.until(ANSWER)
+    await terminal.until(">>> ")
+    terminal.type("/bye\r")
+    assert await terminal.status() == 0
+    first, second = runtime.of(Generate)
+    text = tokenizer().decode(first.tokens.tolist(), skip_special_tokens=False)
+    assert "the\nfox\n\n\tone" in text
+    text = tokenizer().decode(second.tokens.tolist(), skip_special_tokens=False)
+    assert '"""the\n"""\nwith' in text, "quotes in a paste are the user's own"
+
+
 def endless(_message: Generate, _stream: int) -> Iterator[tuple[int, FinishReason]]:
     while True:
         yield tokenizer().encode(" fox", add_special_tokens=False).ids[0], FinishReason.NONE

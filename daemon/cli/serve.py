@@ -1,18 +1,26 @@
 """`llmd serve`: the daemon, in the foreground."""
 
 import argparse
+import sys
 
 from daemon.cli.parser import overrides
 from daemon.config.load import Loaded, load
+from daemon.models.embedded import refuse_missing
+from daemon.models.shape import ModelError
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    """Load the configuration and run until a signal ends it. Raises ConfigError."""
+    """Load the configuration and run until a signal ends it. 1: it failed. Raises ConfigError."""
 
     def read() -> Loaded:
         return load(arguments.config, overrides(arguments))
 
     loaded = read()
-    from daemon.runtime.daemon import run  # here: a wrong configuration is told within 0.1 s
+    try:
+        refuse_missing(loaded.config.model.path)
+    except ModelError as error:
+        print(f"llmd: {error}", file=sys.stderr)
+        return 1
+    from daemon.runtime.daemon import run  # here: what is wrong so far is told at once
 
     return run(loaded, read)

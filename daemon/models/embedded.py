@@ -74,6 +74,30 @@ def is_gguf(path: Path) -> bool:
     return path.suffix.lower() == ".gguf"
 
 
+def refuse_missing(path: str) -> None:
+    """Raise ModelError where a configured model is not here at all, at once: nothing is read."""
+    if not path:
+        embedded_gguf()
+    elif hub_name(path):
+        hub_folder(path)
+    elif is_gguf(source := Path(path).expanduser()):
+        if not source.is_file():
+            raise ModelError(f"{source} is missing")
+    elif not source.is_dir():
+        if source.exists():
+            raise ModelError(f"{source} is not a folder, and no GGUF file")
+        hub = "" if "/" in path else f"; a model of the Hugging Face Hub is named ORG/{path}"
+        raise ModelError(f"{source} is missing: there is no such folder{hub}")
+    elif not (source / "config.json").exists():
+        raise ModelError(f"{source} is no model's folder: it has no config.json{_files(source)}")
+
+
+def _files(folder: Path) -> str:
+    """The GGUF files of a folder that somebody took for a model's, as what to say instead."""
+    found = sorted(path for path in folder.iterdir() if is_gguf(path))
+    return f"; --model {shlex.quote(str(found[0]))} serves the file in it" if found else ""
+
+
 def model_folder(
     path: str,
     cache: Path,
@@ -86,13 +110,12 @@ def model_folder(
     Blocks for the conversion where a GGUF file's content is seen for the first time. Raises
     ModelError.
     """
+    refuse_missing(path)
     source = Path(path).expanduser() if path else embedded_gguf()
     if hub_name(path):
         return hub_folder(path)
     if not is_gguf(source):
         return source.absolute()
-    if not source.is_file():
-        raise ModelError(f"{source} is missing")
     if not path:
         begin_with_installed(cache)
     return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter, told)

@@ -1,5 +1,8 @@
 """Whatever is given to a command for a file: one sentence, and status 1 or 2."""
 
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,3 +178,36 @@ def test_unreadable_is_told_of_whoever_may_not_read(
     for words in (("check", "--config", "F"), ("compare", "F", "F"), ("simulate", "F")):
         status, said = _tried([word.replace("F", str(mine)) for word in words], capsys)
         assert status in (1, 2) and said.count("\n") == 1 and "Permission denied" in said
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("no/such/folder", "no/such/folder is missing: there is no such folder"),
+        ("Qwen9", "a model of the Hugging Face Hub is named ORG/Qwen9"),
+        ("none.gguf", "none.gguf is missing"),
+        ("some-org/none", "this downloads it: hf download some-org/none"),
+        ("empty", "empty is no model's folder: it has no config.json"),
+        ("files", "it has no config.json; --model files/a.gguf serves the file in it"),
+        ("file.bin", "file.bin is not a folder, and no GGUF file"),
+    ],
+)
+def test_a_missing_model_is_told_before_anything_is_started(
+    command: str, model: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.gguf").touch()
+    (tmp_path / "file.bin").touch()
+    words = [sys.executable, "-X", "importtime", "-m", "daemon.cli.main", command]
+    words += ["--socket", "s.sock", "--port", "0", "--model", model]
+    before_s = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    took_s = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before_s
+    lines = [one for one in done.stderr.splitlines() if not one.startswith("import time:")]
+    assert done.returncode == 1 and len(lines) == 1 and said in lines[0], lines
+    imported = {one.rpartition("|")[2].strip() for one in done.stderr.splitlines()}
+    assert not imported & {"torch", "transformers", "daemon.supervisor.early"}
+    assert took_s < 2.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file.bin", "files"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 LOCK_SUFFIX = ".lock"
 _LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_ANOTHER = "--socket PATH gives this one a socket of its own"
 LONGEST_PATH = 107
 """Bytes of a Unix socket's path: what the kernel's address holds, less the zero at its end."""
 
@@ -20,8 +21,12 @@ class SocketPlace:
     remove it would let two daemons lock two files of the same name.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, makes_folder: bool = False) -> None:
+        """`makes_folder`: its folder is made where it lacks, as a default's may; a folder that
+        somebody mistyped stays unmade.
+        """
         self._path = path
+        self._makes_folder = makes_folder
         self._lock_fd = -1
         self._inode = 0
 
@@ -29,10 +34,13 @@ class SocketPlace:
         """A socket bound at the path with mode 0660; it does not listen before its mode is set.
 
         Raises FileExistsError if another daemon lives there or the path is something else than a
-        socket, PermissionError if the folder is not ours, other OSErrors as they come.
+        socket, FileNotFoundError if there is no such folder, PermissionError if the folder is not
+        ours, other OSErrors as they come.
         """
         _refuse_long(self._path)
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._makes_folder:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_missing(self._path)
         _check_folder(self._path.parent)
         self._lock()
         try:
@@ -68,13 +76,15 @@ class SocketPlace:
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def place_fault(path: Path) -> str:
-    """What `SocketPlace(path).take` would fail at, found without making anything; empty: nothing.
+def place_fault(path: Path, *, makes_folder: bool = False) -> str:
+    """What `SocketPlace.take` would fail at, found without making anything; empty: nothing.
 
     A lock's file that is there is locked for a moment, as other checks may at the same time.
     """
     try:
         folder = nearest_folder(path.parent)
+        if not makes_folder:
+            _refuse_missing(path)
         if path.parent.exists():
             _check_folder(path.parent)
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -100,6 +110,13 @@ def nearest_folder(folder: Path) -> Path:
 def _refuse_long(path: Path) -> None:
     if len(os.fsencode(path)) > LONGEST_PATH:
         raise OSError(f"{path}: a socket's path has at most {LONGEST_PATH} bytes")
+
+
+def _refuse_missing(path: Path) -> None:
+    if not path.parent.exists():
+        nearest_folder(path.parent)
+        said = f"{path.parent}: there is no such folder for the socket {path.name}"
+        raise FileNotFoundError(f"{said}; --socket names another path")
 
 
 def _check_folder(folder: Path) -> None:
@@ -129,7 +146,7 @@ def _flock(fd: int, how: int, path: Path) -> None:
     except BlockingIOError:
         pid = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
         holder = f"another daemon (process {pid or 'unknown'})"
-        raise FileExistsError(f"{holder} holds {path}") from None
+        raise FileExistsError(f"{holder} holds {path}; {_ANOTHER}") from None
 
 
 def _bound(path: Path) -> socket.socket:
@@ -171,4 +188,4 @@ def _ask(path: Path) -> bool:
             return True
         except FileNotFoundError:
             return False
-    raise FileExistsError(f"another daemon answers at {path}")
+    raise FileExistsError(f"another daemon answers at {path}; {_ANOTHER}")

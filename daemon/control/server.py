@@ -102,7 +102,8 @@ class ControlServer:
     `snapshot` is called on the loop, at most once each 50 ms, and only while somebody looks.
     Its user, its group and root may ask. `orders` carries out what they want changed; without it
     they can change nothing. `look_closer` answers what a viewer asks beyond the
-    snapshot, once each 50 ms for the same question; it may raise RefusalError.
+    snapshot, once each 50 ms for the same question; it may raise RefusalError. `makes_folder`: as
+    for SocketPlace.
     """
 
     def __init__(
@@ -111,8 +112,10 @@ class ControlServer:
         snapshot: Callable[[], Snapshot],
         orders: Orders | None = None,
         look_closer: Callable[[Closer], Story | BlockOwners] | None = None,
+        *,
+        makes_folder: bool = False,
     ) -> None:
-        self._place = SocketPlace(path)
+        self._place = SocketPlace(path, makes_folder=makes_folder)
         self._gid = -1
         self._snapshot = snapshot
         self._orders = orders

@@ -66,7 +66,7 @@ def serve(path: Path, state: Path, stop: socket.socket) -> int:
     Raises PowerError or OSError where the state's file or the socket cannot be had: no card is
     changed before both are.
     """
-    place = SocketPlace(path)
+    place = SocketPlace(path, makes_folder=path == SERVICE_SOCKET)
     try:
         with place.take() as listener, _keeper(state) as keeper:
             try:

@@ -91,6 +91,7 @@ class Daemon:
             lambda: self.phase.snapshot(),
             self.operations,
             lambda question: self.phase.look_closer(question),
+            makes_folder=not path,
         )
         await control.start()  # first of all: it is what a second daemon fails at
         try:

@@ -1,8 +1,13 @@
 """The HTTP listening socket: bound by the daemon, so that it outlives any one API process."""
 
+import errno
 import socket
 
 BACKLOG = 1024
+_OTHER_PORT = "--port N listens on another port, --port 0 on a free one"
+_OTHER_HOST = "--host H listens on another address"
+_OF_PORTS = (errno.EADDRINUSE, errno.EACCES)
+"""What is wrong with a port rather than with a host."""
 
 
 class ListenError(Exception):
@@ -17,16 +22,17 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
         sock = socket.socket(family, socket.SOCK_STREAM)
     except UnicodeError as error:  # a name that no resolver could take
-        raise ListenError(f"{host}:{port}: not a host name") from error
+        raise ListenError(f"{host}:{port}: not a host name; {_OTHER_HOST}") from error
     except OSError as error:
-        raise ListenError(f"{host}:{port}: {error.strerror}") from error
+        raise ListenError(f"{host}:{port}: {error.strerror}; {_OTHER_HOST}") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        other = _OTHER_PORT if error.errno in _OF_PORTS else _OTHER_HOST
+        raise ListenError(f"cannot listen on {host}:{port}: {error.strerror}; {other}") from error
     return sock
 
 

@@ -48,7 +48,7 @@ def _sockets(config: Config) -> Iterator[Obstacle]:
     if held is not None:
         text = f"a daemon (process {held.pid}) serves there now: this one would take its place"
         yield Obstacle("control.socket", text, fatal=False)
-    elif fault := place_fault(path):
+    elif fault := place_fault(path, makes_folder=not config.control.socket):
         yield Obstacle("control.socket", fault)
     try:
         listen(server.host, server.port).close()

@@ -294,8 +294,10 @@ def test_a_port_and_a_socket_that_are_taken_are_told(
         server.listen()
         assert main([*flags, "--socket", str(taken)]) == 1
         assert faults(capsys) == [
-            f"control.socket: another daemon answers at {taken}",
-            f"server.port: cannot listen on 127.0.0.1:{listening}: Address already in use",
+            f"control.socket: another daemon answers at {taken}; --socket PATH gives this one a "
+            "socket of its own",
+            f"server.port: cannot listen on 127.0.0.1:{listening}: Address already in use; --port "
+            "N listens on another port, --port 0 on a free one",
         ]
     assert main([*CHECK, "--model", str(model), "--socket", str(taken)]) == 0, "a dead one's"
 
@@ -305,6 +307,10 @@ def test_a_port_and_a_socket_that_are_taken_are_told(
     [
         ("file/llmd.sock", "file is not a folder"),
         ("file", "file exists and is not a socket"),
+        (
+            "no/such/llmd.sock",
+            "no/such: there is no such folder for the socket llmd.sock; --socket",
+        ),
         ("x" * 120, "a socket's path has at most 107 bytes"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from daemon.control.client import ControlError, fetch_snapshot
 from daemon.control.peer import Peer, may_ask, peer_of
-from daemon.control.place import SocketPlace
+from daemon.control.place import SocketPlace, place_fault
 from daemon.control.server import ControlServer
 from tests.tui import scenario
 
@@ -93,6 +93,19 @@ def test_the_holder_is_named_and_keeps_its_socket(path: Path) -> None:
         place.give_back()
         place.give_back()
         assert not path.exists()
+
+
+def test_a_mistyped_folder_is_told_and_not_made(path: Path) -> None:
+    mistyped = path.parent / "no" / "such" / "llmd.sock"
+    with pytest.raises(FileNotFoundError, match=r"no such folder .* --socket"):
+        SocketPlace(mistyped).take()
+    assert not mistyped.parent.parent.exists()
+    assert "no such folder" in place_fault(mistyped)
+    assert place_fault(mistyped, makes_folder=True) == ""
+    own = SocketPlace(mistyped, makes_folder=True)
+    with own.take():
+        assert mistyped.exists()
+        own.give_back()
 
 
 def test_a_live_socket_without_its_lock_is_not_taken(path: Path) -> None:

@@ -43,7 +43,10 @@ async def test_the_place_of_a_daemon_that_runs_can_be_taken_but_no_other_s_port(
         finally:
             await control.close()
     text = "a daemon (process 77) serves there now: this one would take its place"
-    taken = f"cannot listen on 127.0.0.1:{port}: Address already in use"
+    taken = (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; --port N listens on another"
+    )
+    taken += " port, --port 0 on a free one"
     expected = [Obstacle("control.socket", text, fatal=False)]
     assert found == expected + ([] if own else [Obstacle("server.port", taken)])
 

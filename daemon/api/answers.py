@@ -135,6 +135,8 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 FinishedFor = Literal["stop", "length"]
+StopReason = Literal["repetition"] | msgspec.UnsetType
+"""More about the reason, where there is more to say."""
 ChatFinishedFor = Literal["stop", "length", "tool_calls"]
 
 
@@ -190,6 +192,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinishedFor
+    stop_reason: StopReason = msgspec.UNSET
 
 
 class ChatCompletion(_Body, frozen=True):
@@ -231,6 +234,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinishedFor | None
+    stop_reason: StopReason = msgspec.UNSET
 
 
 class ChatChunk(_Body, frozen=True):
@@ -257,6 +261,7 @@ class CompletionChoice(msgspec.Struct, frozen=True):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishedFor
+    stop_reason: StopReason = msgspec.UNSET
 
 
 class Completion(_Body, frozen=True):
@@ -274,6 +279,7 @@ class CompletionPiece(msgspec.Struct, frozen=True):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishedFor | None
+    stop_reason: StopReason = msgspec.UNSET
 
 
 class CompletionChunk(_Body, frozen=True):

@@ -6,12 +6,15 @@ import msgspec
 
 from daemon.api.detokenizer import Detokenizer
 from daemon.api.logprobs import TokenLogprob
+from daemon.api.repetition import RepetitionDetector
 from daemon.api.stops import StopMatcher
 from daemon.memory.hashing import HASH_BYTES, chain_hashes
 from daemon.request import FinishReason
 from daemon.wire.columns import Int32
 
 _STOP = int(FinishReason.STOP)
+REPETITION = "repetition"
+"""The `stop_reason` of an answer that was ended since it repeated itself."""
 
 
 class Output(Protocol):
@@ -28,7 +31,7 @@ class Ends(Protocol):
     """Who is told what a choice found out."""
 
     def stop_found(self, choice: "AnswerChoice") -> None:
-        """A stop string ended the text while the sequence still ran."""
+        """The answer ended by its text or tokens while the sequence still ran."""
 
     def sealed(self, choice: "AnswerChoice", first_block: int, hashes: bytes) -> None:
         """Output tokens filled a block."""
@@ -81,12 +84,15 @@ class AnswerChoice:
         output: Output,
         ends: Ends,
         clock: Clock,
+        repetition: RepetitionDetector | None = None,
     ) -> None:
+        """Without `repetition` the answer may repeat itself for ever."""
         self.index = index
         self.sequence = sequence
         self.clock = clock
         self.num_tokens = 0
         self.finish_reason = ""  # "stop" | "length"; empty while it runs
+        self.stop_reason = ""  # more of it: REPETITION
         self.cut = "abort"  # why it ends if it is not complete: "abort" | "error"; empty: refused
         self.logprobs: list[TokenLogprob] = []  # of tokens not yet shown
         self.logprob_letters = 0  # of tokens already shown, for completions' `text_offset`
@@ -98,10 +104,12 @@ class AnswerChoice:
         self._block_size = sealer.block_size
         self._output = output
         self._ends = ends
+        self._repetition = repetition
 
     def take(self, token: int, reason: int, logprob: TokenLogprob | None = None) -> None:
         """The next token; `reason` is a FinishReason, not NONE where it is the last."""
         self.num_tokens += 1
+        repeats = False
         # The token that ends an answer (end of text, a stop id) is counted and not shown.
         if reason != _STOP:
             if logprob is not None:
@@ -109,20 +117,28 @@ class AnswerChoice:
             if not reason:  # the last token's KV is never computed, so its block is never whole
                 self._tail.append(token)
                 if len(self._tail) == self._block_size:
+                    repeats = self._repetition is not None and self._repetition.push(self._tail)
                     block = self._sealer.next_block
                     self._ends.sealed(self, block, self._sealer.seal())
             text = self._detokenizer.push(token)
             if text:
                 self._show(text, bool(reason))
-        if reason and not self.finish_reason:
+        if self.finish_reason:
+            return
+        if reason:
             self.end(reason)
+        elif repeats and self.num_tokens > self._min_tokens:
+            self._ends.stop_found(self)
+            # Left alone it would have ended so, only later.
+            self.end(FinishReason.LENGTH, REPETITION)
 
-    def end(self, reason: int) -> None:
+    def end(self, reason: int, stop_reason: str = "") -> None:
         """The sequence ended, for a FinishReason, without a further token."""
         text = self._detokenizer.flush()
         if text:
             self._show(text, True)
         if not self.finish_reason:
+            self.stop_reason = stop_reason
             self._finish("length" if reason == FinishReason.LENGTH else "stop")
 
     def _show(self, text: str, last: bool) -> None:

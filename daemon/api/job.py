@@ -8,6 +8,7 @@ from daemon.api.choice import AnswerChoice, Clock, Output, PromptOnly, Sealer
 from daemon.api.detokenizer import Detokenizer, MarkedDetokenizer
 from daemon.api.errors import ApiError
 from daemon.api.prepare import Work
+from daemon.api.repetition import RepetitionDetector
 from daemon.api.request_id import current
 from daemon.api.shapes import Json, usage
 from daemon.api.text import Text
@@ -107,7 +108,7 @@ class Job:
     # What the choices find.
 
     def stop_found(self, choice: AnswerChoice) -> None:
-        """Tell the runtime that the sequence's text has ended."""
+        """Tell the runtime that the answer has ended."""
         assert self._send is not None
         self._send(FinishSequence(choice.sequence))
 
@@ -154,6 +155,7 @@ class Job:
                 output=self._output,
                 ends=self,
                 clock=Clock(self._arrived_s, sent_s, len(prompt.tokens)),
+                repetition=self._repetition(),
             )
         self.requests[request] = work.n
         return Generate(
@@ -174,6 +176,10 @@ class Job:
         if tools is not None and tools.shown:
             return MarkedDetokenizer(self._text.tokenizer, prompt, tools.shown)
         return Detokenizer(self._text.tokenizer, prompt)
+
+    def _repetition(self) -> RepetitionDetector | None:
+        most = self.work.max_repeated_tokens
+        return RepetitionDetector(most) if most else None
 
     def _settle(self, future: "asyncio.Future[None]") -> None:
         if not future.done():

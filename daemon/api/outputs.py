@@ -22,7 +22,8 @@ class Streamer:
         """Write one event; all but the text itself was encoded before."""
         frame = self._frames.get(choice.index) or self._open(choice.index)
         if choice.logprobs:
-            self._sink.write(self._with_logprobs(choice, text, None))
+            event = self._shape.delta(choice.index, text, self._logprobs(choice), None)
+            self._sink.write(self._shape.piece(event))
         else:
             self._sink.write(b"%b%b%b" % (frame[0], _to_json(text), frame[1]))
 
@@ -41,7 +42,8 @@ class Streamer:
         """Write a choice's last event."""
         if choice.index not in self._frames:
             self._open(choice.index)
-        self._sink.write(self._with_logprobs(choice, "", reason))
+        event = self._shape.delta(choice.index, "", self._logprobs(choice), reason)
+        self._sink.write(self._shape.piece(event | _detail(choice)))
 
     def _open(self, index: int) -> tuple[bytes, bytes]:
         opening = self._shape.opening(index)
@@ -49,10 +51,6 @@ class Streamer:
             self._sink.write(opening)
         frame = self._frames[index] = self._shape.frame(index)
         return frame
-
-    def _with_logprobs(self, choice: AnswerChoice, text: str, reason: str | None) -> bytes:
-        logprobs = self._logprobs(choice)
-        return self._shape.piece(self._shape.delta(choice.index, text, logprobs, reason))
 
     def _logprobs(self, choice: AnswerChoice) -> Json | None:
         """Those of tokens that no event has shown yet."""
@@ -85,9 +83,15 @@ class Collector:
         entries: list[TokenLogprob] = choice.logprobs
         logprobs = self._shape.logprobs(choice, entries) if self._with_logprobs else None
         text = self._shape.opening_text(index) + "".join(self._texts.pop(index, []))
-        made = self._choices[index] = self._shape.choice(index, text, logprobs, reason)
+        made = self._shape.choice(index, text, logprobs, reason) | _detail(choice)
+        self._choices[index] = made
         return made
 
     def body(self, counts: Json) -> bytes:
         """The whole answer."""
         return self._shape.whole([self._choices[i] for i in sorted(self._choices)], counts)
+
+
+def _detail(choice: AnswerChoice) -> Json:
+    """What an ended choice has beside OpenAI's fields."""
+    return {"stop_reason": choice.stop_reason} if choice.stop_reason else {}

@@ -51,6 +51,7 @@ class Work(msgspec.Struct, frozen=True):
     field: str = "prompt"  # that its prompts come from
     bound_by: str = ""  # the field that an answer's grammar comes from, if it has one
     slo_scale: float = 0.0  # of its key
+    max_repeated_tokens: int = 0  # of an answer that repeats one piece; 0: as many as there may be
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -24,6 +24,7 @@ from daemon.api.middleware import ACCOUNT, ARRIVED_S
 from daemon.api.model import CurrentModel
 from daemon.api.outputs import Collector, Streamer
 from daemon.api.prepare import Work, conversation, prepare_chat, prepare_completion
+from daemon.api.sampling import max_repeated_tokens
 from daemon.api.schema import (
     ChatRequest,
     Common,
@@ -151,6 +152,8 @@ class Api:
         shape: AnswerShape,
     ) -> web.StreamResponse:
         await self._grammars.check(work.sampling, work.bound_by, _owner(request))
+        most = max_repeated_tokens(body, work.sampling, self._config.max_repeated_tokens)
+        work = msgspec.structs.replace(work, max_repeated_tokens=most)
         account = request.get(ACCOUNT)
         if account is not None:
             work = msgspec.structs.replace(

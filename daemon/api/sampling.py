@@ -64,6 +64,16 @@ def sampling_params(request: Common, defaults: DefaultSampling, vocab_size: int)
     )
 
 
+def max_repeated_tokens(request: Common, sampling: SamplingParams, default: int) -> int:
+    """Tokens for which an answer may repeat itself; 0: no bound.
+
+    What a grammar leads to may be data, and who ignores the end wants so many tokens.
+    """
+    if sampling.grammar or sampling.ignore_eos:
+        return 0
+    return given(request.max_repeated_tokens, default)
+
+
 def _echoes(request: Common) -> bool:
     return isinstance(request, CompletionRequest) and bool(request.echo)
 

@@ -135,6 +135,7 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
+    max_repeated_tokens: Count | None = None  # of one piece, again and again; 0: no bound
     priority: Annotated[int, Meta(ge=-INT32_MAX, le=INT32_MAX)] | None = None
     deadline_s: Annotated[float, Meta(gt=0.0, le=MAX_DEADLINE_S)] | None = None
     user: str | None = None

@@ -52,6 +52,7 @@ _AT_LEAST: dict[str, float] = {
     "server.body_timeout_s": 0.1,
     "server.idle_timeout_s": 0.1,
     "server.stall_timeout_s": 0.1,
+    "server.max_repeated_tokens": 0,
     "scheduler.max_running": 1,
     "scheduler.max_batch_tokens": 1,
     "scheduler.prefill_chunk": 1,

@@ -30,6 +30,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     body_timeout_s: float = 30.0
     idle_timeout_s: float = 75.0  # between two requests of one connection
     stall_timeout_s: float = 30.0  # a client that takes nothing of its answer for so long is cut
+    max_repeated_tokens: int = 2048  # an answer that repeats one piece longer is ended; 0: not
     page: bool = True  # a page to chat in a browser, at /
 
 

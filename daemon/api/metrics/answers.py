@@ -5,7 +5,7 @@ They begin anew with each API process; Prometheus' `rate` allows for that.
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from daemon.api.choice import AnswerChoice, Clock
+from daemon.api.choice import REPETITION, AnswerChoice, Clock
 from daemon.api.metrics.gaps import MOST_PENDING, Gaps
 from daemon.api.metrics.names import MODEL, PREFIX
 
@@ -13,7 +13,7 @@ SHORT_S = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5
 LONG_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0)
 FIRST_S = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
-REASONS = ("stop", "length", "abort", "error")
+REASONS = ("stop", "length", REPETITION, "abort", "error")
 
 
 class AnswerMetrics:
@@ -90,7 +90,7 @@ class AnswerMetrics:
 
     def ended(self, choice: AnswerChoice, now: float) -> None:
         """An answer ended, or was never begun."""
-        reason = choice.finish_reason or choice.cut
+        reason = choice.stop_reason or choice.finish_reason or choice.cut
         if reason:
             self._ended.labels(self._model, reason).inc()
         if not choice.finish_reason:

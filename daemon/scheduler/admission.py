@@ -187,8 +187,23 @@ class Admission:
         """The next of those that wait to be asked in; None: nobody may come now."""
         if self.slots.full and not self.order.policy.displaces:
             return None
-        first = self.waiting.first
-        return first if self.suspects else self.pace.next(first, self.kv, now)
+        if self.suspects:
+            return self.waiting.first
+        first = self._first_ready() if self.residency.parcels.coming else self.waiting.first
+        return None if first is None else self.pace.next(first, self.kv, now)
+
+    def _first_ready(self) -> Sequence | None:
+        """The first that waits for no block which another one's transfer brings; None if all do.
+        Those behind one that does need nothing of it.
+        """
+        return next((one for one in self.waiting if not self._awaits_other(one)), None)
+
+    def _awaits_other(self, sequence: Sequence, plan: AdmissionPlan | None = None) -> bool:
+        """Whether what a waiting sequence lacks first is on its way here already, for another."""
+        if not (sequence.residence.parked_tokens and self.residency.parcels.coming):
+            return False
+        plan = plan or self.plan(sequence)
+        return plan.fetches and self.residency.parcels.is_coming(sequence, len(plan.matched))
 
     def is_stuck(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence surely lacks blocks, even before those that run grow."""
@@ -218,7 +233,7 @@ class Admission:
         that lacks room for decodes alone takes another's place, as if it lacked a slot; a stream
         whose pause has to end is not asked for any.
         """
-        if plan.fetches and self.residency.parcels.is_coming(sequence, len(plan.matched)):
+        if self._awaits_other(sequence, plan) and self.pace.due(now) is not sequence:
             return False
         lacking = self._lacking(plan)
         if lacking <= 0 and not self.slots.full:

@@ -43,7 +43,9 @@ class Displacement:
             member = self._slots.member(slot)
             if slot in joined:  # this plan admitted it; ranks change with the step time
                 return []
-            if member is sequence.leader or not (due or self._leads(sequence, member, kv, now)):
+            if member is sequence.leader and not sequence.num_output_tokens:
+                return []  # it is to share its leader's blocks
+            if not (due or self._leads(sequence, member, kv, now)):
                 return []
             room -= int(kv.table.held[slot]) - len(member.residence.host_blocks)
             if room < 0 and not due:

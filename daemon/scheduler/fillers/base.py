@@ -44,9 +44,19 @@ class Filler(ABC):
         """
         return self.in_order or self.admission.predicted_room.settled
 
-    def decode(self, step: StepBuilder, slots: Slots, now: float) -> None:
-        """Add every decode that the budget and the memory allow."""
-        step.add_decodes(self.grow(slots[: step.budget], now))
+    def decode(self, step: StepBuilder, slots: Slots, now: float, num_kept: int = 0) -> None:
+        """Add every decode that the memory allows, and the budget less the tokens that are kept;
+        where that has fewer tokens than there are decodes, those that waited longest.
+        """
+        step.add_decodes(self.grow(self.in_turn(slots, step.budget - num_kept), now))
+
+    def in_turn(self, slots: Slots, most: int) -> Slots:
+        """The `most` of these slots that waited longest for a step, in the order given."""
+        if slots.size <= most:
+            return slots
+        waited = self.slots.last_step[slots].argsort(kind="stable")
+        chosen: Slots = slots[np.sort(waited[:most])]
+        return chosen
 
     def grow(self, slots: Slots, now: float) -> Slots:
         """Those of these slots that have room for their next token, once blocks were appended, and

@@ -50,7 +50,7 @@ class Decoupled(Filler):
         self._num_ahead = None
         begun, waiting = self._split(decodes)
         epochs, of_waiting = self.slots.epoch[decodes], self.slots.epoch[waiting]
-        step.add_decodes(self.go_on(begun, now)[: step.budget])
+        step.add_decodes(self.in_turn(self.go_on(begun, now), step.budget))
         waiting = self.still(waiting, of_waiting)
         if waiting.size and step.budget > 0:
             self.ends.renew(waiting)

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from daemon.scheduler.admission import Admission
 from daemon.scheduler.fillers.base import Filler
-from daemon.scheduler.step import StepBuilder
+from daemon.scheduler.step import LEAST_SHARE, StepBuilder
 from daemon.wire.columns import Slots
 
 _NO_SLOTS = np.zeros(0, np.intp)
@@ -13,14 +14,24 @@ class Mixed(Filler):
     """Decodes first, and streams whose pauses have to end; then prompts, in the policy's order.
 
     A stream that comes from elsewhere joins in the step after its KV has landed. So the first step
-    that is planned meanwhile is short: decodes alone, where there are any.
+    that is planned meanwhile is short: decodes alone, where there are any. No two steps in a row
+    are short, or a handoff a step would keep prompts out for ever, and none is while a stream's
+    pause has to end.
     """
+
+    def __init__(self, admission: Admission) -> None:
+        super().__init__(admission)
+        self._short_step = -1  # the newest plan that was short
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows."""
         epochs = self.slots.epoch[prompts]
-        self.decode(step, decodes, now)
-        if self._awaits_stream and not step.empty:
+        share = max(1, int(LEAST_SHARE * step.budget))
+        # Where decodes leave little, they leave a share to streams that come back.
+        crowded = decodes.size > step.budget - share
+        self.decode(step, decodes, now, share if crowded and self._hurries(prompts, now) else 0)
+        if self._awaits_stream and not step.empty and not self._hurries(prompts, now):
+            self._short_step = self.admission.step + 1
             return
         if not prompts.size:
             self.admit_in_order(step, now)
@@ -41,11 +52,18 @@ class Mixed(Filler):
         """All of them."""
         return decodes
 
+    def _hurries(self, prompts: Slots, now: float) -> bool:
+        """Whether a stream's pause has to end, or what is lost of its KV is being computed."""
+        pace = self.admission.pace
+        return pace.due(now) is not None or bool(pace.came_back(prompts).any())
+
     @property
     def _awaits_stream(self) -> bool:
-        """Whether a stream from elsewhere got its slot since the newest plan, and its KV is still
-        on its way.
+        """Whether a stream from elsewhere got its slot since the newest plan, which was not short,
+        and its KV is still on its way.
         """
+        if not self.admission.joined or self._short_step == self.admission.step:
+            return False
         members = (self.slots.member(slot) for slot in self.admission.joined)
         residency = self.admission.residency
         return any(residency.is_returning(one) and one.residence.parcel for one in members)

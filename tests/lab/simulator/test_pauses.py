@@ -21,6 +21,7 @@ from tests.soak import tries
 
 NUM_SCENARIOS = tries(24, 200)
 MAX_LEN, MAX_PAUSE_S = 192, 5.0
+FAST_HOST = msgspec.structs.replace(DEVICE, host_link=LinkSpec(1e9))
 
 
 class Plan(NamedTuple):
@@ -102,6 +103,27 @@ def test_no_stream_pauses_longer_than_was_promised(seed: int) -> None:
     log = run(plan.prepared, Options(after_event=after_event))
     assert longest_gap_s(log.requests) <= plan.promised_s
     assert most_pools <= MOST_POOLS, "more began than the pool can keep"
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_streams_of_one_request_keep_the_promise_to_each_other(seed: int) -> None:
+    chance, num, max_pause_s = random.Random(seed), 40, 4.0
+    one = profile(phases((0.05, 0.0001, 0.0), (0.05, 0.0, 0.0)), device=FAST_HOST)
+    prompts = [chance.randint(50, 400) for _ in range(num)]
+    answers = [min(600, int(60 * chance.paretovariate(1.1))) for _ in range(num)]
+    limits = ScenarioLimits(
+        max_running=64,
+        max_batch_tokens=512,
+        max_len=1024,
+        block_size=16,
+        prefix_cache=True,
+        depth=1,
+        max_pause_s=max_pause_s,
+    )
+    requests = workload([0.5 * i for i in range(num)], prompts, answers)
+    told = {"limits": limits, "policy": "gittins", "predictor": "mean", "n": 3, "seed": seed}
+    log = run(prepared([one], requests, num_blocks=300, **told))  # type: ignore[arg-type]
+    assert longest_gap_s(log.requests) <= max_pause_s + 5 * 0.1
 
 
 def test_the_scenarios_are_hard_enough() -> None:

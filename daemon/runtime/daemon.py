@@ -30,7 +30,7 @@ from daemon.runtime.listen import ListenError, listen, url_of
 from daemon.runtime.model import ServedModel, cache_folder, find_model, served_name
 from daemon.runtime.operations import Operations
 from daemon.runtime.power import PowerCaps
-from daemon.runtime.preflight import folders
+from daemon.runtime.preflight import shortfalls
 from daemon.runtime.runtime import Runtime, ToWorkers
 from daemon.runtime.serving import ServingStatus
 from daemon.runtime.start_line import show_start
@@ -139,7 +139,7 @@ class Daemon:
         """What is to be served, and how long its last starts took; None: told to stop."""
         self.phase = status = DaemonStatus(self.parts, url)
         config, loads = self.parts.config, self.parts.loads
-        for lacking in folders(config):
+        for lacking in shortfalls(config):
             log.warning("%s: %s", lacking.key, lacking.text)
         loads.stage = "preparing the model"
         log.info("%s", loads.stage)

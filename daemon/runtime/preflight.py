@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from daemon.config.instances import instance_limits, shared_limits
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
 from daemon.control.client import ControlError, attach_path, fetch_snapshot
@@ -37,7 +38,7 @@ def obstacles(config: Config) -> Iterator[Obstacle]:
     except FaultError as error:
         yield Obstacle("", str(error))
     yield from _sockets(config)
-    yield from folders(config)
+    yield from shortfalls(config)
 
 
 def _sockets(config: Config) -> Iterator[Obstacle]:
@@ -63,7 +64,27 @@ def _in_use(error: ListenError) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
 
 
-def folders(config: Config) -> Iterator[Obstacle]:
+def shortfalls(config: Config) -> Iterator[Obstacle]:
+    """What does not stand in the way of serving, and is worse than it was meant, perhaps."""
+    yield from _folders(config)
+    yield from _crowded(config)
+
+
+def _crowded(config: Config) -> Iterator[Obstacle]:
+    """More slots than a step has tokens: not all that run get a token in each step."""
+    homes = {("scheduler", shared_limits(config))} if not config.instance else set()
+    for number, spec in enumerate(config.instance):
+        own = spec.max_running or spec.max_batch_tokens
+        place = f"instance[{number}]" if own else "scheduler"
+        homes.add((place, instance_limits(config, spec)))
+    for place, limits in sorted(homes, key=lambda home: home[0]):
+        if 0 < limits.max_batch_tokens < limits.max_running:
+            told = f"{limits.max_running} run, and a step has {limits.max_batch_tokens} tokens"
+            text = f"{told} (max_batch_tokens): beyond these, answers take turns"
+            yield Obstacle(f"{place}.max_running", text, fatal=False)
+
+
+def _folders(config: Config) -> Iterator[Obstacle]:
     """Folders that cannot be written: the daemon serves without what it would keep there."""
     wanted = [("daemon.cache", cache_folder(config), "what is compiled is not kept")]
     if config.journal.enabled:

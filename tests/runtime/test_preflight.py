@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from daemon.config.load import load
-from daemon.config.schema import Config
+from daemon.config.schema import Config, InstanceSpec
 from daemon.control.place import SocketPlace
 from daemon.control.server import ControlServer
 from daemon.runtime.preflight import Obstacle, obstacles
@@ -26,6 +26,22 @@ def config(tmp_path: Path, port: int) -> Config:
 def test_nothing_is_in_the_way_of_a_fresh_place_and_nothing_is_made(tmp_path: Path) -> None:
     assert list(obstacles(config(tmp_path, 0))) == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["scheduler", "instance"])
+def test_more_slots_than_a_step_has_tokens_are_told(tmp_path: Path, place: str) -> None:
+    made = config(tmp_path, 0)
+    limits = {"max_running": 65, "max_batch_tokens": 64, "prefill_chunk": 64}
+    if place == "scheduler":
+        scheduler = msgspec.structs.replace(made.scheduler, **limits)
+        made = msgspec.structs.replace(made, scheduler=scheduler)
+    else:
+        few, many = InstanceSpec("cpu", max_running=64), InstanceSpec("cpu")
+        many = msgspec.structs.replace(many, **limits)
+        made = msgspec.structs.replace(made, instance=(few, many))
+    (told,) = obstacles(made)
+    assert not told.fatal and "65 run" in told.text and "64 tokens" in told.text
+    assert told.key == ("scheduler" if place == "scheduler" else "instance[1]") + ".max_running"
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -17,6 +17,10 @@ class FinishReason(IntEnum):
     ERROR = 4
 
 
+NO_PLACE = "the instance that could hold this request is lost, and none that is left can"
+"""The error of a sequence that no instance can go on with: the server's state is to blame."""
+
+
 class State(IntEnum):
     """Where a sequence is in its life."""
 

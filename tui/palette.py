@@ -125,6 +125,7 @@ STATE_LOOK = {
     "loading": ("◐", "info"),
     "draining": ("◑", "warn"),
     "lost": ("✕", "bad"),
+    "given up": ("✕", "bad"),
 }
 
 RESIDENCY_LOOK = {

@@ -72,7 +72,7 @@ class InstanceBusy(msgspec.Struct, frozen=True):
     name: str
     device: str  # "cpu" | "cuda:0" ...
     device_name: str | None  # of a GPU, where its driver says
-    state: str  # "loading" | "ready" | "lost"
+    state: str  # "loading" | "ready" | "lost" | "given up"
     running: int
     waiting: int
     kv_used_bytes: int  # of its KV pool, what running and waiting answers hold

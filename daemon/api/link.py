@@ -25,7 +25,7 @@ from daemon.protocol.api import (
 )
 from daemon.protocol.predictor import Ask
 from daemon.protocol.worker import PromptLogprobs
-from daemon.request import FinishReason, request_of
+from daemon.request import NO_PLACE, FinishReason, request_of
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import faults
@@ -229,4 +229,6 @@ def _engine_error(job: Job, error: str) -> ApiError:
         field = job.work.bound_by
         why = error.removeprefix(BROKEN_OFF)
         return invalid(f"`{field}` cannot be followed to the end: {why}", field, "invalid_grammar")
+    if error == NO_PLACE:
+        return unavailable(error, "instance_lost")
     return ApiError(500, error or "the engine failed", code="engine_error")

@@ -20,6 +20,7 @@ from daemon.core.events import (
     DrainBegun,
     Event,
     Finish,
+    InstanceGivenUp,
     PlacementChosen,
     PolicyChosen,
     Predicted,
@@ -43,7 +44,7 @@ from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
 from daemon.pause import Cause
 from daemon.placement.balance import Balancer
-from daemon.request import FinishReason, State
+from daemon.request import NO_PLACE, FinishReason, State
 from daemon.scheduler.suspects import DEADLY
 from daemon.sequence import Sequence
 from daemon.story import MAX_ENDED, What
@@ -74,6 +75,7 @@ class Core:
         self._handlers: dict[type, Callable[[Any], None]] = {
             WorkerReady: self._on_worker_ready,
             WorkerLost: self._on_worker_lost,
+            InstanceGivenUp: self._on_given_up,
             RequestArrived: self._on_arrived,
             Predicted: self._on_predicted,
             StepDone: self._on_step_done,
@@ -153,9 +155,15 @@ class Core:
             self.counters.failed += self._end_all(one.request, FinishReason.ERROR, event.now)
         self._rehome(event.now)
 
+    def _on_given_up(self, event: InstanceGivenUp) -> None:
+        self.touch(event.instance).state = WorkerState.GIVEN_UP
+        self._rehome(event.now)
+
     def _rehome(self, now: float) -> None:
-        """Move sequences from instances that cannot run them to instances that can."""
-        if not any(instance.state is WorkerState.READY for instance in self.instances):
+        """Move sequences from instances that cannot run them to instances that can, or may once
+        they have loaded; those that none ever can fail.
+        """
+        if not any(one.state in (WorkerState.READY, WorkerState.GIVEN_UP) for one in self.instances):
             return
         for instance in self.instances:
             for sequence in list(instance.scheduler.waiting):
@@ -204,8 +212,8 @@ class Core:
     def unplaceable(self, sequence: Sequence, now: float) -> None:
         """No instance can ever hold a sequence: it fails."""
         sequence.move(State.FINISHED)
-        error = "the memory that is left cannot hold this sequence"
-        self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), error))
+        self.instances[0].scheduler.moving.parcels.drop(sequence)  # wherever it lies
+        self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), NO_PLACE))
         self.counters.failed += 1
         self._forget(sequence, FinishReason.ERROR, now)
 

@@ -63,7 +63,8 @@ class Dispatch:
         """
         instances = self._core.instances
         able = able_to_hold(instances, sequence.limit)
-        able = able or [one for one in instances if one.state is not WorkerState.READY]
+        coming = (WorkerState.LOADING, WorkerState.LOST)
+        able = able or [one for one in instances if one.state in coming]
         if not able:
             self._core.unplaceable(sequence, now)
             return

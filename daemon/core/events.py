@@ -84,6 +84,15 @@ class WorkerLost(msgspec.Struct, frozen=True, tag="WorkerLost", array_like=True)
     blamed: bool = False  # what it computed may have killed it: it was not ended from outside
 
 
+class InstanceGivenUp(msgspec.Struct, frozen=True, tag="GivenUp", array_like=True):
+    """An instance's worker, which was lost, is not started again. Should it ever say that it is
+    ready, all is as before.
+    """
+
+    now: float
+    instance: int
+
+
 class RequestArrived(msgspec.Struct, frozen=True, tag="RequestArrived", array_like=True):
     """A request, in counts and block hashes: never text, never token ids."""
 
@@ -313,4 +322,5 @@ Event = (
     | Tick
     | PlacementChosen
     | RolesChosen
+    | InstanceGivenUp
 )

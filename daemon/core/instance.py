@@ -42,6 +42,7 @@ class WorkerState(Enum):
     LOADING = "loading"
     READY = "ready"
     LOST = "lost"
+    GIVEN_UP = "given up"  # it was lost, and none is started in its place
 
 
 class Instance:

@@ -41,6 +41,12 @@ def refused(house: House, event: RequestArrived) -> Rejected | None:
     able = able_to_hold(house.instances, length)
     if not able and all(one.state is WorkerState.LOADING for one in house.instances):
         return reject("not_ready", "the model is still loading", 1.0)
+    if length <= house.config.max_len and not able:
+        absent = [one for one in house.instances if one.state is not WorkerState.READY]
+        if absent:
+            names = " and ".join(one.config.name for one in absent)
+            told = f"{length} tokens fit no instance that serves now, and {names} does not"
+            return reject("not_ready", told, 1.0)
     if length > house.config.max_len or not able:
         return reject("too_long", f"{length} tokens do not fit this daemon's memory", 0.0)
     most = house.config.max_waiting

@@ -70,7 +70,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     name: str
     role: Role
     device: str
-    state: str  # "loading" | "ready" | "lost"
+    state: str  # "loading" | "ready" | "lost" | "given up"
     policy: str
     running: int
     waiting: int

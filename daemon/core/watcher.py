@@ -49,7 +49,7 @@ make up for them within the horizon."""
 
 HINDERED_S = 60.0
 """Roles that no choice is possible for become mixed after so long: links come back, most times."""
-UNSERVABLE = frozenset(("draining", "too_long"))
+UNSERVABLE = frozenset(("draining", "too_long", "not_ready"))
 """Requests that are refused for these are no load: no choice of roles could have served them."""
 
 

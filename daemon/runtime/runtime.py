@@ -29,6 +29,7 @@ from daemon.core.events import (
     DrainBegun,
     Event,
     InstanceDrained,
+    InstanceGivenUp,
     InstanceResumed,
     MoveOrdered,
     PlacementChosen,
@@ -175,6 +176,10 @@ class Runtime:
         """An instance's worker is gone; whether what it computed may be to blame."""
         self.links.lost(instance)
         self.dispatch(WorkerLost(time.monotonic(), instance, blamed))
+
+    def given_up(self, instance: int) -> None:
+        """An instance's worker, which was lost, is not started again."""
+        self.dispatch(InstanceGivenUp(time.monotonic(), instance))
 
     def reply(self, instance: int, reply: Reply) -> None:
         """A worker answered a plan."""

@@ -103,3 +103,5 @@ class Workers:
             self._life.hopeless(why)
         else:
             log.error("%s: its instance is given up, the others serve on", why)
+            self._runtime.given_up(instance)
+            self._status.tell()

@@ -33,7 +33,7 @@ def test_another_answer_is_noticed_where_it_comes(tmp_path: Path) -> None:
 def test_tags_on_the_wire_stay_as_journals_have_them() -> None:
     told = "Configured WorkerReady WorkerLost RequestArrived Predicted StepDone Copied"
     told += " PolicyChosen Sealed Finish Abort Drain Resumed Reconfigured"
-    told += " Link Transferred Move Role DrainOne ResumeOne Tick PlacementChosen Roles"
+    told += " Link Transferred Move Role DrainOne ResumeOne Tick PlacementChosen Roles GivenUp"
     asked = "Send CancelSend Submit Started Deliver Finished Rejected WakeAt"
     assert [_tag(one) for one in get_args(Event)] == told.split()
     assert [_tag(one) for one in get_args(Record)] == [*told.split(), "Checkpoint", "Gap", "Note"]

@@ -134,7 +134,7 @@ async def test_a_worker_that_is_given_up_is_said_to_load_no_more(
     workers._loading(0, Loading("weights", 0.1))
     workers._lost(0, False)
     workers._hopeless(0, "no such file")
-    assert [one.state for one in status.snapshot().instances] == ["lost", "loading"]
+    assert [one.state for one in status.snapshot().instances] == ["given up", "loading"]
     workers._loading(1, Loading("warm-up", 0.9))
     assert status.sentence == "loading: warm-up 90%" and not status._parts.life.stop.is_set()
     workers._lost(1, False)

@@ -163,7 +163,8 @@ class Core:
         """Move sequences from instances that cannot run them to instances that can, or may once
         they have loaded; those that none ever can fail.
         """
-        if not any(one.state in (WorkerState.READY, WorkerState.GIVEN_UP) for one in self.instances):
+        decided = (WorkerState.READY, WorkerState.GIVEN_UP)
+        if not any(instance.state in decided for instance in self.instances):
             return
         for instance in self.instances:
             for sequence in list(instance.scheduler.waiting):

@@ -1,4 +1,4 @@
-"""Nobody's step is taken by others for ever: short steps, slow transfers, more slots than tokens."""
+"""Nobody waits for ever: behind short steps, slow transfers, or more slots than a step's tokens."""
 
 import msgspec
 import pytest

@@ -95,7 +95,7 @@ class AnswerChoice:
         self.stop_reason = ""  # more of it: REPETITION
         self.cut = "abort"  # why it ends if it is not complete: "abort" | "error"; empty: refused
         self.logprobs: list[TokenLogprob] = []  # of tokens not yet shown
-        self.logprob_letters = 0  # of tokens already shown, for completions' `text_offset`
+        self.num_letters = 0  # of the text of its tokens, whether it is shown or not
         self._detokenizer = detokenizer
         self._stops = StopMatcher(stops) if stops else None
         self._min_tokens = min_tokens
@@ -113,7 +113,7 @@ class AnswerChoice:
         # The token that ends an answer (end of text, a stop id) is counted and not shown.
         if reason != _STOP:
             if logprob is not None:
-                self.logprobs.append(logprob)
+                self.logprobs.append(msgspec.structs.replace(logprob, offset=self.num_letters))
             if not reason:  # the last token's KV is never computed, so its block is never whole
                 self._tail.append(token)
                 if len(self._tail) == self._block_size:
@@ -122,6 +122,7 @@ class AnswerChoice:
                     self._ends.sealed(self, block, self._sealer.seal())
             text = self._detokenizer.push(token)
             if text:
+                self.num_letters += len(text)
                 self._show(text, bool(reason))
         if self.finish_reason:
             return

@@ -1,6 +1,5 @@
 """What `echo` shows: a prompt before its answers, with log-probabilities where they are wanted."""
 
-import codecs
 from typing import Any
 
 import msgspec
@@ -21,17 +20,19 @@ class Echo:
     a long prompt would hold up everybody's events if they were all encoded at the end.
     """
 
-    def __init__(self, prompt: Prompt, scored: bool, token_bytes: TokenBytes) -> None:
-        """`scored`: its tokens' log-probabilities will come, before any answer's first token."""
+    def __init__(self, prompt: Prompt, offsets: list[int], token_bytes: TokenBytes) -> None:
+        """`offsets`: where each token begins, if log-probabilities of them will come before any
+        answer's first token; else empty.
+        """
         self.text = prompt.text
-        self.scored = scored
+        self.scored = scored = bool(offsets)
         self._tokens: list[int] = prompt.tokens.tolist()
         self._token_bytes = token_bytes
         count = len(self._tokens) if scored else 0
         self._logprobs: list[float | None] = [None] * count  # the first stays so
         self._best = [_NULL] * count
         self._names = [name_of(token, token_bytes) for token in self._tokens] if scored else []
-        self._offsets = _offsets(self.text, self._tokens, token_bytes) if scored else []
+        self._offsets = offsets
 
     def take(self, told: PromptLogprobs) -> None:
         """Some of its log-probabilities; a prompt that is computed again tells them again."""
@@ -54,20 +55,3 @@ class Echo:
             "top_logprobs": self._best,
             "text_offset": self._offsets,
         }
-
-
-def _offsets(text: str, tokens: list[int], token_bytes: TokenBytes) -> list[int]:
-    """Where each token begins in the text, in letters.
-
-    A special token that the text does not show has no width, nor has a part of a letter.
-    """
-    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-    offsets, end = [], 0
-    for token in tokens:
-        offsets.append(end)
-        piece = decoder.decode(token_bytes(token))
-        if not text.startswith(piece, end):
-            piece = piece.removeprefix(" ")  # some tokenizers begin a text with one of theirs
-        if text.startswith(piece, end):
-            end += len(piece)
-    return offsets

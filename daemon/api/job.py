@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from daemon.api.choice import AnswerChoice, Clock, Output, PromptOnly, Sealer
-from daemon.api.detokenizer import Detokenizer, MarkedDetokenizer
+from daemon.api.detokenizer import Detokenizer
 from daemon.api.errors import ApiError
 from daemon.api.prepare import Work
 from daemon.api.repetition import RepetitionDetector
@@ -15,7 +15,6 @@ from daemon.api.text import Text
 from daemon.protocol.api import FinishSequence, FromApi, Generate, SealedBlocks
 from daemon.protocol.worker import PromptLogprobs
 from daemon.request import request_of, sequence_id
-from daemon.wire.columns import Int32
 
 Send = Callable[[FromApi], None]
 
@@ -143,12 +142,13 @@ class Job:
         work, prompt = self.work, self.work.prompts[number]
         sent_s = time.monotonic()
         kind = PromptOnly if work.prompt_only else AnswerChoice
+        hidden = self._hidden()
         for stream in range(work.n):
             sequence = sequence_id(request, stream)
             self.choices[sequence] = kind(
                 index=number * work.n + stream,
                 sequence=sequence,
-                detokenizer=self._detokenizer(prompt.tokens),
+                detokenizer=Detokenizer(self._text.token_bytes, hidden),
                 stops=work.stops,
                 min_tokens=work.sampling.min_tokens,
                 sealer=Sealer(prompt.tokens, prompt.hashes, self._block_size, self._text.salt),
@@ -171,11 +171,11 @@ class Job:
             slo_scale=work.slo_scale,
         )
 
-    def _detokenizer(self, prompt: Int32) -> Detokenizer:
+    def _hidden(self) -> frozenset[int]:
+        """The tokens that have no text in an answer: special ones, but for the marks of calls."""
         tools = self.work.tools
-        if tools is not None and tools.shown:
-            return MarkedDetokenizer(self._text.tokenizer, prompt, tools.shown)
-        return Detokenizer(self._text.tokenizer, prompt)
+        hidden = self._text.hidden(self.work.shows_special)
+        return hidden - (tools.shown.keys() if tools is not None else set())
 
     def _repetition(self) -> RepetitionDetector | None:
         most = self.work.max_repeated_tokens

@@ -15,6 +15,7 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     token: int
     logprob: float
     top: list[tuple[int, float]]
+    offset: int = 0  # letters of its text that come before it
 
 
 class _Row(msgspec.Struct, frozen=True, gc=False):

@@ -106,7 +106,7 @@ class CurrentModel:
             raise unavailable(
                 f"the model is not ready: {self.status}", "not_ready", LOADING_RETRY_S
             )
-        if name is not None:
+        if name:
             self.check_name(name)
         return serving, text
 

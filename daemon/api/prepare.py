@@ -8,8 +8,10 @@ from typing import Any, cast
 import msgspec
 
 from daemon.api.conversation import Rendered, TemplateConversation, template_message
+from daemon.api.detokenizer import Detokenizer
 from daemon.api.echo import Echo
 from daemon.api.errors import ApiError, invalid, shown
+from daemon.api.offsets import offsets_of_tokens
 from daemon.api.sampling import (
     check_unsupported,
     given,
@@ -21,7 +23,6 @@ from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message, T
 from daemon.api.text import Prompt, Text, too_long
 from daemon.api.tools.choice import Toolbox, offered, toolbox
 from daemon.api.tools.history import check_messages
-from daemon.models.generation import DefaultSampling
 from daemon.protocol.api import Serving
 from daemon.request import SamplingParams
 
@@ -48,6 +49,7 @@ class Work(msgspec.Struct, frozen=True):
     tools: Toolbox | None = None  # what an answer may call
     echoes: tuple[Echo, ...] = ()  # of each prompt that its answers begin with
     prompt_only: bool = False  # nothing is shown of what is generated
+    shows_special: bool = False  # special tokens are text, too
     field: str = "prompt"  # that its prompts come from
     bound_by: str = ""  # the field that an answer's grammar comes from, if it has one
     slo_scale: float = 0.0  # of its key
@@ -77,34 +79,52 @@ def prepare_chat(request: ChatRequest, said: Rendered, text: Text, serving: Serv
     """The work of a conversation that was `rendered`. Raises ApiError."""
     tokens = text.encode(said.text, False, serving.max_len, "messages")
     prompt = text.prompt(tokens, serving.block_size, words=_asked(request.messages))
-    work = _work(request, [prompt], _chat_limit(request), serving, "messages")
+    default = serving.defaults.max_tokens
+    work = _work(request, [prompt], _chat_limit(request), default, serving, "messages")
     return _with_tools(work, toolbox(request, offered(request), said.calls, text.markers))
 
 
 def prepare_completion(request: CompletionRequest, text: Text, serving: Serving) -> Work:
     """The work of one or several prompts. Raises ApiError."""
     check_unsupported(request)
-    limit = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-    if limit == 0 and not request.echo:
+    limit = request.max_tokens, "max_tokens"
+    prompt_only = request.max_tokens == 0
+    if prompt_only and not request.echo:
         raise invalid("`max_tokens` may be 0 only with `echo`", "max_tokens")
-    _check_limit(limit, "max_tokens", serving.max_len)
-    prompts = []
-    for prompt in _separate(request.prompt):
-        if isinstance(prompt, str):
-            tokens = text.encode(prompt, True, serving.max_len, "prompt")
-            words = prompt
-        else:
-            tokens = _token_ids(prompt, limit, serving)
-            words = text.decode(tokens if request.echo else tokens[:DECODED_TOKENS])
-        echo = words if request.echo else ""
-        prompts.append(text.prompt(tokens, serving.block_size, echo, words))
+    _check_limit(*limit, serving.max_len)
+    asked = _separate(request.prompt)
+    prompts = [_prompt(prompt, request, text, serving) for prompt in asked]
     # An engine draws a token behind every prompt that it computes.
-    work = _work(request, prompts, (limit, "max_tokens"), serving, "prompt")
+    work = _work(request, prompts, limit, COMPLETION_MAX_TOKENS, serving, "prompt")
+    if not request.echo:
+        return work
     scored = work.sampling.prompt_logprobs >= 0
-    echoes: tuple[Echo, ...] = ()
-    if request.echo:
-        echoes = tuple(Echo(prompt, scored, text.token_bytes) for prompt in prompts)
-    return msgspec.structs.replace(work, echoes=echoes, prompt_only=limit == 0)
+    echoes = tuple(
+        Echo(prompt, _offsets(one, prompt, work, text) if scored else [], text.token_bytes)
+        for one, prompt in zip(asked, prompts, strict=True)
+    )
+    return msgspec.structs.replace(work, echoes=echoes, prompt_only=prompt_only)
+
+
+def _prompt(
+    asked: str | list[int], request: CompletionRequest, text: Text, serving: Serving
+) -> Prompt:
+    if isinstance(asked, str):
+        words, tokens = asked, text.encode(asked, True, serving.max_len, "prompt")
+    else:
+        tokens = _token_ids(asked, request.max_tokens, serving)
+        decoded = tokens if request.echo else tokens[:DECODED_TOKENS]
+        words = text.decode(decoded, with_special=request.skip_special_tokens is False)
+    echo = words if request.echo else ""
+    return text.prompt(tokens, serving.block_size, echo, words)
+
+
+def _offsets(asked: str | list[int], prompt: Prompt, work: Work, text: Text) -> list[int]:
+    """Where the tokens of a prompt begin in its text, in letters."""
+    if isinstance(asked, str):
+        return text.offsets(asked, special=True)
+    detokenizer = Detokenizer(text.token_bytes, text.hidden(work.shows_special))
+    return offsets_of_tokens(prompt.text, asked, detokenizer)
 
 
 def template_values(given: dict[str, Any] | None) -> dict[str, Any]:
@@ -150,7 +170,7 @@ def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]
     return cast("list[str | list[int]]", prompt)
 
 
-def _token_ids(tokens: list[int], limit: int, serving: Serving) -> list[int]:
+def _token_ids(tokens: list[int], limit: int | None, serving: Serving) -> list[int]:
     if len(tokens) >= serving.max_len:
         raise _no_room(len(tokens), (limit, "max_tokens"), serving.max_len, "prompt")
     if tokens and max(tokens) >= serving.vocab_size:
@@ -186,6 +206,7 @@ def _work(
     request: Common,
     prompts: list[Prompt],
     limit: tuple[int | None, str],
+    default: int,
     serving: Serving,
     param: str,
 ) -> Work:
@@ -199,7 +220,7 @@ def _work(
         if num_tokens == 0:
             raise invalid(f"`{param}` has no tokens", param)
         room = serving.max_len - num_tokens
-        wanted = _wanted(limit[0], room, serving.defaults)
+        wanted = _wanted(limit[0], room, default)
         if room < 1 or wanted > room:
             raise _no_room(num_tokens, limit, serving.max_len, param)
         limits.append(wanted)
@@ -213,14 +234,17 @@ def _work(
         stops=stop_strings(request),
         field=param,
         bound_by=_bound_by(request),
+        shows_special=request.skip_special_tokens is False,
     )
 
 
-def _wanted(limit: int | None, room: int, defaults: DefaultSampling) -> int:
-    """The most tokens of an answer. A request's own limit must fit; a default one is cut to fit."""
+def _wanted(limit: int | None, room: int, default: int) -> int:
+    """The most tokens of an answer. A request's own limit must fit; a default one is cut to fit,
+    and where it is 0 an answer may fill the room.
+    """
     if limit is not None:
         return max(limit, 1)
-    return min(room, defaults.max_tokens or room)
+    return min(room, default or room)
 
 
 def _bound_by(request: Common) -> str:

@@ -117,7 +117,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What both kinds of completion share."""
 
-    model: str
+    model: str | None = None  # null or empty: the one that is served
     max_tokens: Limit | None = None
     temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
@@ -134,6 +134,7 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None  # null: yes
     min_tokens: Count | None = None
     max_repeated_tokens: Count | None = None  # of one piece, again and again; 0: no bound
     priority: Annotated[int, Meta(ge=-INT32_MAX, le=INT32_MAX)] | None = None
@@ -184,7 +185,7 @@ class ChatRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True)
 class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`POST /tokenize`: either `prompt` or `messages`."""
 
-    model: str | None = None  # null: the one that is served
+    model: str | None = None  # null or empty: the one that is served
     prompt: str | None = None
     messages: Annotated[list[Message], Meta(min_length=1)] | None = None
     add_special_tokens: bool | None = None  # null: to a prompt; chat templates write their own
@@ -198,4 +199,4 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     """`POST /detokenize`."""
 
     tokens: list[TokenId]
-    model: str | None = None  # null: the one that is served
+    model: str | None = None  # null or empty: the one that is served

@@ -172,11 +172,8 @@ class CompletionShape(AnswerShape):
 
     def logprobs(self, choice: AnswerChoice, entries: list[TokenLogprob]) -> Json:
         """The `logprobs` object of some of a choice's tokens."""
-        begin, offsets = len(self.opening_text(choice.index)), []
-        for entry in entries:
-            offsets.append(begin + choice.logprob_letters)
-            choice.logprob_letters += len(self._tokens(entry.token).decode(errors="ignore"))
-        return self._columns(entries, offsets)
+        begin = len(self.opening_text(choice.index))
+        return self._columns(entries, [begin + entry.offset for entry in entries])
 
     def _echoed(self, index: int) -> Json | None:
         """The `logprobs` object of a choice's prompt, where it is wanted."""

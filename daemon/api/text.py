@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from daemon.api.errors import ApiError, invalid
 from daemon.api.markers import marker_tokens
+from daemon.api.offsets import offsets_of_spans
 from daemon.api.token_bytes import TokenBytes
 from daemon.memory.hashing import chain_hashes
 from daemon.wire.columns import Int32, int32
@@ -60,6 +61,8 @@ class Text:
         self.tokenizer.no_padding()
         self.token_bytes = TokenBytes(self.tokenizer)
         self.markers = marker_tokens(self.tokenizer)
+        added = self.tokenizer.get_added_tokens_decoder()
+        self._special = frozenset(number for number, token in added.items() if token.special)
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         self.salt = b""
         self._longest_token_bytes = max(len(token.encode()) for token in vocabulary)
@@ -82,6 +85,15 @@ class Text:
         ids = np.asarray(tokens, np.int64).tolist()
         text: str = self.tokenizer.decode(ids, skip_special_tokens=not with_special)
         return text
+
+    def hidden(self, shows_special: bool) -> frozenset[int]:
+        """The tokens that are no text of an answer."""
+        return frozenset() if shows_special else self._special
+
+    def offsets(self, text: str, special: bool) -> list[int]:
+        """Where each of a text's tokens begins in it, in letters."""
+        (encoding,) = self.tokenizer.encode_batch([text], add_special_tokens=special)
+        return offsets_of_spans(text, encoding.offsets)
 
     def names(self, tokens: Sequence[int]) -> list[str]:
         """The tokens as the vocabulary writes them; empty for an id that no token has."""

@@ -1,10 +1,12 @@
-"""The bytes behind single tokens, for logprobs."""
+"""The bytes that single tokens add to a text."""
 
 import re
+import string
 
 from tokenizers import Tokenizer
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>$")
+_REPLACEMENT = "\ufffd"
 
 
 def _byte_by_letter() -> dict[str, int]:
@@ -17,13 +19,18 @@ def _byte_by_letter() -> dict[str, int]:
 
 
 class TokenBytes:
-    """Looks up, and keeps, what a token adds to the text."""
+    """Looks up, and keeps, what a token adds in the middle of a text.
+
+    The tokenizer's own decoder is asked, between two tokens that it can add nothing to: so every
+    rule of it is followed that looks at one token alone (spaces, word pieces, added tokens). Tokens
+    that hold parts of letters have no text of their own; there the vocabulary says the bytes.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._letters = _byte_by_letter()
         self._byte_level = "ByteLevel" in repr(tokenizer.decoder)
-        self._added = frozenset(tokenizer.get_added_tokens_decoder())
+        self._anchor = _anchor(tokenizer)
         self._known: dict[int, bytes] = {}
 
     def __call__(self, token: int) -> bytes:
@@ -37,11 +44,34 @@ class TokenBytes:
         piece: str | None = self._tokenizer.id_to_token(token)
         if piece is None:
             return b""
-        if token in self._added:
-            return piece.encode()
+        text = self._text(token)
+        if text is not None and _REPLACEMENT not in text:
+            return text.encode()
         if self._byte_level and all(letter in self._letters for letter in piece):
             return bytes(self._letters[letter] for letter in piece)
         byte = _BYTE_TOKEN.match(piece)
         if byte:
             return bytes([int(byte.group(1), 16)])
         return piece.replace("\u2581", " ").encode()
+
+    def _text(self, token: int) -> str | None:
+        """What the decoder writes for a token between two others; None where that is not clear."""
+        if self._anchor is None:
+            return None
+        before, after = self._anchor, self._anchor
+        alone = self._decode(before)
+        behind = self._decode(before, after).removeprefix(alone)
+        whole = self._decode(before, token, after)
+        if not (whole.startswith(alone) and whole.endswith(behind)):
+            return None
+        return whole[len(alone) : len(whole) - len(behind)]
+
+    def _decode(self, *tokens: int) -> str:
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
+        return text
+
+
+def _anchor(tokenizer: Tokenizer) -> int | None:
+    """A token of one plain letter, that others stand between."""
+    found = (tokenizer.token_to_id(letter) for letter in string.ascii_letters)
+    return next((token for token in found if token is not None), None)

@@ -45,10 +45,10 @@ class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an earlier answer called; `arguments` is JSON as text."""
+    """What an earlier answer called; `arguments` is JSON as text, or empty where there are none."""
 
     name: str
-    arguments: str
+    arguments: str | None = None
 
 
 class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,6 +1,7 @@
 """What is to be served, and what each instance's worker is told: found before anything starts."""
 
 import logging
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -121,7 +122,7 @@ def served_name(config: Config) -> str:
         return config.model.name
     if not config.model.path:
         return EMBEDDED_NAME
-    path = Path(config.model.path)
+    path = Path(os.path.abspath(config.model.path))  # "." has a name; a link keeps its own
     return hub_name(config.model.path) or (path.stem if is_gguf(path) else path.name)
 
 

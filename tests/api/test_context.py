@@ -5,6 +5,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from daemon.protocol.api import Generate
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
 from tests.api.test_errors import post
 
@@ -21,7 +22,6 @@ PROMPTS: list[tuple[dict[str, Any], str, str]] = [
         "prompt",
         f"has {MAX_LEN - 10} and `max_tokens` asks for 11 more: {MAX_LEN + 1}",
     ),
-    ({"prompt": NEARLY}, "prompt", f"has {MAX_LEN - 10} and `max_tokens` asks for 16 more"),
     ({"prompt": [NEARLY, FULL], "max_tokens": 1}, "prompt", f"has {MAX_LEN}, {NO_ROOM}"),
     ({"prompt": "x", "max_tokens": MAX_LEN}, "max_tokens", f"asks for {MAX_LEN} beside"),
     ({"prompt": "x" * 190_000}, "prompt", "has 190000 bytes of text"),
@@ -77,3 +77,14 @@ async def test_chats(
 
 async def test_tokens(http: aiohttp.ClientSession) -> None:
     await check(http, "/detokenize", {"tokens": [5] * 300}, "tokens", "has 300")
+
+
+@pytest.mark.parametrize("room", [1, 10, 15, 16, 20])
+async def test_a_default_limit_is_cut_to_the_room(
+    runtime: ScriptedRuntime, http: aiohttp.ClientSession, room: int
+) -> None:
+    body = {"model": MODEL, "prompt": [5] * (MAX_LEN - room), "logprobs": 0, "echo": room == 1}
+    async with http.post("/v1/completions", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        assert (await answer.json())["usage"]["completion_tokens"] == min(room, 16)
+    assert [asked.max_tokens for asked in runtime.of(Generate)] == [min(room, 16)]

@@ -151,6 +151,15 @@ def test_the_example_is_read_as_a_call() -> None:
     assert reader.num_calls == 1
 
 
+@pytest.mark.parametrize("arguments", ["", " ", "null", None, "{}"])
+def test_a_call_without_arguments_has_an_empty_object(arguments: str | None) -> None:
+    (call,) = calls_of([ToolCall("1", CalledFunction("now", arguments))])
+    assert call["function"]["arguments"] == {}
+    for source in (QWEN_LIKE, LLAMA_LIKE):
+        message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        assert ": {}" in ChatTemplate(source, {}).render([message], tools=TOOLS)
+
+
 @pytest.mark.parametrize(
     "arguments", ['{"a": "\\ud800"}', "[" * 500, '{"a":' * 80 + "1" + "}" * 80]
 )

@@ -169,6 +169,17 @@ def test_the_name_that_clients_use(model: ModelConfig, name: str) -> None:
     assert served_name(Config(model=model)) == name
 
 
+@pytest.mark.parametrize("path", [".", "./", "sub/..", "../tiny-folder", "../tiny-folder/."])
+def test_a_folder_that_is_said_without_its_name_has_it(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tiny-folder" / "sub").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "tiny-folder")
+    assert served_name(Config(model=ModelConfig(path=path))) == "tiny-folder"
+    monkeypatch.chdir(tmp_path / "tiny-folder" / "sub")
+    assert served_name(Config(model=ModelConfig(path=".."))) == "tiny-folder"
+
+
 def test_serving_finds_its_gpus_and_logs_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -113,7 +113,9 @@ def _with_instructions(messages: Messages, tools: Messages) -> Messages:
     return [{"role": "system", "content": text}, *messages]
 
 
-def _arguments(text: str) -> Any:
+def _arguments(text: str | None) -> Any:
+    if text is None or text.strip() in {"", "null"}:
+        return {}
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):

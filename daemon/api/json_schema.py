@@ -13,16 +13,12 @@ from typing import Any
 import msgspec
 
 from daemon.api.errors import invalid
-
-Schema = dict[str, Any]
+from daemon.api.schema_numbers import make_exact
+from daemon.api.schema_refs import References, quoted
+from daemon.api.schema_walk import BESIDE, BY_NAME, PARTS, Schema
 
 MAX_DEPTH = 64
 
-_DEFINITIONS = ("$defs", "definitions")
-_PARTS = ("items", "prefixItems", "additionalProperties")
-"""Keywords whose schemas describe parts of a value, like `properties`."""
-_BY_NAME = ("properties", "patternProperties", "dependentSchemas")
-"""Keywords whose value holds schemas by names, which are no keywords."""
 _BESIDE = frozenset((
     "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "patternProperties",
     "unevaluatedProperties", "dependentSchemas", "dependencies", "contains", "enum", "const",
@@ -30,13 +26,6 @@ _BESIDE = frozenset((
 """Keywords that may say of a value's parts what `properties` or `items` say of them, too."""
 _SHAPING = _BESIDE | {"additionalProperties", "dependentRequired", "propertyNames", "minProperties"}
 """Keywords beside which `properties` does not say all of an object."""
-_VALUES = ("enum", "const", "default", "examples")
-_FINDING = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef")
-"""Keywords by which a schema may be referred to in ways that are not looked for here."""
-
-
-class _UnknownError(Exception):
-    """A reference that is not to the root or to a definition in it."""
 
 
 def decoded(schema: dict[str, msgspec.Raw], param: str) -> Schema:
@@ -62,16 +51,22 @@ def too_deep(value: Any) -> bool:
     return True
 
 
-def closed(schema: Schema) -> Schema:
-    """A copy whose objects hold the properties that they name alone, wherever that is clear."""
+def followed(schema: Schema, where: str, param: str = "") -> Schema:
+    """A copy that a grammar follows exactly: its objects hold the properties that they name alone,
+    wherever that is clear, its numbers are kept to, and its references lead somewhere.
+
+    Raises ApiError 400 where one of them cannot. `where` is the schema's path, and `param` the
+    request's field that it comes from, if that is another.
+    """
     copy = deepcopy(schema)
-    try:
-        alone = _alone(copy)
-    except _UnknownError:
-        return schema
-    for each in alone:
+    references = References(copy, where, param or where)
+    make_exact(references.places, param or where)
+    for each in _alone(copy, references):
         if _says_all(each):
             each["additionalProperties"] = False
+    for _path, each in references.places:
+        if "$ref" in each:
+            each["$ref"] = quoted(each["$ref"])
     return copy
 
 
@@ -85,7 +80,7 @@ def _says_all(schema: Schema) -> bool:
     )
 
 
-def _alone(root: Schema) -> list[Schema]:
+def _alone(root: Schema, references: References) -> list[Schema]:
     """The schemas in `root` that nowhere describe a value together with another schema."""
     seen: dict[int, tuple[Schema, bool]] = {}
     pending = [(root, True)]
@@ -94,35 +89,33 @@ def _alone(root: Schema) -> list[Schema]:
         _, before = seen.get(id(schema), (schema, None))
         if before is False or before is alone:
             continue
-        if not schema.keys().isdisjoint(_FINDING):
-            raise _UnknownError
         seen[id(schema)] = schema, alone
-        pending += _below(root, schema, alone)
+        pending += _below(references, schema, alone)
     return [schema for schema, alone in seen.values() if alone]
 
 
-def _below(root: Schema, schema: Schema, alone: bool) -> Iterator[tuple[Schema, bool]]:
+def _below(references: References, schema: Schema, alone: bool) -> Iterator[tuple[Schema, bool]]:
     """The schemas that `schema` is made of, and whether each describes its value alone."""
     for key, value in schema.items():
-        if key in _DEFINITIONS or key in _VALUES:
-            continue
         if key == "$ref":
-            yield _target(root, value), alone and _only(key, schema)
-        elif key in _BY_NAME and isinstance(value, dict):
+            target = references.target(schema)
+            if target is not None:
+                yield target, alone and _only(key, schema)
+        elif key in BY_NAME and isinstance(value, dict):
             is_part = alone and key == "properties" and _BESIDE.isdisjoint(schema)
             yield from _schemas(list(value.values()), is_part)
-        elif key in _PARTS:
+        elif key in PARTS:
             yield from _schemas(value, alone and _BESIDE.isdisjoint(schema))
         elif key == "anyOf" or (key == "oneOf" and "discriminator" in schema):
             yield from _schemas(value, alone and _only(key, schema))
-        else:
+        elif key in BESIDE or key == "dependencies":
             # Two that exclude each other as they are given might not once they are closed.
             yield from _schemas(value, False)
 
 
 def _only(key: str, schema: Schema) -> bool:
     """Whether nothing in `schema` but `key` says what its value is made of."""
-    others = (*_PARTS, "properties", "required")
+    others = (*PARTS, "properties", "required")
     return not any(other != key and (other in _SHAPING or other in others) for other in schema)
 
 
@@ -132,16 +125,3 @@ def _schemas(value: Any, alone: bool) -> Iterator[tuple[Schema, bool]]:
         yield value, alone
     elif isinstance(value, list):
         yield from ((each, alone) for each in value if isinstance(each, dict))
-
-
-def _target(root: Schema, reference: Any) -> Schema:
-    if reference == "#":
-        return root
-    if isinstance(reference, str):
-        for key in _DEFINITIONS:
-            found = root.get(key)
-            name = reference.removeprefix(f"#/{key}/")
-            if name != reference and isinstance(found, dict) and isinstance(found.get(name), dict):
-                target: Schema = found[name]
-                return target
-    raise _UnknownError

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from daemon.api.errors import ApiError, invalid
-from daemon.api.json_schema import closed, decoded
+from daemon.api.json_schema import decoded, followed
 from daemon.api.schema import (
     GrammarFormat,
     JsonObjectFormat,
@@ -31,7 +31,7 @@ def grammar_of(form: ResponseFormat | None) -> str:
         case JsonObjectFormat():
             return _of_schema(b'{"type": "object"}')
         case JsonSchemaFormat():
-            schema = closed(decoded(form.json_schema.schema, SCHEMA_FIELD))
+            schema = followed(decoded(form.json_schema.schema, SCHEMA_FIELD), SCHEMA_FIELD)
             return _of_schema(msgspec.json.encode(schema))
         case GrammarFormat():
             return _matcher().grammar_from_lark(form.grammar)

@@ -37,6 +37,25 @@ _IN_WORDS = {
 """Half sentences of llguidance, and names of its stop reasons where it says nothing else."""
 _TOO_COMPLEX = re.compile(r"^(?:lexer|parser) error: (.*)")
 _NO_SYMBOL = re.compile(r"^(line \d+, column \d+): lexer error$")
+_RANGE = re.compile(
+    r"Failed to generate regex for (?:integer|float) range: min=(\w+)(?:\((.*?)\))?, "
+    r"max=(\w+)(?:\((.*?)\))?"
+)
+_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[(.*)\]")
+_NO_REGEX = re.compile(r"regex parse error: .*error: (.*)")
+_REWRITTEN = (
+    (re.compile(r"oneOf constraints are not supported.*"), "`oneOf` cannot be followed where "
+     "several of its branches might fit the same text; use `anyOf`"),
+    (re.compile(r"Expected f64 for '(.*?)', got (.*)"), r"`\1` must be a number, and is \2"),
+    (re.compile(r"Expected positive integer for '(.*?)', got (.*)"),
+     r"`\1` must be a whole number, 0 or more, and is \2"),
+    (re.compile(r"Expected (array|object|string) for '(.*?)'( item)?, got (.*)"),
+     r"`\2`\3 must be of type \1, and is \4"),
+    (re.compile(r"Value for 'multipleOf' has too many digits: (.*)"),
+     r"`multipleOf` has too many digits: \1"),
+    (re.compile(r"Unsatisfiable schema: (.*)"), r"nothing fits the schema: \1"),
+)  # fmt: skip
+"""Sentences of llguidance that name its own parts or options."""
 
 
 class GrammarError(ValueError):
@@ -117,7 +136,23 @@ def in_words(said: str) -> str:
     said = _TOO_COMPLEX.sub(r"it is too complex to follow: \1", said)
     said = _NO_SYMBOL.sub(r"what stands at \1 begins no symbol", said)
     said = _IN_WORDS.get(said, said)
+    said = _RANGE.sub(_of_range, said)
+    said = _UNKNOWN_KEYS.sub(_of_keywords, said)
+    said = _NO_REGEX.sub(r"the regular expression cannot be read: \1", said)
+    for pattern, words in _REWRITTEN:
+        said = pattern.sub(words, said)
     return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]} ..."
+
+
+def _of_range(found: re.Match[str]) -> str:
+    least, most = (found[2], found[4])
+    bounds = [f"`minimum` {least}"] * bool(least) + [f"`maximum` {most}"] * bool(most)
+    return f"numbers cannot be held to {' and '.join(bounds)}: too many digits"
+
+
+def _of_keywords(found: re.Match[str]) -> str:
+    names = ", ".join(f"`{name.strip().strip(chr(34))}`" for name in found[1].split(","))
+    return f"the schema has keywords that cannot be followed: {names}"
 
 
 class _Lengths(msgspec.Struct):

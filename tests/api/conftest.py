@@ -10,6 +10,7 @@ import pytest_asyncio
 from tokenizers import Tokenizer
 
 from tests.api.folder import build, tokenizer
+from tests.api.grammars import Grammars
 from tests.api.scripted import ScriptedRuntime
 from tests.api.waiting import until_ready
 
@@ -24,6 +25,12 @@ def words() -> Tokenizer:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model's folder."""
     return build(tmp_path_factory.mktemp("models") / "tiny-folder")
+
+
+@pytest.fixture(scope="session")
+def grammars(folder: Path, words: Tokenizer) -> Grammars:
+    """What a worker makes of schemas, with the tiny model's tokenizer."""
+    return Grammars(folder, words)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.api.json_schema import closed
+from daemon.api.errors import ApiError
+from daemon.api.json_schema import followed
+from tests.api.grammars import Grammars
 
 NUMBER = {"type": "integer"}
+FIELD = "the.field"
 
 
 def thing(*names: str, **more: Any) -> dict[str, Any]:
@@ -59,6 +62,24 @@ CLOSED = {
             "$defs": {"A": shut("a", "k"), "B": shut("b", "k")},
         },
     ),
+    "a schema with a name": (
+        thing("a", **{"$id": "http://a/b"}),
+        shut("a", **{"$id": "http://a/b"}),
+    ),
+    "any place in it": (
+        thing(properties={"a": thing("b"), "c": {"$ref": "#/properties/a"}}),
+        shut(properties={"a": shut("b"), "c": {"$ref": "#/properties/a"}}),
+    ),
+    "a place that no keyword has": (
+        thing(
+            properties={"a": {"$ref": "#/components/schemas/D"}},
+            components={"schemas": {"D": thing("b")}},
+        ),
+        shut(
+            properties={"a": {"$ref": "#/components/schemas/D"}},
+            components={"schemas": {"D": shut("b")}},
+        ),
+    ),
     "a map of objects": (
         {"type": "object", "additionalProperties": thing("a")},
         {"type": "object", "additionalProperties": shut("a")},
@@ -82,8 +103,6 @@ OPEN = {
         "allOf": [{"properties": {"x": ref("D")}}, {"properties": {"x": thing("b")}}],
         "$defs": {"D": {"properties": {"y": ref("E")}}, "E": thing("e")},
     },
-    "a reference that is not looked for": thing("a", properties={"b": {"$ref": "#/properties/a"}}),
-    "a schema of another name": thing("a", **{"$id": "http://a"}),
     "an example that looks like a schema": {"type": "object", "examples": [thing("a")]},
     "a part of what an enum lists": thing(properties={"a": thing("b")}, enum=[{"a": {"c": 1}}]),
     "a part of what is constant": thing(properties={"a": thing("b")}, const={"a": {"c": 1}}),
@@ -112,13 +131,13 @@ OPEN = {
 def test_objects_are_closed(name: str) -> None:
     given_schema, expected = CLOSED[name]
     before = json.dumps(given_schema)
-    assert closed(given_schema) == expected
+    assert followed(given_schema, FIELD) == expected
     assert json.dumps(given_schema) == before
 
 
 @pytest.mark.parametrize("name", OPEN)
 def test_objects_stay_open(name: str) -> None:
-    assert closed(OPEN[name]) == OPEN[name]
+    assert followed(OPEN[name], FIELD) == OPEN[name]
 
 
 def test_a_definition_is_open_where_only_one_of_its_uses_is_a_part() -> None:
@@ -126,7 +145,7 @@ def test_a_definition_is_open_where_only_one_of_its_uses_is_a_part() -> None:
         "properties": {"whole": ref("D"), "part": {"allOf": [ref("D"), thing("b")]}},
         "$defs": {"D": thing("a")},
     }
-    assert closed(schema) == {**schema, "additionalProperties": False}
+    assert followed(schema, FIELD) == {**schema, "additionalProperties": False}
 
 
 names = st.sampled_from("ab")
@@ -158,5 +177,80 @@ values = st.recursive(
 @given(schemas, definitions, values)
 def test_what_fits_the_json_schema_fits_the_given_one(root: Any, shared: Any, value: Any) -> None:
     schema = {**root, "$defs": {"D": shared}}
-    if jsonschema_rs.is_valid(closed(schema), value):
+    if jsonschema_rs.is_valid(followed(schema, FIELD), value):
         assert jsonschema_rs.is_valid(schema, value)
+
+
+def to(reference: str, **more: Any) -> dict[str, Any]:
+    return thing(properties={"a": {"$ref": reference}}, **more)
+
+
+def defined(name: str, what: dict[str, Any]) -> dict[str, Any]:
+    return {"$defs": {name: what}}
+
+
+REFERENCES: dict[str, tuple[dict[str, Any], str]] = {
+    "a slash": (to("#/$defs/a~1b", **defined("a/b", thing("b"))), "a/b"),
+    "a tilde": (to("#/$defs/a~0b", **defined("a~b", thing("b"))), "a~b"),
+    "a tilde before a one": (to("#/$defs/a~01b", **defined("a~1b", thing("b"))), "a~1b"),
+    "a percent sign": (to("#/$defs/a%25b", **defined("a%b", thing("b"))), "a%b"),
+    "an encoded space": (to("#/$defs/a%20b", **defined("a b", thing("b"))), "a b"),
+    "a space as it is": (to("#/$defs/a b", **defined("a b", thing("b"))), "a b"),
+    "letters as they are": (to("#/$defs/Größe", **defined("Größe", thing("b"))), "Größe"),
+    "encoded letters": (to("#/$defs/Gr%C3%B6%C3%9Fe", **defined("Größe", thing("b"))), "Größe"),
+    "a bracket": (to("#/$defs/Page[int]", **defined("Page[int]", thing("b"))), "Page[int]"),
+    "no name": (to("#/$defs/", **defined("", thing("b"))), ""),
+    "an anchor": (to("#here", **defined("D", thing("b", **{"$anchor": "here"}))), "D"),
+    "the root's name": (
+        to("http://a/b#/$defs/D", **{"$id": "http://a/b"}, **defined("D", thing("b"))),
+        "D",
+    ),
+    "a place in a root with a name": (
+        to("#/$defs/D", **{"$id": "urn:uuid:1"}, **defined("D", thing("b"))),
+        "D",
+    ),
+    "a name beside the root's": (
+        to("other", **{"$id": "http://a/b"}, **defined("D", thing("b", **{"$id": "other"}))),
+        "D",
+    ),
+    "a name without one of the root": (
+        to("other", **defined("D", thing("b", **{"$id": "other"}))),
+        "D",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFERENCES)
+def test_a_reference_is_followed_however_it_is_written(case: str, grammars: Grammars) -> None:
+    schema, name = REFERENCES[case]
+    made = followed(schema, FIELD)
+    assert made["$defs"][name]["additionalProperties"] is False
+    assert grammars.fits(made, {"a": {"b": 5}})
+    assert not grammars.fits(made, {"a": {"c": 5}})
+    assert not grammars.fits(made, {"a": 5})
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        (to("#/$defs/D"), "'#/$defs/D' that leads to nothing"),
+        (to("http://elsewhere/x"), "'http://elsewhere/x' that leads to nothing"),
+        (to("#/properties/a/x"), "leads to nothing"),
+        (to("#/required/7", required=["a"]), "leads to nothing"),
+        (to("#nowhere"), "leads to nothing"),
+        (to("http://[x"), "is no address"),
+        ({"$ref": 5}, "is no string"),
+        (thing(properties={"a": {"$dynamicRef": "#x"}}), "the.field.properties.a.$dynamicRef"),
+        ({"$recursiveRef": "#"}, "the.field.$recursiveRef"),
+    ],
+)
+def test_a_reference_that_cannot_be_followed_is_named(schema: Any, said: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        followed(schema, FIELD)
+    assert said in caught.value.message and caught.value.param == FIELD
+    assert caught.value.status == 400
+
+
+def test_names_of_properties_are_no_keywords() -> None:
+    schema = thing("$id", "$ref", "$anchor", "$dynamicRef", "minimum", "const", "maxLength")
+    assert followed(schema, FIELD) == {**schema, "additionalProperties": False}

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from daemon.api.errors import ApiError, invalid
-from daemon.api.json_schema import MAX_DEPTH, closed, decoded, too_deep
+from daemon.api.json_schema import MAX_DEPTH, decoded, followed, too_deep
 from daemon.api.markers import MarkerTokens
 from daemon.api.response_format import SCHEMA_FIELD, WHITESPACE
 from daemon.api.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat, TextFormat
@@ -85,7 +85,7 @@ def _of_choice(
         case JsonObjectFormat():
             answer = {"type": "object"}
         case JsonSchemaFormat(json_schema=wanted):
-            answer = closed(decoded(wanted.schema, SCHEMA_FIELD))
+            answer = followed(decoded(wanted.schema, SCHEMA_FIELD), SCHEMA_FIELD)
         case other:
             raise _not_both(other.type)
     if form.bare:

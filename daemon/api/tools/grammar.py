@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from daemon.api.json_schema import closed
+from daemon.api.json_schema import followed
 from daemon.api.markers import MARKERS, PYTHON, MarkerTokens
 from daemon.api.tool_schema import Function
 from daemon.api.tools.format import Format
@@ -94,10 +94,14 @@ def _call_rules(functions: Sequence[Function], form: Format, strict: bool) -> li
 
 
 def arguments_schema(function: Function) -> dict[str, Any]:
-    """The schema of a function's arguments, which are an object whatever it says."""
+    """The schema of a function's arguments, which are an object whatever it says.
+
+    Raises ApiError 400.
+    """
     if function.parameters is None:
         return _NO_ARGUMENTS
-    return closed({**function.parameters, "type": "object"})
+    schema = {**function.parameters, "type": "object"}
+    return followed(schema, f"{function.name}.parameters", "tools")
 
 
 def _literal(text: str, tokens: MarkerTokens) -> str:

@@ -3,22 +3,30 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
+from tokenizers import Tokenizer
+
 from daemon.api.detokenizer import Detokenizer
 
 
-def offsets_of_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
+def with_whole_spans(tokenizer: Tokenizer) -> Tokenizer:
+    """`tokenizer`, changed so that its spans are not trimmed: spaces belong to their token."""
+    processor = tokenizer.post_processor
+    if processor is not None:
+        state: bytes = processor.__getstate__()
+        processor.__setstate__(state.replace(b'"trim_offsets":true', b'"trim_offsets":false'))
+        tokenizer.post_processor = processor
+    return tokenizer
+
+
+def offsets_of_spans(spans: Sequence[tuple[int, int]]) -> list[int]:
     """Where each token begins in a text that was tokenized, in letters; `spans` are what the
     tokenizer says of each: where it begins and ends.
 
     A token that the text does not have is no letter wide; parts of a letter begin where it does.
-    A tokenizer that trims its spans leaves out spaces, which belong to the token behind them.
     """
     offsets, end = [], 0
     for begin, stop in spans:
-        offset = end if begin == stop else begin
-        while offset > end and text[offset - 1].isspace():
-            offset -= 1
-        offsets.append(offset)
+        offsets.append(end if begin == stop else begin)
         end = max(end, stop)
     return offsets
 

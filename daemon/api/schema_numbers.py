@@ -88,11 +88,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_exact(value: float) -> bool:
+def _is_exact(value: Any) -> bool:
     """Whether a grammar has this very number."""
     if isinstance(value, float) or abs(value) <= EXACT or value == INT64_MAX:
         return True
-    return INT64_MIN < value < INT64_MAX and int(float(value)) == value
+    return bool(INT64_MIN < value < INT64_MAX and int(float(value)) == value)
 
 
 def _numbers_in(value: Any) -> Iterator[int | float]:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from daemon.api.errors import ApiError, invalid
 from daemon.api.markers import marker_tokens
-from daemon.api.offsets import offsets_of_spans
+from daemon.api.offsets import offsets_of_spans, with_whole_spans
 from daemon.api.token_bytes import TokenBytes
 from daemon.memory.hashing import chain_hashes
 from daemon.wire.columns import Int32, int32
@@ -54,9 +54,10 @@ class Text:
     def __init__(self, folder: Path) -> None:
         """Read the folder's files. Raises OSError, ValueError."""
         try:
-            self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            read = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:
             raise ValueError(f"{folder / 'tokenizer.json'}: {error}") from error
+        self.tokenizer = with_whole_spans(read)
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.token_bytes = TokenBytes(self.tokenizer)
@@ -93,7 +94,7 @@ class Text:
     def offsets(self, text: str, special: bool) -> list[int]:
         """Where each of a text's tokens begins in it, in letters."""
         (encoding,) = self.tokenizer.encode_batch([text], add_special_tokens=special)
-        return offsets_of_spans(text, encoding.offsets)
+        return offsets_of_spans(encoding.offsets)
 
     def names(self, tokens: Sequence[int]) -> list[str]:
         """The tokens as the vocabulary writes them; empty for an id that no token has."""

@@ -79,7 +79,8 @@ class Sequence:
     hashes: list[bytes] = field(default_factory=list)  # of its full blocks, as far as known
     leader: "Sequence | None" = None  # the stream whose prompt blocks this one shares (n > 1)
     rank: float = 0.0  # in its policy's order; lower runs first
-    level: int = 0  # of a policy with queues; 0 is served first
+    level: int = 0  # of a policy with queues, or with ranges of time; 0 is served first
+    begin_by_s: float = 0.0  # it has to begin by then, where levels are ranges of time
     promoted: bool = False  # it starved, and goes before its level for a while
     review_at: int = NEVER  # known tokens at which the policy looks at it again
     waiting_since_s: float = 0.0

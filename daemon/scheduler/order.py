@@ -5,6 +5,7 @@ from daemon.memory.kv_cache import KVCache
 from daemon.request import State
 from daemon.scheduler.ageing import Ageing
 from daemon.scheduler.lengths import SeenLengths
+from daemon.scheduler.nearing import Nearing
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.slots import SlotTable
@@ -46,13 +47,15 @@ class Order:
         self.promoted: list[Sequence] = []  # with some that are no longer
         self.start_bound = StartBound(instance)
         self._starvation = Starvation(instance)
+        self._nearing = Nearing(instance)
 
     # Queueing
 
-    def enqueue(self, sequence: Sequence, since_s: float) -> None:
+    def enqueue(self, sequence: Sequence, since_s: float, now: float) -> None:
         """Queue a sequence that is new here and waits since `since_s`."""
         self._expect(sequence)
         self.policy.enter(sequence, self.step_time)
+        self._watch_time(sequence, now)
         self.requeue(sequence, since_s)
 
     def requeue(self, sequence: Sequence, since_s: float) -> None:
@@ -83,16 +86,18 @@ class Order:
         """Rank all sequences by another policy."""
         self.policy = policy
         self._starvation = Starvation(self.instance)
+        self._nearing = Nearing(self.instance)
         self.start_bound.forget_waiting()
         for slot in self.slots.order().tolist():
             sequence = self.slots.member(slot)
             self._count_outputs(sequence)
             self._expect_anew(sequence)
             policy.enter(sequence, self.step_time)
+            self._watch_time(sequence, now)
             self._rerank(sequence, now)
         for sequence in sorted(self.waiting.take_all(), key=lambda one: one.waiting_since_s):
             sequence.expected_tokens = -1
-            self.enqueue(sequence, sequence.waiting_since_s)
+            self.enqueue(sequence, sequence.waiting_since_s, now)
 
     def on_prediction(self, sequence: Sequence, now: float) -> None:
         """Rank a sequence whose prediction has come."""
@@ -100,6 +105,7 @@ class Order:
             self._count_outputs(sequence)
         self._expect_anew(sequence)
         self.policy.on_prediction(sequence)
+        self._watch_time(sequence, now)
         self._rerank(sequence, now)
 
     def review(self, now: float) -> None:
@@ -203,6 +209,23 @@ class Order:
         for one in (*running, *self.waiting):
             if one.predicted_tokens >= 0 and one.trusted != self.trust.holds(one.num_prompt_tokens):
                 self.on_prediction(one, now)
+
+    # Ranges of time
+
+    def near(self, now: float) -> None:
+        """Rank those anew whose ranges of time have just changed."""
+        for sequence in self._nearing.changed(now):
+            if sequence.slot >= 0:
+                sequence.rank = self.running_rank(sequence, now)
+                self.slots.move(sequence.slot, sequence.rank)
+            else:
+                self._rerank(sequence, now)
+
+    def _watch_time(self, sequence: Sequence, now: float) -> None:
+        if self.policy.nears:
+            begin_by_s = self.policy.begin_by_s(sequence, self.step_time)
+            num_here = self.slots.num_running + len(self.waiting)
+            self._nearing.watch(sequence, begin_by_s, now, num_here)
 
     # Starvation
 

@@ -120,7 +120,7 @@ class Scheduler:
         self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
         if self.policy.paces:
             self.order.observe_backlog(self.kv.capacity_tokens)
-        self.order.enqueue(sequence, since_s)
+        self.order.enqueue(sequence, since_s, now)
         self.admission.pace.pause(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -253,6 +253,8 @@ class Scheduler:
             return None
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
+        if self.order.policy.nears:
+            self.order.near(now)
         drafts = self.drafting.wants and not self.in_flight
         plain = self.limits.stages == 1 and not (self.suspects or drafts)
         plain = plain and (not self.waiting or self.filler.is_settled())

@@ -104,6 +104,11 @@ class SlotTable:
         self.likely_end[slot] = likely
         self._sorted = False
 
+    def move(self, slot: int, rank: float) -> None:
+        """Take over the rank of the sequence in a slot, of which nothing else has changed."""
+        self.rank[slot] = rank
+        self._sorted = False
+
     def _expect(self, slot: int, num_tokens: int) -> None:
         self.num_expected_tokens += num_tokens - self.expected[slot]
         self.expected[slot] = num_tokens

@@ -22,7 +22,7 @@ def admission_with(num_running: int, num_fenced: int, max_running: int = 8) -> A
     admission = Admission(order, kv, Residency("recompute"), GREEDY)
     for number in range(num_running):
         one = sequence(TOKENS, number)
-        admission.order.enqueue(one, 0.0)
+        admission.order.enqueue(one, 0.0, 0.0)
         slot = admission.admit(one, admission.plan(one), 0.0)
         admission.slots.computed[slot] = TOKENS
         admission.slots.known[slot] = admission.slots.delivered[slot] = TOKENS + 1
@@ -69,7 +69,7 @@ def test_whoever_has_a_reservation_gives_way_to_nobody() -> None:
 def test_only_what_lacks_beyond_what_comes_is_displaced() -> None:
     admission = admission_with(5, 4)
     one = urgent(24)  # six blocks, and one is spare
-    admission.order.enqueue(one, 0.0)
+    admission.order.enqueue(one, 0.0, 0.0)
     plan = admission.plan(one)
     assert not admission.make_room(one, plan, 0.0)
     assert running(admission) == [0, 1, 2, 3]
@@ -84,7 +84,7 @@ def test_only_what_lacks_beyond_what_comes_is_displaced() -> None:
 def test_what_decodes_were_promised_is_not_counted_again() -> None:
     admission = admission_with(5, 4)
     one = urgent(12)
-    admission.order.enqueue(one, 0.0)
+    admission.order.enqueue(one, 0.0, 0.0)
     plan = admission.plan(one)
     assert not admission.make_room(one, plan, 0.0) and len(running(admission)) == 5
     assert len(admission.grow_or_preempt(admission.slots.order()[:2], 0.0)) == 2
@@ -95,7 +95,7 @@ def test_what_decodes_were_promised_is_not_counted_again() -> None:
 def test_a_slot_is_not_taken_before_the_blocks_are_there() -> None:
     admission = admission_with(4, 12, max_running=4)
     one = urgent(24)
-    admission.order.enqueue(one, 0.0)
+    admission.order.enqueue(one, 0.0, 0.0)
     plan = admission.plan(one)
     assert not admission.make_room(one, plan, 0.0) and admission.slots.full
     admission.kv.pool.step_done(1)

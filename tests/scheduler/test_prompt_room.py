@@ -41,7 +41,7 @@ class Step:
     def wait(self, tokens: int, arrived_s: float) -> None:
         one = sequence(tokens, 100 + len(self.order.waiting))
         one.arrived_s = arrived_s
-        self.order.enqueue(one, arrived_s)
+        self.order.enqueue(one, arrived_s, arrived_s)
 
     def begin(self, tokens: int, computed: int, arrived_s: float) -> None:
         one = sequence(tokens, 200 + len(self.begun))

@@ -127,7 +127,7 @@ def test_who_waits_while_policies_change_to_and_fro_is_watched_once() -> None:
     order.start_bound.observe(0.0)
     ones = [waits(number, float(number)) for number in range(100)]
     for one in ones:
-        order.enqueue(one, one.arrived_s)
+        order.enqueue(one, one.arrived_s, one.arrived_s)
     for policy in (Sarathi(), Gittins()) * 20:
         order.set_policy(policy, 100.0)
     assert order.start_bound.overdue(0, 100.0) is ones[0]

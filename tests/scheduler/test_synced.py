@@ -323,7 +323,7 @@ def test_a_scale_of_the_time_alone_is_a_deadline_and_ones_own_counts_instead() -
     driver.ready(0, 40)
     driver.arrive([9] * 8, 8)
     driver.answer()
-    asked = {"loose": (50.0, 0.0), "tight": (1.0, 0.0), "own": (1.0, driver.now + 500.0)}
+    asked = {"loose": (50.0, 0.0), "tight": (1.2, 0.0), "own": (1.0, driver.now + 500.0)}
     sequences = {}
     for name, (scale, due) in asked.items():
         request = driver.arrive([8] * 4, 8, slo_scale=scale, deadline_s=due)
@@ -331,4 +331,4 @@ def test_a_scale_of_the_time_alone_is_a_deadline_and_ones_own_counts_instead() -
         sequences[name] = driver.core.sequences[request * 128]
     assert sorted(sequences, key=lambda one: sequences[one].rank) == ["tight", "loose", "own"]
     driver.settle()
-    assert {one.scale for one in driver.core.counters.due} == {0.0, 1.0, 50.0}
+    assert {one.scale for one in driver.core.counters.due} == {0.0, 1.2, 50.0}

@@ -165,7 +165,7 @@ def test_a_queue_is_ordered_as_if_trust_had_always_been_so(
     for number, (short, predicted) in enumerate(waiting):
         one = answer(SHORT if short else LONG, 0, predicted, most=1000)
         one.id, one.arrival, one.high_tokens = 128 * number, number, 2 * predicted
-        order.enqueue(one, 0.0)
+        order.enqueue(one, 0.0, 0.0)
     for good in phases:
         for _ in range(70):
             true = int(chance.integers(1, 500))
@@ -177,7 +177,7 @@ def test_a_queue_is_ordered_as_if_trust_had_always_been_so(
         for number, (short, predicted) in enumerate(waiting):
             one = answer(SHORT if short else LONG, 0, predicted, most=1000)
             one.id, one.arrival, one.high_tokens = 128 * number, number, 2 * predicted
-            fresh.enqueue(one, 0.0)
+            fresh.enqueue(one, 0.0, 0.0)
         assert [one.id for one in order.waiting] == [one.id for one in fresh.waiting]
         assert [one.rank for one in order.waiting] == [one.rank for one in fresh.waiting]
         assert all(one.trusted == order.trust.holds(one.num_prompt_tokens) for one in order.waiting)

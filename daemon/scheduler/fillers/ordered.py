@@ -3,8 +3,8 @@
 import numpy as np
 
 from daemon.scheduler.fillers.decoupled import Grouped
-from daemon.scheduler.policies.synced import DUE_RANGE_S, MOST_RANGES, RANGE_TOKENS
-from daemon.wire.columns import Bools, Int32, Slots
+from daemon.scheduler.policies.synced import MOST_RANGES, RANGE_TOKENS
+from daemon.wire.columns import Int32, Slots
 
 
 class Ordered(Grouped):
@@ -15,26 +15,27 @@ class Ordered(Grouped):
         places = self.sorted_places(waiting)
         num_first = int(lacking[places].cumsum().searchsorted(room, "right"))
         rest = places[num_first:]
-        if not rest.size or self._overdue(waiting[rest[:1]], now)[0]:
-            return places[:num_first]  # nobody passes one that is overdue
+        if not rest.size or self._is_late(int(waiting[rest[0]]), now):
+            return places[:num_first]  # nobody passes one that should have begun
         room -= int(lacking[places[:num_first]].sum())
         return np.concatenate([places[:num_first], best_fit(rest, lacking[rest], room)])
 
     def sorted_places(self, waiting: Slots) -> Slots:
         """The places of these slots, in order: those of equal lengths stand together."""
-        kv, due = self.admission.kv, self._due_ranges(waiting)
+        kv, left = self.admission.kv, self._time_ranges(waiting)
         holds = kv.table.held[waiting] * kv.block_size // RANGE_TOKENS
         ends = -(-self.ends.of(waiting) // kv.block_size)
-        order: Slots = np.lexsort((-ends, -holds, due))
+        order: Slots = np.lexsort((-ends, -holds, left))
         return order
 
-    def _due_ranges(self, slots: Slots) -> Slots:
+    def _time_ranges(self, slots: Slots) -> Slots:
         ranges: Slots = np.ceil(self.slots.rank[slots] / MOST_RANGES).astype(np.intp)
         return ranges
 
-    def _overdue(self, slots: Slots, now: float) -> Bools:
-        overdue: Bools = (self._due_ranges(slots) + 1) * DUE_RANGE_S < now
-        return overdue
+    def _is_late(self, slot: int, now: float) -> bool:
+        order = self.admission.order
+        begin_by_s = order.policy.begin_by_s(self.slots.member(slot), order.step_time)
+        return begin_by_s < now
 
 
 def best_fit(places: Slots, lacking: Int32, room: int) -> Slots:

@@ -57,6 +57,8 @@ class Policy:
     """Sequences have a `review_at`."""
     promotes: ClassVar[bool] = False
     """Sequences that starve are promoted."""
+    nears: ClassVar[bool] = False
+    """A sequence's level is a range of the time left until it has to begin (`nearing.py`)."""
     learns: ClassVar[bool] = False
     """Ranks are costs, by the `outlook` that lengths seen give; costs age (`ageing.py`)."""
     paces: ClassVar[bool] = False
@@ -80,6 +82,10 @@ class Policy:
 
     def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
         """The sequence's number in the order; lower runs first."""
+        return 0.0
+
+    def begin_by_s(self, sequence: Sequence, step_time: StepTimeModel) -> float:
+        """When a sequence has to begin, where levels are ranges of the time until then."""
         return 0.0
 
     def review(self, sequence: Sequence, num_output_tokens: int, step_time: StepTimeModel) -> None:

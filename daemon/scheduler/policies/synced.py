@@ -4,8 +4,6 @@
 before: two queues (d), groups of one length (s), the order (o), and lending.
 """
 
-import math
-
 from daemon.cost.step_time import StepTimeModel
 from daemon.scheduler.due import due_s, likely_tokens
 from daemon.scheduler.policies.base import (
@@ -21,9 +19,6 @@ from daemon.sequence import Sequence
 
 SLO_SCALE = 2.0
 """Who has no deadline is due after so many times what it takes at the present pace (section 4)."""
-
-DUE_RANGE_S = 2.0
-"""Deadlines within so many seconds are alike."""
 
 RANGE_TOKENS = 128
 """Lengths within so many tokens are alike (section 3.3)."""
@@ -51,17 +46,26 @@ class SyncedSd(SyncedD):
 
 
 class SyncedSdo(SyncedD):
-    """Ordered by ranges of deadlines, then by what is held, then the longest first."""
+    """Ordered by ranges of the time that is left, then by what is held, then the longest first."""
 
     name = "synced-sdo"
     meaning = "the same, by deadline, then memory held, then length"
     filler = ORDERED
+    nears = True
 
     def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
-        """Its range of deadlines; within it long prompts come first."""
-        length = min(sequence.num_known_tokens // RANGE_TOKENS, MOST_RANGES - 1)
-        due_range = math.floor(expected_due_s(sequence, step_time) / DUE_RANGE_S)
-        return float(due_range * MOST_RANGES - length)
+        """Its range of time; within it long prompts come first."""
+        return ranked(sequence, sequence.level)
+
+    def begin_by_s(self, sequence: Sequence, step_time: StepTimeModel) -> float:
+        """When it has to begin to be done by its deadline, with an answer of the predicted length.
+
+        A deadline is one of the whole answer, so whoever is ordered by it alone comes too late.
+        """
+        num_tokens = likely_tokens(sequence)
+        usual_s = step_time.prefill_s(sequence.num_prompt_tokens) + num_tokens * step_time.mean_s
+        due = due_s(sequence, step_time, num_tokens)
+        return (due or sequence.arrived_s + SLO_SCALE * usual_s) - usual_s
 
 
 class SyncedNested(SyncedSdo):
@@ -80,16 +84,11 @@ class Synced(SyncedSdo):
     filler = PACKED
 
     def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
-        """The same, but one that has begun and pauses is due already."""
-        if sequence.num_output_tokens:
-            return float(math.floor(sequence.arrived_s / DUE_RANGE_S) * MOST_RANGES)
-        return super().rank(sequence, step_time)
+        """The same, but one that has begun and pauses goes before all ranges."""
+        return ranked(sequence, -1 if sequence.num_output_tokens else sequence.level)
 
 
-def expected_due_s(sequence: Sequence, step_time: StepTimeModel) -> float:
-    """When a sequence is due, with an answer of the predicted length."""
-    num_tokens = likely_tokens(sequence)
-    if due := due_s(sequence, step_time, num_tokens):
-        return due
-    usual_s = step_time.prefill_s(sequence.num_prompt_tokens) + num_tokens * step_time.mean_s
-    return sequence.arrived_s + SLO_SCALE * usual_s
+def ranked(sequence: Sequence, level: int) -> float:
+    """The rank of a range of time, and within it of a range of lengths."""
+    length = min(sequence.num_known_tokens // RANGE_TOKENS, MOST_RANGES - 1)
+    return float(level * MOST_RANGES - length)

@@ -19,7 +19,7 @@ WHEELS_PLATFORM ?= manylinux_2_31_x86_64 manylinux_2_28_x86_64 manylinux2014_x86
 # What `llmd serve`, gpu-check, gpu-bench and the tests import beside torch, Triton, transformers
 # and what these bring along.
 GPU_PACKAGES := msgspec uvloop aiohttp prometheus-client jinja2 llguidance gguf nvidia-ml-py \
-  pytest pytest-asyncio pytest-timeout hypothesis
+  markdown-it-py linkify-it-py pytest pytest-asyncio pytest-timeout hypothesis
 
 .PHONY: help venv venv-dev torch-wish run test suites check style soak bench-cpu gpu-check gpu-bench gpu-wheels install uninstall clean
 

@@ -58,9 +58,11 @@ class Front:
         tally: Tally,
         count: Callable[[ApiError], None],
         page: str = "",
+        uncounted: Sequence[str] = (),
     ) -> None:
         """`count` is told of every error that is answered; `page` is the path of the server's own
-        web page, if it has one: it needs no key, and may ask the server that it came from.
+        web page, if it has one: it needs no key, and may ask the server that it came from. What
+        is asked of `uncounted` paths is no part of a key's requests: it asks no model.
         """
         self.num_open = 0
         self._hosts = hosts
@@ -70,6 +72,7 @@ class Front:
         self._origins: frozenset[str] = frozenset()
         self._open_paths = OPEN_PATHS | {page} if page else OPEN_PATHS
         self._has_page = bool(page)
+        self._uncounted = frozenset(uncounted)
 
     def allow(self, cors_origins: Sequence[str], allowed_hosts: Sequence[str]) -> None:
         """Web pages of these origins may ask from now on, and no others; `*`: all. And these are
@@ -141,7 +144,7 @@ class Front:
         account = self._keys.admit(request.headers.getall("Authorization", []))
         if account is not None:
             request[ACCOUNT] = account
-            if request.method == "POST":
+            if request.method == "POST" and request.path not in self._uncounted:
                 account.knock()
 
     async def _routed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -196,6 +199,12 @@ class Front:
 
     def _allows(self, origin: str) -> bool:
         return origin in self._origins or "*" in self._origins
+
+
+def owner_of(request: web.Request) -> str:
+    """Whose request it is, where requests have to wait for each other."""
+    account = request.get(ACCOUNT)
+    return account.key.name if account is not None else request.remote or ""
 
 
 def _in_shape(error: web.HTTPException) -> ApiError:

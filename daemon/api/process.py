@@ -27,6 +27,7 @@ from daemon.api.link import RuntimeLink
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.middleware import Front
 from daemon.api.model import CurrentModel
+from daemon.api.page import rendering
 from daemon.api.page.page import PATH, Page
 from daemon.api.predictions import Predictions
 from daemon.api.request_id import WithRequestId
@@ -81,8 +82,15 @@ class _Process:
         self._tally = Tally()
         self._connections = Connections(config, self._tally)
         self._hosts = Hosts(listener.getsockname()[0])
-        page = PATH if config.page else ""
-        self._front = Front(self._hosts, self._keys, self._tally, self._metrics.refused, page)
+        self._front = Front(
+            self._hosts,
+            self._keys,
+            self._tally,
+            self._metrics.refused,
+            PATH if config.page else "",
+            [rendering.PATH],
+        )
+        self._rendering = rendering.Rendering()
         self._grammars = Grammars(self._model)
         self._templates = Templates()
         self._warming: asyncio.Task[None] | None = None
@@ -120,7 +128,8 @@ class _Process:
         if self._warming is not None:
             self._warming.cancel()
         await asyncio.gather(runner.cleanup(), ending)
-        await asyncio.gather(self._grammars.close(), self._templates.close())
+        helpers = self._grammars, self._templates, self._rendering
+        await asyncio.gather(*(helper.close() for helper in helpers))
         self._link.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -157,6 +166,7 @@ class _Process:
         self._about.add_routes(app.router)
         if self._config.page:
             Page().add_routes(app.router)
+            self._rendering.add_routes(app.router)
         return web.AppRunner(
             app,
             handle_signals=False,

@@ -20,7 +20,7 @@ from daemon.api.grammar import Grammars
 from daemon.api.job import Job
 from daemon.api.link import RuntimeLink
 from daemon.api.metrics.metrics import Metrics
-from daemon.api.middleware import ACCOUNT, ARRIVED_S
+from daemon.api.middleware import ACCOUNT, ARRIVED_S, owner_of
 from daemon.api.model import CurrentModel
 from daemon.api.outputs import Collector, Streamer
 from daemon.api.prepare import Work, conversation, prepare_chat, prepare_completion
@@ -100,7 +100,7 @@ class Api:
         body = await self._body(request, _chat_decoder)
         serving, text = self._admit(request, body)
         asked = await self._threaded(request, lambda: conversation(body, serving))
-        said = await self._templates.render(asked, serving, _owner(request))
+        said = await self._templates.render(asked, serving, owner_of(request))
         work = await self._threaded(request, lambda: prepare_chat(body, said, text, serving))
         shape = ChatShape(self._model.name, text.token_bytes, _include_usage(body))
         return await self._answer(request, body, work, text, serving, shape)
@@ -112,7 +112,7 @@ class Api:
         asked = await self._threaded(request, lambda: asked_conversation(body))
         said = None
         if asked is not None:
-            said = await self._templates.render(asked, serving, _owner(request))
+            said = await self._templates.render(asked, serving, owner_of(request))
         return json_answer(
             await self._threaded(request, lambda: tokenize(body, said, text, serving))
         )
@@ -140,7 +140,7 @@ class Api:
         return serving, text if account is None else text.salted(account.salt)
 
     async def _threaded(self, request: web.Request, work: Callable[[], Made]) -> Made:
-        return await self._threads.run(_owner(request), work)
+        return await self._threads.run(owner_of(request), work)
 
     async def _answer(
         self,
@@ -151,7 +151,7 @@ class Api:
         serving: Serving,
         shape: AnswerShape,
     ) -> web.StreamResponse:
-        await self._grammars.check(work.sampling, work.bound_by, _owner(request))
+        await self._grammars.check(work.sampling, work.bound_by, owner_of(request))
         most = max_repeated_tokens(body, work.sampling, self._config.max_repeated_tokens)
         work = msgspec.structs.replace(work, max_repeated_tokens=most)
         account = request.get(ACCOUNT)
@@ -241,12 +241,6 @@ def _collector(shape: AnswerShape, work: Work) -> Collector:
     if work.tools is None:
         return Collector(shape, with_logprobs)
     return CallCollector(shape, with_logprobs, work.tools)
-
-
-def _owner(request: web.Request) -> str:
-    """Whose request it is, where requests have to wait for each other."""
-    account = request.get(ACCOUNT)
-    return account.key.name if account is not None else request.remote or ""
 
 
 def _include_usage(body: Common) -> bool:

@@ -21,8 +21,8 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=MISSING),
 ]
 
-ANSWER = """Two lines,
-and  blanks <b>kept</b>:
+ANSWER = """Two *lines*,
+and <b>no tags</b>:
 ```python
 if a < b:
     print("`")
@@ -74,8 +74,9 @@ async def test_an_answer_stands_as_the_model_said_it(
     await tab.press("Enter")
     await tab.until("document.querySelector('.end')")
     assert await tab.text(".turn.user .text") == "one\ntwo"
-    texts = "[...document.querySelectorAll('.turn.assistant .text')].map((p) => p.textContent)"
-    assert await tab.evaluate(texts) == ["Two lines,\nand  blanks <b>kept</b>:", "The end."]
+    texts = "[...document.querySelectorAll('.said > p')].map((p) => p.innerText)"
+    assert await tab.evaluate(texts) == ["Two lines,\nand <b>no tags</b>:", "The end."]
+    assert await tab.text(".said em") == "lines"
     assert await tab.text(".code code") == 'if a < b:\n    print("`")\n'
     assert await tab.text(".bar span") == "python"
     await copies(tab, ".bar button", 'if a < b:\n    print("`")\n')
@@ -189,7 +190,8 @@ async def test_a_key_is_asked_for_and_kept_in_the_tab(chromium: Browser, runtime
             await tab.press("Enter")
             await tab.until("document.querySelector('#model').innerText === 'tiny'")
             assert await tab.evaluate("Object.values(sessionStorage)") == [KEY]
-            assert await tab.evaluate("localStorage.length + document.cookie.length") == 0
+            kept = await tab.evaluate("Object.values(localStorage).join() + document.cookie")
+            assert KEY not in kept
             await tab.evaluate("document.querySelector('#question').focus()")
             await tab.press("Enter")
             await tab.until("document.querySelector('.end')")
@@ -197,28 +199,32 @@ async def test_a_key_is_asked_for_and_kept_in_the_tab(chromium: Browser, runtime
         await let_in(runtime, OPEN)
 
 
-PARTS = """(() => {
+PARTS = """(async () => {
     const body = document.createElement("div"), answer = new Answer(body);
-    for (const delta of %s) answer.take(delta);
-    answer.end();
-    return [...body.children].map((one) => one.textContent);
+    for (const delta of %s) {
+        answer.take(delta);
+        await sleep(%d);
+    }
+    await answer.end();
+    const blocks = (one) => (one.className === "said" ? [...one.children] : [one]);
+    return [...body.children].flatMap(blocks).map((one) => one.textContent);
 })()"""
 
 
-async def parts(tab: Tab, deltas: list[dict[str, Any]]) -> Any:
+async def parts(tab: Tab, deltas: list[dict[str, Any]], pause_ms: int = 0) -> Any:
     """What the page makes of a stream's deltas, block by block."""
-    return await tab.evaluate(PARTS % msgspec.json.encode(deltas).decode())
+    return await tab.evaluate(PARTS % (msgspec.json.encode(deltas).decode(), pause_ms))
 
 
 TEXTS = [
     ("<think>\nhm</thi</think>\n\nHi", ["Reasoninghm</thi", "Hi"]),
-    ("<thing> is\n\nno mark", ["<thing> is\n\nno mark"]),
-    ("a ``` b\n``` x ` y\nc", ["a ``` b\n``` x ` y\nc"]),
+    ("<thing> is\n\nno mark", ["<thing> is", "no mark"]),
     ("````\n```x\n````\nafter", ["codeCopy```x\n", "after"]),
-    ("1.\n   ````c++\n   x\n  ````\n", ["1.", "c++Copy   x\n"]),
     ("```sh\nls", ["shCopyls"]),
     ("``", ["``"]),
     ("<thi", ["<thi"]),
+    ("a [b] c\r\n\r\nd\n\n[b]: http://e", ["a b c", "d"]),
+    ("para\n#\n#tag\n\n| a |\n|---|\n| b |\n\nend", ["para", "", "#tag", "ab", "end"]),
 ]
 
 
@@ -228,6 +234,162 @@ async def test_thoughts_calls_and_code_have_blocks_however_they_come(tab: Tab):
     deltas = [{"reasoning_content": "Let "}, {"reasoning_content": "me."}, {"content": "Yes"}]
     deltas += [{"tool_calls": [call]}, {"tool_calls": [rest]}]
     assert await parts(tab, deltas) == ["ReasoningLet me.", "Yes", 'Call of add{"a": 1}']
-    for (text, blocks), size in itertools.product(TEXTS, (1, 3, 100)):
+    for (text, blocks), size in itertools.product(TEXTS, (1, 7, 100)):
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
-        assert await parts(tab, [{"content": piece} for piece in pieces]) == blocks, text
+        said = [{"content": piece} for piece in pieces]
+        assert await parts(tab, said, 2 * size) == blocks, text
+
+
+NODES = """nodeOf(["p", {}, [
+    ["script", {}, ["alert(1)"]],
+    ["img", {"src": "http://evil.example/x", "onerror": "alert(1)"}, []],
+    ["a", {"href": "javascript:alert(1)"}, ["x"]],
+    ["a", {"href": "https://a.b/", "onclick": "y"}, ["z"]],
+]]).outerHTML"""
+
+
+async def test_the_page_makes_no_other_elements_whatever_it_is_told(tab: Tab):
+    made = await tab.evaluate(NODES)
+    link = '<a href="https://a.b/" rel="noopener noreferrer nofollow" target="_blank">z</a>'
+    assert made == f"<p><span>alert(1)</span><span></span><span>x</span>{link}</p>"
+    assert not tab.complaints
+
+
+async def test_what_cannot_be_rendered_is_shown_as_it_is(tab: Tab):
+    text = "![" * 16_000  # slower than the server allows
+    assert await parts(tab, [{"content": text}]) == [text]
+    long = "*a*\n\n" + "b" * 70_000
+    assert await parts(tab, [{"content": long}]) == [long]
+
+
+TITLES = "[...document.querySelectorAll('#chat-list .open')].map((one) => one.textContent)"
+QUESTIONS = "[...document.querySelectorAll('.turn.user .text')].map((one) => one.textContent)"
+TURNS = "document.querySelectorAll('.turn').length"
+
+
+def click(selector: str) -> str:
+    return f"document.querySelector({selector!r}).click()"
+
+
+async def answered(tab: Tab, count: int) -> None:
+    await tab.until(f"document.querySelectorAll('.end').length === {count} && !running")
+
+
+async def change_first(tab: Tab, text: str) -> None:
+    """Edit the first message, if it is not being edited, and send it."""
+    await tab.evaluate(f"document.querySelector('.edited') || {click('.turn.user .tools button')}")
+    await tab.until("document.activeElement.closest('.turn.edited')")
+    await tab.evaluate(f"document.activeElement.value = {text!r}")
+    await tab.press("Enter")
+
+
+async def test_answers_are_made_again_and_questions_changed(
+    tab: Tab, runtime: ScriptedRuntime, words: Tokenizer
+):
+    runtime.script = saying(words, "first")
+    await ask(tab, "one")
+    await answered(tab, 1)
+    await ask(tab, "two")
+    await answered(tab, 2)
+    runtime.script = saying(words, "second")
+    await tab.evaluate(click(".turn:last-of-type .again"))
+    await tab.until("turns[3]?.content === 'second'")
+    assert await tab.evaluate("turns.map((turn) => turn.content)") == [
+        *("one", "first", "two", "second")
+    ]
+    prompt = words.decode(runtime.of(Generate)[-1].tokens.tolist())
+    assert prompt.count("two") == 1 and "second" not in prompt
+    # A refusal leaves all as it was, and the changed message at hand.
+    runtime.reject = RequestRejected(0, "queue_full", "no place", 7.0)
+    await change_first(tab, "three")
+    await tab.until("document.querySelector('.error')")
+    assert await tab.evaluate("turns.map((turn) => turn.content)") == [
+        *("one", "first", "two", "second")
+    ]
+    assert await tab.evaluate(TURNS) == 4
+    # What followed a changed message is gone once there is another answer.
+    runtime.reject = None
+    await change_first(tab, "four")
+    await tab.until("turns.length === 2 && turns[1].content === 'second'")
+    assert await tab.evaluate(QUESTIONS) == ["four"]
+    assert await tab.evaluate(TURNS) == 2
+
+
+async def test_chats_are_kept_and_come_back(
+    chromium: Browser, tab: Tab, runtime: ScriptedRuntime, words: Tokenizer
+):
+    runtime.script = saying(words, "an *answer*")
+    size = {"width": 1200, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    await tab.call("Emulation.setDeviceMetricsOverride", **size)  # the list is beside the chat
+    await tab.evaluate("localStorage.clear()")
+    await ask(tab, "about owls")
+    await answered(tab, 1)
+    await tab.evaluate(click("#new"))
+    await tab.until("!document.querySelector('.turn')")
+    await ask(tab, "about rivers")
+    await answered(tab, 1)
+    assert await tab.evaluate(TITLES) == ["about rivers", "about owls"]
+    async with chromium.tab(f"{runtime.url}/") as other:
+        await other.until("document.querySelectorAll('#chat-list .open').length === 2")
+        await other.evaluate("document.querySelectorAll('#chat-list .open')[1].click()")
+        await other.until("document.querySelector('.said em')")
+        assert await other.evaluate(QUESTIONS) == ["about owls"]
+        assert "tokens" in await other.text(".end span")
+        await ask(other, "more of them")
+        await answered(other, 2)
+        prompt = words.decode(runtime.of(Generate)[-1].tokens.tolist())
+        assert all(text in prompt for text in ("about owls", "an *answer*", "more of them"))
+        assert not other.complaints
+    # The other tab hears of it; names change, and a second click deletes.
+    await tab.until(f"{TITLES}[0] === 'about owls'")
+    await tab.evaluate(click("#chat-list .quiet"))
+    await tab.evaluate("document.activeElement.value = 'night birds'")
+    await tab.press("Enter")
+    assert await tab.evaluate(TITLES) == ["night birds", "about rivers"]
+    for _ in range(2):
+        await tab.evaluate(click("#chat-list li .quiet:last-child"))
+    await tab.until(f"{TITLES}.length === 1")
+    assert await tab.evaluate("Object.keys(localStorage).length") == 1
+    assert await tab.evaluate(QUESTIONS) == ["about rivers"]
+    assert not tab.complaints
+
+
+FILL = """(() => {
+    localStorage.clear();
+    localStorage.setItem("llmd.chat.bad", "{");
+    localStorage.setItem("llmd.chat.worse", '{"title": "a", "turns": [null]}');
+    const turns = [{ role: "user", content: "x".repeat(%d) }];
+    for (let n = 1; n <= %d; n++) chats.save({ id: `${n}`, title: `${n}`, changed: n, turns });
+    return chats.list().map((chat) => chat.title);
+})()"""
+
+
+async def test_what_is_kept_is_bounded_and_may_be_nothing(tab: Tab, runtime: ScriptedRuntime):
+    assert await tab.evaluate(FILL % (10, 120)) == [str(n) for n in range(120, 20, -1)]
+    assert await tab.evaluate(FILL % (600_000, 5)) == ["5", "4", "3"]
+    assert await tab.evaluate(FILL % (2_100_000, 1)) == []
+    await tab.evaluate(FILL % (10, 2))
+    await tab.evaluate("chats.keeps = false")
+    assert await tab.evaluate("chats.list()") == []
+    await ask(tab)
+    await answered(tab, 1)
+    assert await tab.evaluate("chats.list()") == []
+    await tab.evaluate("localStorage.clear()")
+    assert not tab.complaints
+
+
+async def test_the_header_is_slim_on_a_phone(tab: Tab):
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    await tab.call("Emulation.setDeviceMetricsOverride", **size)
+    assert await tab.evaluate("document.querySelector('header').offsetHeight") <= 48
+    assert await tab.evaluate("document.documentElement.scrollWidth") == 390
+    shelf = "document.querySelector('#shelf').getBoundingClientRect()"
+    await tab.until(f"{shelf}.right <= 0")
+    await tab.evaluate(click("#menu"))
+    await tab.until(f"{shelf}.left === 0")
+    await tab.press("Escape")
+    await tab.until(f"{shelf}.right <= 0")
+    for panel in ("#instances", "#settings"):
+        await tab.evaluate(click(f"{panel} summary"))
+        box = f"document.querySelector('{panel} .panel').getBoundingClientRect()"
+        assert await tab.evaluate(f"{box}.left >= 0 && {box}.right <= 390 && {box}.height > 20")

@@ -1,5 +1,5 @@
 "use strict";
-// One answer on the page, as it grows. What a model says becomes text nodes and nothing else.
+// One answer on the page, as it grows: thoughts and calls are folded, what it says is Markdown.
 
 const THINK = "<think>", THOUGHT = "</think>"; // around what some models say before they answer
 
@@ -10,15 +10,20 @@ function make(tag, className = "", text = "") {
   return element;
 }
 
+function button(words, label, action) {
+  const made = make("button", "", words);
+  made.type = "button";
+  made.ariaLabel = label;
+  made.addEventListener("click", action);
+  return made;
+}
+
 function copyButton(label, text) {
-  const button = make("button", "", "Copy");
-  button.type = "button";
-  button.ariaLabel = label;
-  button.addEventListener("click", async () => {
-    button.textContent = (await copy(text())) ? "Copied" : "Not copied";
-    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  const made = button("Copy", label, async () => {
+    made.textContent = (await copy(text())) ? "Copied" : "Not copied";
+    setTimeout(() => { made.textContent = "Copy"; }, 1500);
   });
-  return button;
+  return made;
 }
 
 async function copy(text) {
@@ -38,10 +43,8 @@ class Answer {
     this.body = body;
     this.held = ""; // perhaps the beginning of a mark
     this.stage = "start"; // start | thinking | saying
-    this.line = ""; // a line that may yet become a fence
-    this.lineIsNew = true;
-    this.fence = ""; // of the code block that is open
-    this.node = null; // the text node that grows
+    this.said = ""; // without thoughts
+    this.markdown = null; // shows it
     this.folds = new Map();
   }
 
@@ -57,11 +60,12 @@ class Answer {
     }
   }
 
-  end() {
+  // Resolves once all is shown.
+  async end() {
     if (this.stage === "thinking") this.think(this.held);
     else if (this.held) this.write(this.held);
-    if (this.line && !this.closes(this.line)) this.append(this.line);
-    this.held = this.line = "";
+    this.held = "";
+    await this.markdown?.end();
   }
 
   think(text) {
@@ -81,7 +85,6 @@ class Answer {
       const details = make("details", "fold"), text = make("p", "text");
       details.append(make("summary", "", title), text);
       this.body.append(details);
-      this.node = null;
       this.folds.set(name, text.appendChild(document.createTextNode("")));
     }
     return this.folds.get(name);
@@ -108,45 +111,10 @@ class Answer {
     this.held = "";
   }
 
-  // Text as it is, but for fenced code, which gets a block of its own.
   write(text) {
-    this.line += text;
-    while (this.line) {
-      const end = this.line.indexOf("\n");
-      const whole = end < 0 ? this.line : this.line.slice(0, end);
-      if (this.lineIsNew && end < 0 && /^[ \t]*(`{0,2}|`{3,}[^`]*)$/.test(whole)) return;
-      const opened = this.lineIsNew && !this.fence && /^[ \t]*(`{3,})([^`]*)$/.exec(whole);
-      if (opened) this.open(opened[1], opened[2].trim());
-      else if (this.lineIsNew && this.closes(whole)) this.fence = "", this.node = null;
-      else this.append(end < 0 ? whole : `${whole}\n`);
-      this.lineIsNew = end >= 0;
-      this.line = end < 0 ? "" : this.line.slice(end + 1);
-    }
-  }
-
-  closes(line) {
-    const found = this.fence && /^[ \t]*(`{3,})[ \t]*$/.exec(line);
-    return Boolean(found && found[1].length >= this.fence.length);
-  }
-
-  open(fence, language) {
-    const block = make("div", "code"), bar = make("div", "bar"), pre = make("pre");
-    const code = pre.appendChild(make("code"));
-    if (this.node) this.node.data = this.node.data.trimEnd();
-    pre.tabIndex = 0; // so that keys can scroll it
-    this.node = code.appendChild(document.createTextNode(""));
-    bar.append(make("span", "", language || "code"), copyButton("Copy this code", () => code.textContent));
-    block.append(bar, pre);
-    this.body.append(block);
-    this.fence = fence;
-  }
-
-  append(text) {
-    if (!this.node) {
-      text = text.replace(/^\n+/, "");
-      if (!text) return;
-      this.node = this.body.appendChild(make("p", "text")).appendChild(document.createTextNode(""));
-    }
-    this.node.appendData(text);
+    if (!text) return;
+    this.markdown ||= new Markdown(this.body.appendChild(make("div", "said")));
+    this.said += text;
+    this.markdown.set(this.said);
   }
 }

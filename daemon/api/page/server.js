@@ -60,6 +60,15 @@ const server = {
     throw new Refusal(0, { message: "the answer was broken off" });
   },
 
+  // A text's blocks: a `RenderedMarkdown`. Throws Refusal.
+  async markdown(text) {
+    const response = await this.ask("page/markdown", {
+      method: "POST", body: JSON.stringify({ text }), signal: AbortSignal.timeout(10000),
+      headers: { "Content-Type": "application/json" },
+    });
+    return response.json();
+  },
+
   async ask(path, request) {
     const headers = { ...request.headers };
     if (/[^\x21-\x7e]/.test(this.key)) throw new Refusal(401, { code: "invalid_api_key" }); // no header takes it

@@ -9,6 +9,7 @@ const board = {
   model: "",
   timer: 0,
   asking: false,
+  hasWarmed: false, // the server's renderer, so that the first answer does not wait for it
   outdated: false, // what is asked was asked with another key, perhaps
 
   async refresh() {
@@ -28,6 +29,8 @@ const board = {
   },
 
   show(status) {
+    if (!this.hasWarmed) server.markdown("").catch(() => {});
+    this.hasWarmed = true;
     this.model = status.model;
     $("model").textContent = status.model;
     document.title = `${status.model} – llmd`;

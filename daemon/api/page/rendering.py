@@ -1,0 +1,61 @@
+"""`POST /page/markdown`: what the page shows of an answer, rendered beside the answers' process."""
+
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from daemon.api.body import read_body
+from daemon.api.decode import decode
+from daemon.api.errors import invalid
+from daemon.api.forking import QuestionOutcome
+from daemon.api.helper import Helper, Unanswered
+from daemon.api.middleware import owner_of
+
+PATH = "/page/markdown"
+MAX_CHARS = 64 * 1024
+AT_ONCE = 2
+MOST_WAITING = 64
+"""Of one owner; a page has one text rendered at a time."""
+_GIVEN_UP = {
+    QuestionOutcome.LATE: "it takes too long to render",
+    QuestionOutcome.DIED: "it takes too much memory to render",
+    QuestionOutcome.TOO_LONG: "too much comes of it",
+}
+
+
+class MarkdownText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A text, or the end of one that has been rendered before."""
+
+    text: Annotated[str, Meta(max_length=MAX_CHARS)]
+
+
+class Rendering:
+    """The route, and the process behind it, which is started when it is first asked."""
+
+    def __init__(self) -> None:
+        self._helper = Helper("daemon.api.page.markdown_process", AT_ONCE, MOST_WAITING)
+        self._decoder = msgspec.json.Decoder(MarkdownText)
+
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        """Say what is served where."""
+        router.add_post(PATH, self.markdown)
+
+    async def markdown(self, request: web.Request) -> web.StreamResponse:
+        """`POST /page/markdown`: a `RenderedMarkdown`. Raises ApiError 400, 503."""
+        asked = decode(self._decoder, await read_body(request))
+        try:
+            text = asked.text.encode()
+        except UnicodeEncodeError:
+            raise invalid("`text` has half a character", "text") from None
+        try:
+            body = await self._helper.ask((), text, owner_of(request))
+        except Unanswered as error:
+            what = f"`text` cannot be rendered: {_GIVEN_UP[error.outcome]}"
+            raise invalid(what, "text", "not_rendered") from None
+        return web.Response(body=body, content_type="application/json")
+
+    async def close(self) -> None:
+        """End the process."""
+        await self._helper.close()

@@ -24,6 +24,7 @@ class What:
     ADMITTED = "admitted"  # amount: prompt tokens found in the prefix cache
     SHARED = "shared"  # admitted; amount: tokens shared with the stream `other`
     FETCHED = "fetched"  # admitted; amount: tokens whose KV comes back from host memory
+    FOLLOWED = "followed"  # admitted; amount: tokens whose KV comes from the instance `other`
     RESTORED = "restored"  # that KV is there
     CHUNK = "chunk"  # amount: tokens known beforehand that a step computes
     FIRST = "first token"

@@ -11,7 +11,7 @@ from textual.geometry import Offset, Region, Size
 from daemon.protocol.control import BlockOwners, BlockUse, InstanceStatus
 from daemon.wire.columns import Column, UInt8
 from tui.format import count, percent, printable, share, size
-from tui.instances import pressure_colour, used_blocks
+from tui.instances import pressure_colour
 from tui.lines import Lines
 from tui.palette import USE_LOOK, ink, use_colour
 
@@ -77,12 +77,12 @@ def cell_words(pool: InstanceStatus, owners: BlockOwners | None, cell: int) -> s
 
 def heading(instance: InstanceStatus, width: int) -> Text:
     """Name, share and counts of one pool, in one line; bytes and what is written where they fit."""
-    used = share(used_blocks(instance), instance.kv_blocks)
-    held_bytes = used_blocks(instance) * instance.kv_block_bytes
+    used = share(instance.kv_used, instance.kv_blocks)
+    held_bytes = instance.kv_used * instance.kv_block_bytes
     text = Text(no_wrap=True, end="")
     text.append(f"{printable(instance.name, 12)} ", ink.text)
     text.append(percent(used).strip(), pressure_colour(used))
-    text.append(f"  {used_blocks(instance)} of {instance.kv_blocks} blocks", ink.muted)
+    text.append(f"  {instance.kv_used} of {instance.kv_blocks} blocks", ink.muted)
     in_bytes = f"  {size(held_bytes)}"
     if text.cell_len + len(in_bytes) <= width:
         text.append(in_bytes, ink.muted)
@@ -98,7 +98,7 @@ def legend(instances: Sequence[InstanceStatus]) -> list[Text]:
         BlockUse.HELD: sum(i.kv_held for i in instances),
         BlockUse.FENCED: sum(i.kv_fenced for i in instances),
         BlockUse.CACHED: sum(i.kv_cached for i in instances),
-        BlockUse.FREE: sum(max(0, i.kv_free - i.kv_cached) for i in instances),
+        BlockUse.FREE: sum(i.kv_free for i in instances),
     }
     return [
         Text.assemble(("■ ", use_colour(use)), (f"{USE_LOOK[use][0]} {count(number)}", ink.muted))
@@ -244,7 +244,7 @@ def _tall(pool: InstanceStatus, width: int, height: int, coloured: bool) -> list
 
 def _flat(pool: InstanceStatus, width: int, coloured: bool) -> Text:
     """Name, share and map in one line."""
-    used = share(used_blocks(pool), pool.kv_blocks)
+    used = share(pool.kv_used, pool.kv_blocks)
     line = Text(no_wrap=True, end="")
     line.append(f"{printable(pool.name, _INLINE_NAME - 1):<{_INLINE_NAME}}", ink.text)
     line.append(f"{percent(used)} ", pressure_colour(used))

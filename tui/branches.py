@@ -7,7 +7,7 @@ from rich.text import Text
 from daemon.protocol.control import InstanceStatus, SequenceStatus, Snapshot
 from tui.columns import Cell, Column
 from tui.format import bar, count, percent, printable, share
-from tui.instances import pressure_colour, used_blocks
+from tui.instances import pressure_colour
 from tui.keyed_table import KeyedTable
 from tui.ordering import SORTS, arranged, next_sort
 from tui.palette import ink, state_look
@@ -55,7 +55,7 @@ def _state(row: Row, _width: int) -> Cell:
 
 
 def _instance_kv(instance: InstanceStatus, width: int) -> Cell:
-    used = share(used_blocks(instance), instance.kv_blocks)
+    used = share(instance.kv_used, instance.kv_blocks)
     room = width - 6
     text = f"{bar(used, room)} {percent(used)}" if room >= 4 else percent(used)
     return Cell(text, pressure_colour(used))

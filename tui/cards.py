@@ -10,7 +10,7 @@ from textual.message import Message
 from daemon.protocol.control import FlipStatus, InstanceStatus, Snapshot
 from tui.blocks import map_lines
 from tui.format import bar, count, latency, percent, printable, share, size
-from tui.instances import FALLBACK, pressure_colour, used_blocks
+from tui.instances import FALLBACK, pressure_colour
 from tui.lines import Lines
 from tui.moves import MOVE, TURN, cleared, newest_flips, took
 from tui.palette import drawn, ink, role_colour, state_look
@@ -124,7 +124,7 @@ def _queue(one: InstanceStatus) -> Text:
 
 def _kv(one: InstanceStatus, width: int, word: str = "") -> Text:
     """The pool's share in use; what of it belongs to sequences that left is of another colour."""
-    used = share(used_blocks(one), one.kv_blocks)
+    used = share(one.kv_used, one.kv_blocks)
     word = word or ("parcel" if one.parcels == 1 else "parcels")
     parcels = f"  {one.parcels} {word}" if one.parcels else ""
     room = max(3, width - 9 - len(parcels))

@@ -99,7 +99,7 @@ def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
     counters = snapshot.counters
     cached = share(counters.cached_tokens, counters.prompt_tokens)
     num_predicted = counters.prediction_count
-    error = share(counters.prediction_error_sum, num_predicted)
+    error = counters.median_error
     figures = [
         (count(snapshot.running), "running", ink.good),
         (count(snapshot.waiting), "waiting", ink.warn if snapshot.waiting else ink.muted),

@@ -25,11 +25,6 @@ class InstanceRow(NamedTuple):
     gpu: GpuStatus | None
 
 
-def used_blocks(instance: InstanceStatus) -> int:
-    """Blocks that some sequence or step still needs."""
-    return instance.kv_held + instance.kv_fenced
-
-
 def pressure_colour(fraction: float) -> str:
     """Calm below 80 %, amber to 95 %, then red."""
     return ink.bad if fraction >= FULL else ink.warn if fraction >= NEARLY_FULL else ink.main
@@ -57,7 +52,7 @@ def _kv(row: InstanceRow, width: int) -> Cell:
     if instance.state == "loading":
         done = instance.load_fraction
         return Cell(f"{bar(done, width - 6)} {percent(done)}", ink.info)
-    used = share(used_blocks(instance), instance.kv_blocks)
+    used = share(instance.kv_used, instance.kv_blocks)
     return Cell(f"{bar(used, width - 6)} {percent(used)}", pressure_colour(used))
 
 

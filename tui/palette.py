@@ -129,10 +129,11 @@ STATE_LOOK = {
 }
 
 RESIDENCY_LOOK = {
-    "gpu": ("■", "main"),
+    "device": ("■", "main"),
     "host": ("□", "extra"),
     "both": ("◧", "info"),
     "moving": ("⇄", "warn"),
+    "elsewhere": ("◇", "extra"),
 }
 
 ROLE_LOOK = {"mixed": "main", "prefill": "info", "decode": "good"}

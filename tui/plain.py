@@ -106,9 +106,11 @@ def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
         )
         pairs.append(("paused", f"{count(num_pauses)} times, {mean} in the mean; {why}"))
     if counters.prediction_count:
-        error = percent(counters.prediction_error_sum / counters.prediction_count).strip()
+        error = percent(counters.median_error).strip()
+        near = percent(counters.predictions_near / counters.prediction_count).strip()
         finished = f"{count(counters.prediction_count)} finished with one"
-        pairs.append(("predictions", f"{finished}, wrong by {error} in the mean"))
+        said = f"{finished}, off by {error} in the median, {near} within a factor of two"
+        pairs.append(("predictions", said))
     return pairs
 
 
@@ -158,7 +160,7 @@ def _instances(instances: Sequence[InstanceStatus]) -> str:
 
 
 def _instance(instance: InstanceStatus) -> list[str]:
-    used_blocks = instance.kv_held + instance.kv_fenced
+    used_blocks = instance.kv_used
     used = share(used_blocks, instance.kv_blocks)
     state = instance.state
     if state == "loading":

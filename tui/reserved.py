@@ -5,7 +5,7 @@ from rich.text import Text
 from daemon.protocol.control import InstanceStatus, PeakStatus, ReservedStatus
 from tui.chart import chart_lines
 from tui.format import bar, count, percent, share
-from tui.instances import pressure_colour, used_blocks
+from tui.instances import pressure_colour
 from tui.lending import loan_lines
 from tui.lines import Lines
 from tui.palette import drawn, ink, state_look
@@ -92,7 +92,7 @@ def _queues(pool: InstanceStatus, reserved: ReservedStatus) -> Text:
 
 def _use(pool: InstanceStatus, width: int) -> Text:
     """KV written beside KV held, and the newest steps."""
-    held = percent(share(used_blocks(pool), pool.kv_blocks)).strip()
+    held = percent(share(pool.kv_used, pool.kv_blocks)).strip()
     written = percent(pool.kv_written).strip()
     line = _labelled("KV").append(f"{written} written, {held} held", ink.text)
     room = width - line.cell_len - 14

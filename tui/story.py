@@ -9,7 +9,7 @@ from typing import NamedTuple
 from daemon.protocol.control import Cause, FinishReason, Mark, Story, What
 from tui.format import latency
 
-ADMITTED = (What.ADMITTED, What.SHARED, What.FETCHED)
+ADMITTED = (What.ADMITTED, What.SHARED, What.FETCHED, What.FOLLOWED)
 PREEMPTED = (What.GAVE_WAY, What.OUT_OF_BLOCKS, What.WORKER_LOST)
 MOVES = (What.SENT_AHEAD, What.LEFT, What.LANDED)
 ARRIVALS = (What.LANDED, What.CHUNK, What.RESUMED, *PREEMPTED)
@@ -55,6 +55,8 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
             return f"runs, {tokens} shared with {mark.other}"
         case What.FETCHED:
             return f"runs again, KV of {tokens} comes from host memory"
+        case What.FOLLOWED:
+            return f"runs again, KV of {tokens} comes from {_name(mark.other, instances)}"
         case What.RESTORED:
             return "its KV is back on the device"
         case What.CHUNK:
@@ -117,7 +119,7 @@ def mark_colour(what: str) -> str:
     """The ink of a mark."""
     if what in PREEMPTED:
         return "warn"
-    if what in (What.FETCHED, What.RESTORED, *MOVES):
+    if what in (What.FETCHED, What.FOLLOWED, What.RESTORED, *MOVES):
         return "extra"
     if what in (What.CHUNK, *ADMITTED):
         return "info"
@@ -153,7 +155,7 @@ def _kind_after(what: str, answering: bool, chunk_follows: bool) -> str | None:
         return ""
     if what in PREEMPTED:
         return "preempted"
-    if what in (What.FETCHED, What.LEFT):
+    if what in (What.FETCHED, What.FOLLOWED, What.LEFT):
         return "moving"
     if what in (What.FIRST, What.RESUMED):
         return "decode"

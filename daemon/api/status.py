@@ -66,6 +66,6 @@ def _instance(one: InstanceStatus, gpu: GpuStatus | None) -> InstanceBusy:
         state=one.state,
         running=one.running,
         waiting=one.waiting,
-        kv_used_bytes=(one.kv_blocks - one.kv_free) * one.kv_block_bytes,
+        kv_used_bytes=one.kv_used * one.kv_block_bytes,
         kv_total_bytes=one.kv_blocks * one.kv_block_bytes,
     )

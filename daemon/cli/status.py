@@ -62,7 +62,7 @@ def as_text(snapshot: Snapshot) -> str:
         *_placement(snapshot),
         *_losses(snapshot),
         "",
-        _row("INSTANCE", "DEVICE", "ROLE", "STATE", "RUN", "WAIT", "KV FREE", "STEP", "P99"),
+        _row("INSTANCE", "DEVICE", "ROLE", "STATE", "RUN", "WAIT", "KV USED", "STEP", "P99"),
     ]
     lines += [_instance_row(instance) for instance in snapshot.instances]
     if snapshot.roles.mode == AUTO:
@@ -84,8 +84,9 @@ def _predictor(snapshot: Snapshot) -> list[str]:
     if predictor.answers:
         line += f", {predictor.took_sum_s / predictor.answers * 1e3:.2f} ms each"
     if counters.prediction_count:
-        error = counters.prediction_error_sum / counters.prediction_count
-        line += f"; mean error {error:.0%} of {counters.prediction_count} finished"
+        near = counters.predictions_near / counters.prediction_count
+        line += f"; of {counters.prediction_count} finished the median is off by "
+        line += f"{counters.median_error:.0%}, {near:.0%} are within a factor of two"
     return [line]
 
 
@@ -122,7 +123,7 @@ def _instance_row(instance: InstanceStatus) -> str:
         state,
         str(instance.running),
         str(instance.waiting),
-        f"{instance.kv_free}/{instance.kv_blocks}",
+        f"{instance.kv_used}/{instance.kv_blocks}",
         _milliseconds(instance.step_s),
         _milliseconds(instance.step_p99_s) if instance.step_p99_s else "-",
     )

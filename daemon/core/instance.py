@@ -240,7 +240,7 @@ class Instance:
             running=self.scheduler.num_running,
             waiting=len(self.scheduler.waiting),
             kv_blocks=ledger.total,
-            kv_free=ledger.free + ledger.cached,
+            kv_free=ledger.free,
             kv_held=ledger.held,
             kv_cached=ledger.cached,
             kv_fenced=ledger.fenced,

@@ -1,5 +1,7 @@
 """Snapshots of the Core for viewers: plain values, copied, never its own objects."""
 
+from bisect import bisect_left
+
 import msgspec
 
 from daemon.pause import NO_PAUSES, Cause, Pauses, one_more
@@ -75,9 +77,9 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     running: int
     waiting: int
     kv_blocks: int
-    kv_free: int  # blocks that nobody needs: free + cached
+    kv_free: int  # blocks that hold nothing; free + held + cached + fenced are all
     kv_held: int
-    kv_cached: int
+    kv_cached: int  # blocks that nobody needs, and that a later prompt may share
     kv_fenced: int
     kv_block_bytes: int
     block_map: Column  # uint8 [<= 4096]: BlockUse of each block, or of the busiest of a stretch
@@ -112,6 +114,11 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     batch_budget: int = 0  # the most tokens of a step; 0: unknown
     newest_tokens: tuple[int, ...] = ()  # of the newest steps, at most 64, oldest first
     reserved: ReservedStatus | None = None  # None: its policy keeps nothing by predictions
+
+    @property
+    def kv_used(self) -> int:
+        """Blocks that somebody needs, or that a step or copy in flight names."""
+        return self.kv_held + self.kv_fenced
 
 
 class TransferStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -210,6 +217,11 @@ class DueNow(msgspec.Struct, frozen=True):
     least_left_s: float | None = None  # of the others, until the first deadline; None: unknown
 
 
+ERROR_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0, 16.0)
+"""Upper bounds of the errors of predicted lengths that are told apart, and one more beyond."""
+NO_ERRORS = (0,) * (len(ERROR_BOUNDS) + 1)
+
+
 class Counters(msgspec.Struct):
     """Cumulative counts since the start; a viewer takes differences."""
 
@@ -225,9 +237,11 @@ class Counters(msgspec.Struct):
     output_tokens: int = 0
     recomputed_tokens: int = 0
     swaps_out: int = 0  # sequences that left the device by swapping
-    swaps_in: int = 0
+    swaps_in: int = 0  # that came back; `handoffs` came from elsewhere and are none of them
     prediction_count: int = 0  # finished requests that had a prediction
     prediction_error_sum: float = 0.0  # of |predicted - true| / true
+    prediction_errors: tuple[int, ...] = NO_ERRORS  # no larger than each of ERROR_BOUNDS
+    predictions_near: int = 0  # within a factor of two of the truth
     ttft_count: int = 0
     ttft_sum_s: float = 0.0
     tpot_count: int = 0  # answers of two tokens or more that finished
@@ -256,8 +270,26 @@ class Counters(msgspec.Struct):
             self.tpot_count += 1
             self.tpot_sum_s += span_s / (num_tokens - 1)
         if predicted_tokens >= 0 and num_tokens:
+            error = abs(predicted_tokens - num_tokens) / num_tokens
+            place, errors = bisect_left(ERROR_BOUNDS, error), self.prediction_errors
             self.prediction_count += 1
-            self.prediction_error_sum += abs(predicted_tokens - num_tokens) / num_tokens
+            self.prediction_error_sum += error
+            self.prediction_errors = (*errors[:place], errors[place] + 1, *errors[place + 1 :])
+            self.predictions_near += num_tokens <= 2 * predicted_tokens <= 4 * num_tokens
+
+    @property
+    def median_error(self) -> float:
+        """The error that half of the predictions did not exceed, as far as ERROR_BOUNDS tell:
+        within a bound and the next one errors are taken to be spread evenly. Of few answers that
+        were predicted as far too long, a mean would tell nothing else.
+        """
+        left = sum(self.prediction_errors) / 2.0
+        low = 0.0
+        for high, count in zip(ERROR_BOUNDS, self.prediction_errors, strict=False):
+            if count >= left > 0.0:
+                return low + (high - low) * left / count
+            left, low = left - count, high
+        return low if left > 0.0 else 0.0
 
     def note_due(self, scale: float, is_kept: bool) -> None:
         """Count an answer that finished and had a deadline; `scale`: as `Due.scale`."""

@@ -24,7 +24,7 @@ from daemon.wire.columns import Int32, int32
 
 _SHOWN = {
     Where.NOWHERE: "",
-    Where.DEVICE: "gpu",
+    Where.DEVICE: "device",
     Where.BOTH: "both",
     Where.HOST: "host",
     Where.AWAY: "elsewhere",

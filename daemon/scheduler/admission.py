@@ -288,7 +288,7 @@ class Admission:
         self.pace.resume(sequence, now, moves_s)
         fetch_from = len(plan.matched) if plan.fetches else -1
         self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)
-        self.stats.swaps_in += plan.fetches
+        self.stats.swaps_in += plan.fetches and sequence.residence.parcel is None
         self._tell(sequence, plan, now)
         if not sequence.started:
             sequence.started = True
@@ -297,8 +297,12 @@ class Admission:
 
     def _tell(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> None:
         """Add to its story where its computed tokens came from."""
-        by = self.slots.member(plan.leader).id if plan.leader >= 0 else -1
-        sequence.story.add(now, plan.what, plan.num_shared_tokens, by)
+        what, other, parcel = plan.what, -1, sequence.residence.parcel
+        if plan.leader >= 0:
+            other = self.slots.member(plan.leader).id
+        elif plan.fetches and parcel is not None:
+            what, other = What.FOLLOWED, parcel.instance
+        sequence.story.add(now, what, plan.num_shared_tokens, other)
         if plan.fetches and not self.residency.is_returning(sequence):  # its first step awaits it
             sequence.story.add(now, What.RESTORED)
 

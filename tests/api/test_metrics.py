@@ -48,7 +48,7 @@ GPU = InstanceStatus(
     running=3,
     waiting=2,
     kv_blocks=100,
-    kv_free=60,
+    kv_free=40,
     kv_held=30,
     kv_cached=20,
     kv_fenced=10,
@@ -82,6 +82,7 @@ ELSEWHERE = frozenset(
         *("rejected", "finished", "aborted", "failed", "cached_tokens"),  # counted with answers
         *("ttft_count", "ttft_sum_s", "tpot_count", "tpot_sum_s"),  # histograms of answers
         *("swaps_out", "swaps_in", "prediction_count", "prediction_error_sum", "pauses"),
+        *("prediction_errors", "predictions_near"),
         "due",  # below, as these are
         "handoff_sum_s",
     }

@@ -33,7 +33,9 @@ async def test_before_the_runtime_has_counted_anything(runtime: ScriptedRuntime,
 
 
 async def test_what_the_runtime_holds(runtime: ScriptedRuntime, http):
-    cpu = msgspec.structs.replace(GPU, name="cpu0", device="cpu", running=1, kv_free=100)
+    cpu = msgspec.structs.replace(
+        GPU, name="cpu0", device="cpu", running=1, kv_free=100, kv_held=0, kv_fenced=0
+    )
     card = GpuStatus(name="NVIDIA H100")
     runtime.send(
         msgspec.structs.replace(GAUGES, instances=(GPU, cpu), gpus=(card, None), uptime_s=90.5)

@@ -106,4 +106,4 @@ def check_ledgers(seen: Snapshot) -> None:
     assert not seen.sequences
     for one in seen.instances:
         assert one.kv_held == one.kv_fenced == one.host_held == 0, one
-        assert one.kv_free == one.kv_blocks == KV_BLOCKS and one.kv_cached <= one.kv_free
+        assert not one.kv_used and one.kv_free + one.kv_cached == one.kv_blocks == KV_BLOCKS

@@ -57,7 +57,7 @@ def instance(name: str, state: str, fraction: float) -> InstanceStatus:
         running=1,
         waiting=2,
         kv_blocks=4,
-        kv_free=3,
+        kv_free=2,
         kv_held=1,
         kv_cached=1,
         kv_fenced=0,

@@ -22,7 +22,7 @@ def test_json_has_what_scripts_rely_on(
     status = json.loads(capsys.readouterr().out)
     first, second = status["instances"]
     names = ("name", "role", "device", "running", "waiting", "kv_blocks", "kv_free")
-    assert [first[name] for name in names] == ["gpu0", "mixed", "cuda:0", 1, 2, 4, 3]
+    assert [first[name] for name in names] == ["gpu0", "mixed", "cuda:0", 1, 2, 4, 2]
     assert second["state"] == "loading"
     assert first["block_map"] == [3, 1, 0, 0]
     assert status["sequences"][0]["num_output_tokens"] == 2
@@ -33,7 +33,7 @@ def test_text_shows_each_instance(socket_path: Path, capsys: pytest.CaptureFixtu
     assert main(["ctl", "--socket", str(socket_path), "status"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "llmd 1.2.3  pid 77  up 1:02:05  loading weights 40 %"
-    assert "gpu0" in lines[-2] and "3/4" in lines[-2] and "12.5 ms" in lines[-2]
+    assert "gpu0" in lines[-2] and "1/4" in lines[-2] and "12.5 ms" in lines[-2]
     assert "gpu1" in lines[-1] and "weights 40%" in lines[-1]
 
 
@@ -50,11 +50,13 @@ def test_text_tells_how_lengths_are_predicted() -> None:
     CHOSEN[:] = ["sarathi"]
     assert "predictor" not in as_text(snapshot())
     status = PredictorStatus("features", True, asks=10, dropped=1, answers=8, took_sum_s=0.004)
-    counters = Counters(prediction_count=4, prediction_error_sum=1.0)
+    counters = Counters()
+    for predicted in (11, 12, 25, 900):  # one far off rules no median
+        counters.note_answer(1.0, 10, predicted)
     seen = msgspec.structs.replace(snapshot(), predictor=status, counters=counters)
     assert as_text(seen).splitlines()[3] == (
         "predictor features: 8 of 10 answers predicted, 1 dropped, 0.50 ms each; "
-        "mean error 25% of 4 finished"
+        "of 4 finished the median is off by 20%, 50% are within a factor of two"
     )
     seen = msgspec.structs.replace(snapshot(), predictor=PredictorStatus("mean"))
     assert as_text(seen).splitlines()[3] == (

@@ -55,6 +55,26 @@ def test_after_a_restart_both_have_work(policy: str) -> None:
     driver.check_nothing_left()
 
 
+@pytest.mark.parametrize("roles", ["mixed", "auto"])
+def test_one_serves_while_the_other_still_loads_which_then_takes_its_share(roles: str) -> None:
+    config = configured("gittins", instances=2, max_running=8, roles=roles)
+    driver = Driver(config)
+    driver.ready(0, 64)
+    for number in range(24):
+        driver.arrive([number] * 9, 8)
+    for _ in range(4):
+        driver.answer(0)
+    before = homes(driver)
+    assert before[0][0] == 8 and before[0][1] > 0 and before[1] == (0, 0)
+    driver.ready(1, 64)
+    assert homes(driver)[1][0] >= 3, "its first step is full at once"
+    driver.answer(1)
+    assert sum(homes(driver)[1]) >= 7, "and its next one"
+    driver.settle()
+    assert all(moved(one) <= 1 for one in driver.core.ended)
+    driver.check_nothing_left()
+
+
 def test_each_takes_as_much_as_it_can_seat_and_no_more() -> None:
     driver = restarted()
     driver.ready(1, 64)

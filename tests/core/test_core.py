@@ -6,6 +6,7 @@ import pytest
 from daemon.core.actions import Rejected, Started, Submit, WakeAt
 from daemon.core.core import Core
 from daemon.core.events import Configured, StepDone, Tick
+from daemon.core.snapshot import Counters
 from daemon.core.view import snapshot
 from daemon.request import TRANSITIONS, FinishReason, State
 from daemon.sequence import Sequence, TransitionError
@@ -22,6 +23,23 @@ def submits(driver: Driver) -> list[Submit]:
 def cached(driver: Driver) -> list[int]:
     actions = [a for actions in driver.actions for a in actions]
     return [a.num_cached_tokens for a in actions if isinstance(a, Started)]
+
+
+def test_errors_of_predictions_are_told_by_their_median_and_by_who_is_near() -> None:
+    counters = Counters()
+    assert counters.median_error == 0.0
+    for predicted in (9, 11, 13, 19, 500):  # of 10: the last is off by 4,900 %
+        counters.note_answer(1.0, 10, predicted)
+    assert counters.prediction_count == sum(counters.prediction_errors) == 5
+    assert counters.prediction_errors[-1] == 1
+    assert 0.2 < counters.median_error <= 0.3
+    assert counters.predictions_near == 4
+    for predicted in (5, 4, 20, 21, 0):
+        counters.note_answer(1.0, 10, predicted)
+    assert counters.predictions_near == 6, "half and twice are near, less and more are not"
+    for _ in range(50):
+        counters.note_answer(1.0, 10, 1000)
+    assert counters.median_error == 16.0, "as far as is told apart"
 
 
 @pytest.mark.parametrize("old", State)
@@ -303,7 +321,7 @@ def test_a_snapshot_is_a_copy() -> None:
     driver.settle()
     assert view.counters.finished == finished
     after = snapshot(driver.core, driver.now).instances[0]
-    assert after.kv_free == after.kv_blocks == 32
+    assert not after.kv_used and after.kv_free + after.kv_cached == after.kv_blocks == 32
 
 
 def test_what_was_swapped_and_who_arrives_is_known_beyond_a_workers_life() -> None:

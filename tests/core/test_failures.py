@@ -14,7 +14,7 @@ FIRST = frozenset({0})
 
 def differences(driver: Driver, before: Counters) -> dict[str, float]:
     names = ("finished", "failed", "aborted", "output_tokens", "ttft_count", "tpot_count",
-             "prediction_count", "prediction_error_sum")  # fmt: skip
+             "prediction_count", "prediction_error_sum", "predictions_near")  # fmt: skip
     now = driver.core.counters
     changes = {name: getattr(now, name) - getattr(before, name) for name in names}
     return {name: change for name, change in changes.items() if change}

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from daemon.core.actions import Send, Submit
+from daemon.core.view import story
 from daemon.request import sequence_id
 from daemon.role import Role
 from daemon.sequence import Where
@@ -72,6 +73,20 @@ def test_a_prompt_is_computed_at_one_instance_and_its_answer_at_the_other() -> N
     driver.settle()
     assert driver.core.counters.handoffs == 1 and driver.core.counters.recomputed_tokens == 0
     driver.check_nothing_left()
+
+
+def test_a_handoff_is_no_swap_and_its_story_names_the_other_instance() -> None:
+    driver = two((Role.PREFILL, Role.DECODE))
+    request = driver.arrive(PROMPT, 8)
+    while home(driver, request) == 0:
+        driver.answer(0)
+        driver.land_all()
+    driver.settle()
+    counters = driver.core.counters
+    assert (counters.handoffs, counters.swaps_in, counters.swaps_out) == (1, 0, 0)
+    told = story(driver.core, sequence_id(request, 0), driver.now)
+    (mark,) = [one for one in told.marks if one.what in (What.FETCHED, What.FOLLOWED)]
+    assert (mark.what, mark.other) == (What.FOLLOWED, 0) and mark.amount > 0
 
 
 def test_what_the_target_has_is_not_sent() -> None:

@@ -118,7 +118,7 @@ async def move_about(
     seen = daemon.idle_snapshot()
     print(mover.moved, seen.counters)
     for one in seen.instances:
-        assert one.kv_free == one.kv_blocks == KV_BLOCKS and not one.host_held, one
+        assert not one.kv_used and one.kv_blocks == KV_BLOCKS and not one.host_held, one
     assert seen.counters.handoffs > before.handoffs
     assert seen.counters.handoffs_failed == 0
 

@@ -58,7 +58,7 @@ def instance(
         running=18 + step % 5,
         waiting=3,
         kv_blocks=num_blocks,
-        kv_free=int(counts[BlockUse.FREE] + counts[BlockUse.CACHED]),
+        kv_free=int(counts[BlockUse.FREE]),
         kv_held=int(counts[BlockUse.HELD]),
         kv_cached=int(counts[BlockUse.CACHED]),
         kv_fenced=int(counts[BlockUse.FENCED]),
@@ -225,7 +225,7 @@ def drafting(busy: Snapshot) -> Snapshot:
     return msgspec.structs.replace(busy, counters=msgspec.structs.replace(busy.counters, **counted))
 
 
-PLACES = ("gpu", "gpu", "both", "gpu", "moving", "host")
+PLACES = ("device", "device", "both", "device", "moving", "host")
 RATE_OUT, RATE_IN = 3, 2  # blocks swapped each half second
 
 
@@ -255,6 +255,8 @@ def swapping(
         swaps_in=28,
         prediction_count=50,
         prediction_error_sum=11.5,
+        prediction_errors=(5, 8, 12, 10, 6, 4, 2, 1, 1, 1, 0, 0, 0),
+        predictions_near=41,
         pauses=one_more(one_more(NO_PAUSES, Cause.SWAPPED, 2.0, 30), Cause.RECOMPUTED, 4.0, 10),
     )
     sequences = tuple(_foreseen(one) for one in busy.sequences)
@@ -278,7 +280,7 @@ def _foreseen(one: SequenceStatus) -> SequenceStatus:
         predicted_tokens=60 + 20 * (index % 5),
         level=index % 4,
         residency=place,
-        num_host_blocks={"gpu": 0, "host": 41}.get(place, 12),
+        num_host_blocks={"device": 0, "host": 41}.get(place, 12),
     )
 
 

@@ -55,7 +55,7 @@ def _has_levels(text: str) -> None:
     assert f"{human.size(block_bytes)}/s" in text
     for word in ("levels", "█▅·▂··▁ 0:12 1:8 3:3 6:1", "host used", "32 %", "link", "out", "in"):
         assert word in text
-    for word in ("policy mlfq · swap proactive", "■ gpu  □ host  ◧ both  ⇄ moving", "34 %"):
+    for word in ("policy mlfq · swap proactive", "■ device  □ host  ◧ both  ⇄ moving", "34 %"):
         assert word in text
     for word in ("pred", "lv", "◧ 12/94", "● decode", "output/max", "TTFT", "held", "? help"):
         assert word in text
@@ -199,7 +199,7 @@ async def test_the_help_fits_the_smallest_screen_and_closes() -> None:
     async with watching(size=(80, 24)) as top:
         text = await top.press("question_mark")
         assert isinstance(top.app.screen, HelpScreen)
-        for words in ("pause", "0 is served first", "■ held", "■ gpu  □ host  ◧ both  ⇄ moving"):
+        for words in ("pause", "0 is served first", "■ held", "■ device  □ host  ◧ both  ⇄ moving"):
             assert words in text
         await top.tell(scenario.snapshot(60, num_running=1, num_waiting=0))
         assert top.ids == [1000], "the picture below goes on"

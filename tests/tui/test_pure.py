@@ -194,14 +194,15 @@ def test_a_prediction_is_marked_once_it_is_exceeded() -> None:
 
 def test_blocks_say_where_they_are() -> None:
     assert cell("blocks", 8) == ("9", ink.text)
-    assert cell("blocks", 8, residency="gpu") == ("■ 9", residency_look("gpu")[1])
+    assert cell("blocks", 8, residency="device") == ("■ 9", residency_look("device")[1])
     host = {"residency": "host", "num_blocks": 0, "num_host_blocks": 1240}
     assert cell("blocks", 8, **host) == ("□ 1.24 k", residency_look("host")[1])
     both = {"residency": "both", "num_host_blocks": 4}
     assert cell("blocks", 8, **both) == ("◧ 4/9", residency_look("both")[1])
     assert cell("blocks", 8, **{**both, "num_blocks": 90_000}).text == "◧ 90.0 k"
     assert cell("blocks", 8, residency="moving") == ("⇄ 9", residency_look("moving")[1])
-    assert cell("blocks", 8, residency="elsewhere")[0] == "? 9"
+    assert cell("blocks", 8, residency="elsewhere") == ("◇ 9", residency_look("elsewhere")[1])
+    assert cell("blocks", 8, residency="unheard of")[0] == "? 9"
 
 
 def test_levels_are_a_bar_row_and_counts() -> None:

@@ -30,7 +30,7 @@ def small(one: Snapshot) -> Snapshot:
     """With pools of few blocks, on cards that can be asked."""
     instances = tuple(
         msgspec.structs.replace(
-            i, kv_blocks=256, kv_held=120, kv_cached=32, kv_fenced=6, kv_free=130,
+            i, kv_blocks=256, kv_held=120, kv_cached=32, kv_fenced=6, kv_free=98,
             block_map=np.sort(i.block_map[::8])[::-1].copy(),
         )
         for i in one.instances

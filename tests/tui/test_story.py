@@ -37,6 +37,7 @@ def told(marks: Sequence[tuple[float, str]], now: float) -> Story:
         (Mark(0, What.RESUMED, 30, 99), "goes on after a pause of 30.0 ms (cause 99)"),
         (Mark(0, What.FINISHED, 12, FinishReason.ABORT), "finished with 12 tokens (abort)"),
         (Mark(0, What.FINISHED, 12, 99), "finished with 12 tokens (reason 99)"),
+        (Mark(0, What.FOLLOWED, 40, 1), "runs again, KV of 40 tokens comes from gpu1"),
         (Mark(0, "of a newer daemon", 1, 2), "of a newer daemon"),
     ],
 )
@@ -46,7 +47,7 @@ def test_a_mark_in_words(mark: Mark, words: str) -> None:
 
 def test_every_mark_that_a_daemon_writes_has_words() -> None:
     names = [value for name, value in vars(What).items() if name.isupper()]
-    assert len(names) == 21
+    assert len(names) == 22
     for name in names:
         words = sentence(Mark(0, name, 3, 4), Story(7, 1.0), ["gpu0"] * 4)
         assert words and (words != name or name == What.FIRST)

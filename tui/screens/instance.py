@@ -15,7 +15,7 @@ from tui.blocks import BlockMap
 from tui.chart import Chart
 from tui.facts import facts
 from tui.format import bar, count, latency, percent, printable, rate, share, size
-from tui.instances import gpu_words, used_blocks
+from tui.instances import gpu_words
 from tui.palette import ink, role_colour, state_look
 from tui.queues import level_bars, level_counts
 from tui.rates import LinkRates
@@ -75,12 +75,12 @@ class InstanceScreen(LiveScreen):
         link = links[self.instance]
         self.facts.border_title = printable(one.name)
         self.facts.update(
-            facts([*_what(one), *_does(one), *_swaps(one, link), *_gpu(gpu), *kernels(one)])
+            facts([*_what(one), *_does(one), *_swaps(one, link), *_gpu(one, gpu), *kernels(one)])
         )
         gauges = watched.history.gauges(self.instance)
         self.step.update_from([g.step_s for g in gauges], one.step_s if one.steps else None)
         self.running.update_from([float(g.running) for g in gauges], float(one.running))
-        used = share(used_blocks(one), one.kv_blocks)
+        used = share(one.kv_used, one.kv_blocks)
         self.used.update_from([g.kv_used for g in gauges], used)
         self.link.update_from(watched.history.busy(self.instance), link.busy)
         self.blocks.update_from([(self.instance, one)], watched.owners)
@@ -104,7 +104,7 @@ def _what(one: InstanceStatus) -> Facts:
 
 
 def _does(one: InstanceStatus) -> Facts:
-    used = share(used_blocks(one), one.kv_blocks)
+    used = share(one.kv_used, one.kv_blocks)
     in_bytes = size(one.kv_blocks * one.kv_block_bytes)
     reserved = f", {one.kv_reserved} reserved" if one.kv_reserved else ""
     slowest = f", p99 {latency(one.step_p99_s)}" if one.step_p99_s else ""
@@ -122,7 +122,7 @@ def _does(one: InstanceStatus) -> Facts:
         *([("written", percent(one.kv_written).strip())] if one.kv_written else []),
         ("blocks", f"{one.kv_blocks} of {size(one.kv_block_bytes)}"),
         ("held", f"{one.kv_held}, {one.kv_fenced} fenced{reserved}"),
-        ("cached", f"{one.kv_cached}, {max(0, one.kv_free - one.kv_cached)} free"),
+        ("cached", f"{one.kv_cached}, {one.kv_free} free"),
         *([("parcels", f"{one.parcels}, {one.parcel_blocks} blocks")] if one.parcels else []),
         *_kept(one.reserved),
         ("", ""),
@@ -158,7 +158,10 @@ def _swaps(one: InstanceStatus, link: LinkRates) -> Facts:
     ]
 
 
-def _gpu(gpu: GpuStatus | None) -> Facts:
+def _gpu(one: InstanceStatus, gpu: GpuStatus | None) -> Facts:
+    """Its card; a CPU has none."""
+    if gpu is None and one.device == "cpu":
+        return []
     if gpu is None:
         return [("GPU", "none that can be asked")]
     words = [("GPU", printable(gpu.name or "unnamed"))]

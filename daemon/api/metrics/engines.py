@@ -12,7 +12,6 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
-    SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
 
@@ -20,7 +19,7 @@ from daemon.api.metrics.devices import device_metrics, power_metrics
 from daemon.api.metrics.moves import move_metrics
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
 from daemon.api.metrics.use import reserved_metrics, use_metrics
-from daemon.core.snapshot import Counters, Due, InstanceStatus
+from daemon.core.snapshot import ERROR_BOUNDS, Counters, Due, InstanceStatus
 from daemon.pause import BOUNDS_S, Cause, Pauses
 from daemon.protocol.api import Gauges
 
@@ -87,21 +86,14 @@ class EngineMetrics(Collector):
             yield family
         swaps = CounterMetricFamily(
             PREFIX + "swapped_sequences",
-            "Sequences whose KV left the device for host memory, or came back.",
+            "Sequences whose KV left the device for host memory, or came back; no handoffs.",
             labels=[MODEL, "direction"],
         )
         swaps.add_metric([self._model, "out"], counters.swaps_out)
         swaps.add_metric([self._model, "in"], counters.swaps_in)
         yield swaps
         yield self._due(counters.due)
-        error = SummaryMetricFamily(
-            PREFIX + "prediction_relative_error",
-            "|predicted - true| / true, in tokens, of answers whose length was predicted.",
-            labels=[MODEL],
-        )
-        count, total = counters.prediction_count, counters.prediction_error_sum
-        error.add_metric([self._model], count, total)
-        yield error
+        yield from self._predictions(counters)
         yield self._pauses(counters.pauses)
 
     def _due(self, due: tuple[Due, ...]) -> Metric:
@@ -115,6 +107,23 @@ class EngineMetrics(Collector):
             family.add_metric([self._model, slo, "kept"], one.kept)
             family.add_metric([self._model, slo, "missed"], one.missed)
         return family
+
+    def _predictions(self, counters: Counters) -> Iterator[Metric]:
+        error = HistogramMetricFamily(
+            PREFIX + "prediction_relative_error",
+            "|predicted - true| / true, in tokens, of answers whose length was predicted.",
+            labels=[MODEL],
+        )
+        edges = [*map(str, ERROR_BOUNDS), "+Inf"]
+        buckets = list(zip(edges, accumulate(counters.prediction_errors), strict=True))
+        error.add_metric([self._model], buckets, counters.prediction_error_sum)
+        near = CounterMetricFamily(
+            PREFIX + "predictions_within_factor_two",
+            "Answers of at least half and at most twice their predicted length.",
+            labels=[MODEL],
+        )
+        near.add_metric([self._model], counters.predictions_near)
+        yield from (error, near)
 
     def _pauses(self, pauses: tuple[Pauses, ...]) -> Metric:
         family = HistogramMetricFamily(
@@ -169,9 +178,9 @@ class EngineMetrics(Collector):
         host_blocks = self._gauge("host_blocks", "Host blocks by what they hold.", "state")
         for one in instances:
             labels = [self._model, one.name]
-            usage.add_metric(labels, _share(one.kv_blocks - one.kv_free, one.kv_blocks))
+            usage.add_metric(labels, _share(one.kv_used, one.kv_blocks))
             by_state = {
-                "free": one.kv_free - one.kv_cached,
+                "free": one.kv_free,
                 "cached": one.kv_cached,
                 "held": one.kv_held,
                 "fenced": one.kv_fenced,

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # What serving needs, and what work on llmd needs besides: two stamps, one virtual environment.
 SERVE := $(VENV)/.made-to-serve
 DEV := $(VENV)/.made-to-develop
-PACKAGES := pyproject.toml constraints.txt scripts/make_venv.sh scripts/packages.sh scripts/torch_build.py
+PACKAGES := pyproject.toml constraints.txt scripts/make_venv.sh scripts/packages.sh scripts/stage.py scripts/torch_build.py
 # Which build of torch: cpu, cuda, or an index's address. Without it the NVIDIA driver decides, or
 # what was given before.
 TORCH ?=
@@ -31,11 +31,11 @@ venv: $(SERVE)  ## .venv with all that serving needs (TORCH=cpu|cuda|URL)
 venv-dev: $(DEV)  ## and with what tests, checks and benchmarks need
 
 $(SERVE): $(PACKAGES) $(if $(TORCH),torch-wish)
-	bash scripts/make_venv.sh $(VENV) serve
+	@bash scripts/make_venv.sh $(VENV) serve
 	@touch $@
 
 $(DEV): $(PACKAGES) $(if $(TORCH),torch-wish)
-	bash scripts/make_venv.sh $(VENV) dev
+	@bash scripts/make_venv.sh $(VENV) dev
 	@touch $(SERVE) $@
 
 torch-wish:

@@ -26,7 +26,9 @@ if ! { [ -x "$venv/bin/python" ] && usable "$venv/bin/python"; }; then
     echo "  sudo apt install python3-venv" >&2
     exit 1
   fi
-  "$python" -m venv "$venv"
+  mkdir -p "$venv"
+  "$python" scripts/stage.py "$venv/install.log" "a virtual environment in $venv" \
+    "$python" -m venv "$venv"
 fi
 
 exec bash scripts/packages.sh "$venv" "$purpose"

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+CONVERTED = 0.3
+"""Share of all when the model is converted."""
+
 
 def main() -> int:
     """Prepare it; 0 also where that cannot be: starts do it for themselves then."""
@@ -30,7 +33,7 @@ def main() -> int:
             _start(cache)
             keep_installed(Path(cache))
         except Exception as error:  # noqa: BLE001 - whatever it is, serving will say it again
-            print(f"the embedded model could not be prepared: {error}", file=sys.stderr)
+            print(f"note: the embedded model could not be prepared: {error}")
             return 0
     took_s = time.perf_counter() - began_s
     print(f"the embedded model and this processor's kernels are prepared ({took_s:.0f} s)")
@@ -45,10 +48,17 @@ def _start(cache: str) -> None:
     from daemon.runtime.model import find_model
 
     config = Config(instance=(InstanceSpec(device="cpu"),), daemon=DaemonConfig(cache=cache))
-    load = find_model(config).load(config, 0)
+    load = find_model(config, told=lambda share: _tell(CONVERTED * share, "conversion")).load(
+        config, 0
+    )
     load = msgspec.structs.replace(load, num_host_blocks=0)  # nobody is swapped
     with torch.inference_mode():
-        start(load, lambda _stage, _share: None)
+        start(load, lambda stage, share: _tell(CONVERTED + (1.0 - CONVERTED) * share, stage))
+
+
+def _tell(share: float, what: str) -> None:
+    """A line for `scripts/stage.py`."""
+    print(f"progress {share:.2f} {what}", flush=True)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def install(venv: Path, asked: str = "") -> int:
     version, build = _installed()
     tried = recorded_build == choice.build and not asked
     if version != pinned() or not (build == choice.build or tried):
-        print(f"torch {pinned()}, build {choice.build}: {choice.why}", flush=True)
+        print(f"note: torch {pinned()}, build {choice.build}: {choice.why}", flush=True)
         if not _fetch(choice, wished=wish != AUTO, replace=bool(version)):
             return _fail(NOT_INSTALLED)
     # What torch needs, and what llmd is built with.
@@ -130,8 +130,8 @@ def install(venv: Path, asked: str = "") -> int:
     _, build = _installed()
     if choice.build.startswith("cu") and build == "cpu":
         print(
-            "the package index that pip is configured for has torch for CPUs alone, so no GPU will "
-            f"be used; `make venv TORCH={choice.address}` takes the build for them from there"
+            "note: the package index that pip is configured for has torch for CPUs alone, so no "
+            f"GPU will be used; `make venv TORCH={choice.address}` takes the build for GPUs there"
         )
     return 0
 
@@ -285,8 +285,8 @@ def _fetch(choice: Choice, *, wished: bool, replace: bool) -> bool:
         if named:
             return False
         print(
-            f"{choice.address} cannot be used, so torch comes from the index that pip is configured"
-            " for; from PyPI that is the build for GPUs, gigabytes large",
+            f"note: {choice.address} cannot be used, so torch comes from the index that pip is "
+            "configured for; from PyPI that is the build for GPUs, gigabytes large",
             flush=True,
         )
     return _pip(*alone, f"torch=={pinned()}")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from daemon.cli.parser import build_parser
-from daemon.cli.printed import EVERYTHING, PrintError, completion, man_page
+from daemon.cli.printed import EVERYTHING, completion, man_page
 from tui.arguments import parser as viewer_parser
 
 
@@ -25,7 +25,4 @@ def write_all(share: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        write_all(Path(sys.argv[1]))
-    except PrintError as error:
-        sys.exit(f"make install: {error}")
+    write_all(Path(sys.argv[1]))

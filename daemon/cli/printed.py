@@ -1,7 +1,6 @@
 """What a program can print of its own command line: shell completion, and a page for man."""
 
 import argparse
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,6 @@ _PREAMBLE = {"bash": "COMP_WORDBREAKS=${COMP_WORDBREAKS//@}"}
 SHELLS = ("bash", "zsh")
 EVERYTHING = "--print-"
 """What the flags begin with: whoever asks for one needs the whole parser."""
-
-
-class PrintError(Exception):
-    """What would make the text is not installed; the message is one sentence."""
 
 
 def add_printing(parser: argparse.ArgumentParser) -> None:
@@ -53,14 +48,8 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def man_page(parser: argparse.ArgumentParser) -> str:
-    """The parser's program as a page of man's section 1. Raises PrintError without the package."""
-    try:
-        from argparse_manpage.manpage import Manpage
-    except ImportError as error:
-        raise PrintError(
-            "a manual page needs argparse-manpage, which is not installed: "
-            f"{sys.executable} -m pip install argparse-manpage"
-        ) from error
+    """The parser's program as a page of man's section 1."""
+    from argparse_manpage.manpage import Manpage
 
     from daemon import __version__
 
@@ -89,11 +78,5 @@ class _Print(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        if isinstance(values, str):
-            print(completion(parser, values))
-        else:
-            try:
-                print(man_page(parser))
-            except PrintError as error:
-                parser.exit(1, f"{parser.prog}: {error}\n")
+        print(completion(parser, values) if isinstance(values, str) else man_page(parser))
         parser.exit()

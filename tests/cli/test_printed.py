@@ -3,7 +3,6 @@
 import argparse
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,17 +119,6 @@ def test_the_manual_page_names_every_word(capsys: pytest.CaptureFixture[str]) ->
     assert page.startswith(".TH LLMD")
     plain = page.replace("\\", "")
     assert {word for word in ALL - {"--help"} if word not in plain} == set()
-
-
-def test_without_what_makes_it_a_sentence_names_the_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "argparse_manpage.manpage", None)
-    with pytest.raises(SystemExit) as end:
-        main(["--print-man"])
-    assert end.value.code == 1
-    said = "llmd: a manual page needs argparse-manpage, which is not installed: "
-    assert capsys.readouterr().err == f"{said}{sys.executable} -m pip install argparse-manpage\n"
 
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="there is no man here")

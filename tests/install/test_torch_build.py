@@ -242,5 +242,5 @@ def test_a_machine_with_a_gpu_gets_the_extra_for_it(
     packages: Callable[..., list[str]], library: Path
 ) -> None:
     assert "--editable .[gpu]" in packages("serve", **driver(library))[-2]
-    assert "--upgrade .[gpu,man]" in packages("service", **driver(library))[-2]
+    assert "--upgrade .[gpu]" in packages("service", **driver(library))[-2]
     assert "--editable .[gpu,dev]" in packages("dev", **driver(library))[-2]

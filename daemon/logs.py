@@ -194,7 +194,8 @@ def _columns() -> int:
 class TextFormatter(logging.Formatter):
     """A line an event; those of a traceback are set in, so that none looks like an event.
 
-    For the journal each line has its priority in front, and no time.
+    For the journal each line has its priority in front, and no time. What is for everybody, at
+    info, does without the name of its logger.
     """
 
     def __init__(self, process: str, for_journal: bool) -> None:
@@ -205,7 +206,10 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record's lines."""
         request = getattr(record, "request_id", "")
-        head = f"{record.levelname} {self._process} {record.name}: "
+        said_by = self._process
+        if record.levelno != logging.INFO:  # who looks for a fault wants to know where it was seen
+            said_by += f" {record.name}"
+        head = f"{record.levelname} {said_by}: "
         if request:
             head += f"[{request}] "
         lines = [head + _plain(record.getMessage())]

@@ -27,7 +27,13 @@ from daemon.runtime.api_link import ApiLink
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.life import Life
 from daemon.runtime.listen import ListenError, listen, url_of
-from daemon.runtime.model import ServedModel, cache_folder, find_model, served_name
+from daemon.runtime.model import (
+    ServedModel,
+    cache_folder,
+    find_model,
+    model_in_words,
+    served_name,
+)
 from daemon.runtime.operations import Operations
 from daemon.runtime.power import PowerCaps
 from daemon.runtime.preflight import shortfalls
@@ -142,7 +148,7 @@ class Daemon:
         for lacking in shortfalls(config):
             log.warning("%s: %s", lacking.key, lacking.text)
         loads.stage = "preparing the model"
-        log.info("%s", loads.stage)
+        log.info("preparing %s", model_in_words(config))
         status.tell_stage()
         self.life.spawn(show_start(loads, lambda: self.phase))
         self.life.spawn(self._repeat_serving())

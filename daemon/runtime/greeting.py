@@ -1,4 +1,4 @@
-"""How to talk to what is served: lines that a person can copy from."""
+"""What a person reads who starts a daemon: what is served, and how to talk to it, to copy from."""
 
 import shlex
 import shutil
@@ -6,26 +6,48 @@ import sys
 from pathlib import Path
 
 from daemon.config.schema import ServerConfig
+from daemon.protocol.worker import Ready
 
-PROGRAM = "llmd"
+PROGRAM, VIEWER = "llmd", "llmd-top"
 DEFAULT_URL = f"http://{ServerConfig().host}:{ServerConfig().port}"
 """Where `llmd serve` serves and `llmd chat` asks, unless either is told otherwise."""
 _EVERYWHERE = {"//0.0.0.0:": "//127.0.0.1:", "//[::]:": "//[::1]:"}
 """Who listens everywhere is asked here under this machine's own address."""
 
 
-def how_to_talk(url: str, has_page: bool) -> list[str]:
-    """A command, and an address for a browser where there is a page; `url` is the base URL."""
+def what_serves(name: str, ready: Ready, *, block_size: int, max_len: int, max_running: int) -> str:
+    """What an instance has room for: how long a conversation, and how many answers at once."""
+    pool_bytes = ready.num_blocks * ready.block_bytes
+    return (
+        f"{name} is ready: conversations of up to {max_len:,} tokens, and up to {max_running} "
+        f"answers at once; together they have room for {ready.num_blocks * block_size:,} tokens "
+        f"({_size(pool_bytes)}, beside {_size(ready.weight_bytes)} of weights)"
+    )
+
+
+def how_to_talk(url: str, has_page: bool, socket: str = "") -> list[str]:
+    """Commands, and an address for a browser where there is a page; `url` is the base URL, and
+    `socket` the control socket, where it is not the default one.
+    """
     for everywhere, here in _EVERYWHERE.items():
         url = url.replace(everywhere, here)
-    words = [_program(), "chat", *([] if url == DEFAULT_URL else ["--url", url])]
-    lines = [f"talk to it in another terminal: {shlex.join(words)}"]
-    return [*lines, f"or in a browser: {url}/"] if has_page else lines
+    chat = [_program(PROGRAM), "chat", *([] if url == DEFAULT_URL else ["--url", url])]
+    top = [_program(VIEWER), *(["--socket", socket] if socket else [])]
+    return [
+        f"talk to it in another terminal: {shlex.join(chat)}",
+        *([f"or in a browser: {url}/"] if has_page else []),
+        f"watch what it does: {shlex.join(top)}",
+    ]
 
 
-def _program() -> str:
-    """The name that a shell finds, or the path that this one was started by."""
-    started_by = sys.argv[0]
-    if shutil.which(PROGRAM) is None and Path(started_by).name == PROGRAM:
-        return started_by
-    return PROGRAM
+def _program(name: str) -> str:
+    """The name that a shell finds, or the path beside the one that this one was started by."""
+    started_by = Path(sys.argv[0])
+    if shutil.which(name) is None and started_by.name == PROGRAM:
+        return str(started_by.with_name(name))
+    return name
+
+
+def _size(size_bytes: int) -> str:
+    mebibytes = size_bytes / 2**20
+    return f"{mebibytes:.0f} MiB" if mebibytes < 1024 else f"{mebibytes / 1024:.1f} GiB"

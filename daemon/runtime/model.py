@@ -126,6 +126,11 @@ def served_name(config: Config) -> str:
     return hub_name(config.model.path) or (path.stem if is_gguf(path) else path.name)
 
 
+def model_in_words(config: Config) -> str:
+    """The model, and where it comes from, for a person."""
+    return f"{served_name(config)} ({config.model.path or 'the embedded model'})"
+
+
 def cache_folder(config: Config) -> Path:
     """Where converted models and what was measured of earlier starts are kept."""
     return Path(config.daemon.cache) if config.daemon.cache else default_cache()

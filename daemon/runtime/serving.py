@@ -12,9 +12,9 @@ from daemon.core.snapshot import CoreSnapshot, InstanceStatus
 from daemon.core.view import block_owners, snapshot, story
 from daemon.protocol.api import Gauges, Serving
 from daemon.protocol.control import AskStory, BlockOwners, Closer, Snapshot, Story
-from daemon.protocol.worker import Fallback
+from daemon.protocol.worker import Fallback, Ready
 from daemon.runtime.gpus import GpuWatch
-from daemon.runtime.greeting import how_to_talk
+from daemon.runtime.greeting import how_to_talk, what_serves
 from daemon.runtime.model import ServedModel
 from daemon.runtime.power import PowerCaps
 from daemon.runtime.runtime import Runtime
@@ -92,6 +92,20 @@ class ServingStatus(DaemonStatus):
         """A worker has torch compute what some of its kernels should."""
         self._fallbacks.setdefault(instance, {})[fallback.family] = fallback.why
 
+    def tell_room(self, instance: int, ready: Ready) -> None:
+        """Say to the log what an instance that is ready has room for."""
+        limits = self._runtime.core.instances[instance].limits
+        told = what_serves(
+            self._served.instances[instance].name,
+            ready,
+            block_size=self._parts.config.memory.block_size,
+            max_len=min(
+                self._served.max_len, ready.num_blocks * self._parts.config.memory.block_size
+            ),
+            max_running=limits.max_running,
+        )
+        log.info("%s", told)
+
     def lost(self, instance: int) -> None:
         """A worker died; another one begins anew, and finds out for itself what is trusted."""
         self._loads.lost(instance)
@@ -103,7 +117,8 @@ class ServingStatus(DaemonStatus):
             return
         log.info("%s is served at %s", self.model, self.url)
         if not self.started:
-            for line in how_to_talk(self.url, self._parts.config.server.page):
+            config = self._parts.config
+            for line in how_to_talk(self.url, config.server.page, config.control.socket):
                 log.info("%s", line)
         self.started = True
         notify.ready(self.serves)

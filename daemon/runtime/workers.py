@@ -62,7 +62,7 @@ class Workers:
     def start(self) -> None:
         """Start every worker, and again whenever it dies."""
         for process, cores in zip(self._processes, self._model.cores, strict=True):
-            log.info("instance %s: %s (%s)", process.name, cores, cores.why)
+            log.debug("instance %s: %s (%s)", process.name, cores, cores.why)
             self._life.spawn(process.run())
 
     def told(self, instance: int) -> WorkerProcess:
@@ -77,13 +77,14 @@ class Workers:
 
     def _loading(self, instance: int, progress: Loading) -> None:
         if self._loads.came(instance, progress):
-            log.info("%s", self._loads.stage)
+            log.debug("%s", self._loads.stage)
         self._status.tell_stage()
 
     def _ready(self, instance: int, ready: Ready) -> None:
         self._runtime.worker_ready(instance, ready)
         for line in describe(ready, self._loads.ended(instance)):
-            log.info("worker %s: %s", self._processes[instance].name, line)
+            log.debug("worker %s: %s", self._processes[instance].name, line)
+        self._status.tell_room(instance, ready)
         if self._spare is not None:
             self._life.spawn(self._spare.prepare())
         gc.collect()

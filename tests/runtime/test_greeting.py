@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from daemon.protocol.worker import Ready
 from daemon.runtime import greeting
-from daemon.runtime.greeting import DEFAULT_URL, how_to_talk
+from daemon.runtime.greeting import DEFAULT_URL, how_to_talk, what_serves
 
 
 @pytest.fixture(autouse=True)
@@ -38,10 +39,21 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_lines_end_in_what_is_copied(url: str, command: str, page: str) -> None:
-    terminal, browser = how_to_talk(url, True)
+    terminal, browser, viewer = how_to_talk(url, True)
     assert terminal.endswith(f": {command}")
     assert browser.endswith(f": {page}")
-    assert how_to_talk(url, False) == [terminal]
+    assert viewer.endswith(": llmd-top")
+    assert how_to_talk(url, False) == [terminal, viewer]
+    assert how_to_talk(url, False, "/run/a b")[1].endswith(": llmd-top --socket '/run/a b'")
+
+
+def test_what_an_instance_has_room_for_is_told_in_words() -> None:
+    ready = Ready(num_blocks=8301, block_bytes=737_280, weight_bytes=96_576_768, load_s=1, step_s=1)
+    told = what_serves("cpu", ready, block_size=16, max_len=8192, max_running=256)
+    assert told == (
+        "cpu is ready: conversations of up to 8,192 tokens, and up to 256 answers at once; "
+        "together they have room for 132,816 tokens (5.7 GiB, beside 92 MiB of weights)"
+    )
 
 
 def test_a_program_that_no_shell_finds_is_named_by_its_path(

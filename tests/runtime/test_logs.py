@@ -96,14 +96,14 @@ def test_json_lines_of_a_daemon_and_its_child_parse_and_have_their_fields() -> N
 
 def test_text_has_the_time_and_sets_tracebacks_in() -> None:
     written = lines("info", "auto")
-    assert written[0][23:] == "Z INFO parent a.b: hello"
+    assert written[0][23:] == "Z INFO parent: hello"
     assert written[-1] == "  | lines"
     assert any("CRITICAL child daemon.logs: this process ends" in line for line in written)
 
 
 def test_in_the_journal_each_line_has_its_priority_and_no_time() -> None:
     written = lines("info", "auto", AS_JOURNAL="1")
-    assert written[0] == "<6>INFO parent a.b: hello"
+    assert written[0] == "<6>INFO parent: hello"
     assert written[-1] == "<2>  | lines"
     assert all(line[0] == "<" and line[2] == ">" for line in written)
 

@@ -108,7 +108,7 @@ class _Trial:
         """What an equal trial found; None where there was none."""
         verdict = kept.read(self._folder, self._key)
         if verdict is not None:
-            log.info("trial: passed before, %s", _in_words(verdict))
+            log.debug("trial: passed before, %s", _in_words(verdict))
         return verdict
 
     def tried(self) -> CausalModel:
@@ -133,7 +133,7 @@ class _Trial:
         best, verdict = self._best(fused)
         kept.keep(self._folder, self._key, verdict)
         num_tokens = sum(len(one.tokens) for wave in self._waves for one in wave.sequences)
-        log.info(
+        log.debug(
             "trial: %s; %d logits at positions up to %d%s against transformers' own in %.1f s; "
             "the worst: %s",
             _in_words(verdict),

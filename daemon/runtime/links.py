@@ -82,7 +82,7 @@ class LinkBroker:
         pair = (instance, peer) if sends else (peer, instance)
         if state.is_up and sends:
             way = "straight" if state.direct else "over host memory"
-            log.info("blocks can go from instance %d to %d, %s", *pair, way)
+            log.debug("blocks can go from instance %d to %d, %s", *pair, way)
         elif not state.is_up:
             log.warning("link %d from instance %d to %d: %s", state.link, *pair, state.why)
             if self._newest.get(pair) == state.link:

@@ -45,7 +45,7 @@ def test_a_small_pool_is_enough_and_is_left_clean(
 def test_a_trial_says_what_it_cost_and_is_done_once(
     llama: Path, tries: Tries, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, "daemon")
     first = tries.engine(llama)
     assert tries.tried and first.model.fused
     shares = [share for _stage, share in tries.stages]

@@ -23,9 +23,17 @@ class Job:
     """Belongs to one handler; the link feeds it and it tells the link what its choices find."""
 
     def __init__(
-        self, work: Work, text: Text, block_size: int, output: Output, arrived_s: float
+        self,
+        work: Work,
+        text: Text,
+        block_size: int,
+        output: Output,
+        arrived_s: float,
+        key: str = "",
     ) -> None:
-        """`arrived_s`: when the request's headers were there, in monotonic seconds."""
+        """`arrived_s`: when the request's headers were there, in monotonic seconds. `key`: the
+        name of the client's, if it has one.
+        """
         self.work = work
         self.request_id = current.get()
         self.error: ApiError | None = None
@@ -41,6 +49,7 @@ class Job:
         self._send: Send | None = None
         self._first_request = 0
         self._arrived_s = arrived_s
+        self._key = key
         self._forget: Callable[[AnswerChoice], None] | None = None
         loop = asyncio.get_running_loop()
         self._accepted: asyncio.Future[None] = loop.create_future()
@@ -169,6 +178,8 @@ class Job:
             hashes=b"" if work.sampling.prompt_logprobs >= 0 else prompt.hashes,
             deadline_s=self._arrived_s + work.deadline_s if work.deadline_s else 0.0,
             slo_scale=work.slo_scale,
+            request_id=self.request_id,
+            key=self._key,
         )
 
     def _hidden(self) -> frozenset[int]:

@@ -161,13 +161,14 @@ class Api:
                 priority=account.priority(body.priority),
                 slo_scale=account.key.slo_scale,
             )
+        told = request[ARRIVED_S], account.key.name if account is not None else ""
         if body.stream:
             sink = Sink(self._config.stall_timeout_s, partial(self._tally.note, CUT))
             streamer = _streamer(shape, sink, work)
-            job = Job(work, text, serving.block_size, streamer, request[ARRIVED_S])
+            job = Job(work, text, serving.block_size, streamer, *told)
             return await self._stream(request, job, account, shape, sink)
         collector = _collector(shape, work)
-        job = Job(work, text, serving.block_size, collector, request[ARRIVED_S])
+        job = Job(work, text, serving.block_size, collector, *told)
         with self._submitted(job, account):
             await job.finished()
         return web.Response(body=collector.body(job.usage), content_type="application/json")

@@ -192,7 +192,9 @@ class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
     predicted_tokens: int = -1  # of output; -1: no prediction
     level: int = 0  # of its policy's queues; 0 is served first
     num_host_blocks: int = 0
-    residency: str = ""  # "" nowhere | "gpu" | "host" | "both" | "moving"
+    residency: str = ""  # "" nowhere | "device" | "host" | "both" | "moving" | "elsewhere"
+    request_id: str = ""  # the client's X-Request-Id; the Core knows neither, nor the next
+    key: str = ""  # name of the client's key
 
 
 MOST_SCALES = 32

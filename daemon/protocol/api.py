@@ -31,6 +31,8 @@ class Generate(msgspec.Struct, frozen=True, tag=True, array_like=True):
     hashes: bytes  # chain hashes of the full prompt blocks, 16 bytes each (memory/hashing.py)
     deadline_s: float = 0.0  # when the whole answer is due, on the machine's monotonic clock; 0: no
     slo_scale: float = 0.0  # else it is due after so many times what it takes alone; 0: it is not
+    request_id: str = ""  # the client's X-Request-Id, or one that was made for it; for viewers
+    key: str = ""  # name of the client's key, for viewers; empty: there are no keys
 
 
 class SealedBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):

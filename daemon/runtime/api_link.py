@@ -4,6 +4,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,6 +23,16 @@ from daemon.wire.pulse import Alive, Ping
 log = logging.getLogger(__name__)
 
 _REQUESTS_PER_PROCESS = 1 << 32
+
+
+class Client(NamedTuple):
+    """What viewers are told of who asked. The Core and its journal never hear of it."""
+
+    request_id: str = ""
+    key: str = ""
+
+
+_NOBODY = Client()
 SCORED_COST = 2
 """What a prompt's token costs whose log-probability is wanted, against another's: the product with
 the whole vocabulary and the search for its best tokens. Small models take half as long again.
@@ -50,6 +61,7 @@ class ApiLink:
         self._encode = encoder().encode
         self._decode = decoder(protocol.FromApi).decode
         self._live: dict[int, int] = {}  # the Core's request id -> streams that have not ended
+        self._clients: dict[int, Client] = {}  # of these requests, for viewers
         self._channel: Channel | None = None
 
     def connect(self, sock: socket.socket, generation: int) -> None:
@@ -70,6 +82,10 @@ class ApiLink:
         """End every request that has not ended; the process is told of each."""
         for request in list(self._live):
             self._dispatch(Abort(time.monotonic(), request))
+
+    def client_of(self, sequence: int) -> Client:
+        """Who asked for a sequence."""
+        return self._clients.get(sequence // MAX_SEQUENCES_PER_REQUEST, _NOBODY)
 
     def ping(self) -> None:
         """Ask whether its event loop still hears."""
@@ -115,6 +131,7 @@ class ApiLink:
     def rejected(self, action: Rejected) -> None:
         """A request was not taken."""
         self._store.drop_request(action.request, self._live.pop(action.request))
+        self._clients.pop(action.request, None)
         own = action.request - self._first_request
         self.send(protocol.RequestRejected(own, action.kind, action.message, action.retry_after_s))
 
@@ -124,6 +141,7 @@ class ApiLink:
         self._live[request] -= 1
         if not self._live[request]:
             del self._live[request]
+            self._clients.pop(request, None)
 
     def _frame(self, payload: bytes) -> None:
         now = time.monotonic()
@@ -154,6 +172,8 @@ class ApiLink:
         request = message.request + self._first_request
         self._store.add(request, message)
         self._live[request] = message.n
+        if message.request_id or message.key:
+            self._clients[request] = Client(message.request_id, message.key)
         return RequestArrived(
             now,
             request,

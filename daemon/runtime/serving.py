@@ -189,13 +189,18 @@ class ServingStatus(DaemonStatus):
         return block_owners(core, question.instance, now)
 
     def _core(self, now: float) -> CoreSnapshot:
-        """The Core, and how far its workers have loaded."""
+        """The Core, how far its workers have loaded, and who asked for each sequence."""
         core = snapshot(self._runtime.core, now)
         instances = tuple(
             self._completed(index, self._loads.shown(index, one))
             for index, one in enumerate(core.instances)
         )
-        return msgspec.structs.replace(core, instances=instances)
+        link = self._parts.link
+        sequences = tuple(
+            msgspec.structs.replace(one, **link.client_of(one.sequence)._asdict())
+            for one in core.sequences
+        )
+        return msgspec.structs.replace(core, instances=instances, sequences=sequences)
 
     def _completed(self, index: int, one: InstanceStatus) -> InstanceStatus:
         """An instance's status with what the Core does not know of it: how long its slowest steps

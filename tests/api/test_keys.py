@@ -135,6 +135,18 @@ async def test_wrong_keys(runtime: ScriptedRuntime, header: str):
     assert b"\r\nWWW-Authenticate: Bearer\r\n" in answer
 
 
+async def test_the_runtime_hears_whose_request_it_is_and_how_the_client_calls_it(
+    runtime: ScriptedRuntime, http: aiohttp.ClientSession
+):
+    headers = {**bearer(ALICE), "X-Request-Id": "job-7/a"}
+    async with http.post("/v1/completions", json=BODY, headers=headers) as response:
+        assert response.status == 200 and response.headers["X-Request-Id"] == "job-7/a"
+    async with http.post("/v1/completions", json=BODY, headers=bearer(BOB)) as response:
+        made = response.headers["X-Request-Id"]
+    told = [(one.request_id, one.key) for one in runtime.of(Generate)]
+    assert told == [("job-7/a", "alice"), (made, "bob")]
+
+
 async def test_the_refusal_has_openais_shape(runtime: ScriptedRuntime):
     async with openai.AsyncOpenAI(
         base_url=f"{runtime.url}/v1", api_key="sk-nonsense", max_retries=0

@@ -85,6 +85,19 @@ async def test_messages_become_events_with_ids_of_the_generation(line: Link) -> 
     assert isinstance(event, Abort) and event.request == FIRST + 5
 
 
+async def test_who_asked_is_known_to_viewers_for_as_long_as_the_request_lives(line: Link) -> None:
+    asked = msgspec.structs.replace(generate(5, [1, 2]), request_id="job-7", key="alice")
+    event = await line.take(asked)
+    sequence = sequence_id(FIRST + 5, 0)
+    assert line.link.client_of(sequence) == ("job-7", "alice")
+    assert "job-7" not in repr(event) and "alice" not in repr(event), "the journal has no names"
+    line.link.finished(Finished(sequence, int(FinishReason.STOP)))
+    assert line.link.client_of(sequence) == ("", "")
+    await line.take(msgspec.structs.replace(asked, request=6))
+    line.link.rejected(Rejected(FIRST + 6, "full", "", 1.0))
+    assert line.link.client_of(sequence_id(FIRST + 6, 0)) == ("", "") and not line.link._clients
+
+
 async def test_a_deadline_reaches_the_core_as_it_is(line: Link) -> None:
     asked = msgspec.structs.replace(generate(6, [1, 2, 3]), deadline_s=12.5, slo_scale=2.5)
     event = await line.take(asked)

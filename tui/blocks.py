@@ -154,8 +154,12 @@ class BlockMap(Lines):
         return max(1, len(self._pools))
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """Share the height evenly; the legend stands below if it is not in the border."""
+        """Share the height evenly; the legend stands below if it is not in the border. Of a single
+        line the legend's numbers have all.
+        """
         self._areas = []
+        if height == 1:
+            return [Text("  ").join([Text("KV blocks", style=ink.muted), *self._legend])]
         if not self._pools or width < _LEAST_WIDTH:
             return [Text("no pool yet", style=ink.muted)]
         below = [] if self._subtitle else [*_in_twos(self._legend, width)]

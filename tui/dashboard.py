@@ -88,6 +88,7 @@ class LlmdTop(App[None]):
         self._recorder = recorder
         self._settings = settings
         self._kept_theme = self.theme
+        self._started_in = Path.cwd()
 
     def get_css_variables(self) -> dict[str, str]:
         """The theme's, and those that the inks add; from here on everything is drawn in them."""
@@ -162,6 +163,18 @@ class LlmdTop(App[None]):
         if self.watched.snapshot is not None:
             yield from commands.places(self.watched.snapshot, self.push_screen)
 
+    def deliver_screenshot(
+        self, filename: str | None = None, path: str | None = None, time_format: str | None = None
+    ) -> str | None:
+        """Save the screen as a picture where the program was started, and say where."""
+        try:
+            place = self.save_screenshot(filename, path or str(self._started_in), time_format)
+        except OSError as error:
+            self.notify(f"no picture was saved: {error}", severity="error", markup=False)
+            return None
+        self.notify(f"saved as {place}", title="screenshot", markup=False)
+        return place
+
     def action_pause(self) -> None:
         """Hold the picture, or the recording's time; or let it move again."""
         if isinstance(self._source, Replay):
@@ -201,9 +214,9 @@ class LlmdTop(App[None]):
             self.show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What changes the daemon is not there where nothing may be changed."""
+        """The footer has no key of what would change the daemon where nothing may be changed."""
         del parameters
-        return self.may_order if action in ("policy", "flip", "drain", "migrate") else True
+        return self.may_order if action == "policy" else True
 
     @property
     def front(self) -> LiveScreen:
@@ -248,16 +261,22 @@ class LlmdTop(App[None]):
     def action_migrate(self) -> None:
         """Choose where the sequence that the screen is about goes on."""
         sequence, newest = self.front.chosen_sequence(), self.watched.newest
-        if sequence is None or newest is None or not self.may_order:
+        if self._refuses() or newest is None:
             return
-        home = next((s.instance for s in newest.sequences if s.sequence == sequence), "")
+        if sequence is None:
+            self._say("no sequence is chosen: Tab goes to their table, Enter opens one")
+            return
+        home = next((s.instance for s in newest.sequences if s.sequence == sequence), None)
+        if home is None:
+            self._say(f"sequence {sequence} is not listed any more")
+            return
         names = [
             one.name
             for one in newest.instances
             if one.name != home and one.state == "ready" and not one.drained
         ]
         if not names:
-            self.notify("there is no other instance that could take it", severity="warning")
+            self._say("there is no other instance that could take it")
             return
 
         def chosen(place: int | None) -> None:
@@ -270,9 +289,28 @@ class LlmdTop(App[None]):
     def _chosen_instance(self) -> InstanceStatus | None:
         """The instance that the open screen is about, as it is now; where it may be changed."""
         index, newest = self.front.chosen_instance(), self.watched.newest
-        if index is None or newest is None or not self.may_order:
+        if self._refuses() or newest is None:
             return None
-        return newest.instances[index] if index < len(newest.instances) else None
+        if index is None or index >= len(newest.instances):
+            self._say("no instance is chosen: Tab goes to their table, i shows them as cards")
+            return None
+        return newest.instances[index]
+
+    def _refuses(self) -> bool:
+        """Say why nothing can be ordered, if so."""
+        if isinstance(self._source, Replay):
+            self._say("this is a recording: nothing can be ordered")
+        elif not self.may_order:
+            self._say("llmd-top was started with --readonly: nothing can be ordered")
+        elif self.watched.newest is None:
+            self._say("no daemon has answered yet: nothing can be ordered")
+        else:
+            return False
+        return True
+
+    def _say(self, why: str) -> None:
+        """Why a key did nothing."""
+        self.notify(why, severity="warning", markup=False)
 
     def confirm(self, order: OperatorOrder) -> None:
         """Carry it out if a person says that it is meant."""

@@ -1,4 +1,4 @@
-"""The two lines at the top: which daemon this is, and how it does."""
+"""The lines at the top: which daemon this is, and how it does."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,9 @@ def status_look(snapshot: Snapshot) -> tuple[str, str]:
 
 
 class Header(Lines):
-    """Name and state above, figures below; what does not fit is left out from the right."""
+    """Name and state above, figures below, in a second line too where there is one for them; what
+    does not fit is left out from the right.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="header")
@@ -47,12 +49,12 @@ class Header(Lines):
             self.redraw()
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """Both lines, at the current width."""
+        """All of them, at the current width."""
         if self._snapshot is None:
             badge = (" llmd ", f"bold {ink.main} reverse")
             return [Text.assemble(badge, ("  connecting …", ink.muted))]
         first = _spread(self._identity(self._snapshot), self._place(self._snapshot), width)
-        return [first, _figures(self._snapshot, self._rates, width)][:height]
+        return [first, *_figures(self._snapshot, self._rates, width, height - 1)]
 
     def _identity(self, snapshot: Snapshot) -> Text:
         text = Text.assemble((" llmd ", f"bold {ink.main} reverse"), "  ", no_wrap=True)
@@ -95,7 +97,8 @@ def _drafts(counters: Counters) -> str:
     return f"{tokens:.1f} a step, {percent(accepted).strip()}"
 
 
-def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
+def _figures(snapshot: Snapshot, rates: Rates, width: int, height: int) -> list[Text]:
+    """As many of them as fit in so many lines."""
     counters = snapshot.counters
     cached = share(counters.cached_tokens, counters.prompt_tokens)
     num_predicted = counters.prediction_count
@@ -117,11 +120,14 @@ def _figures(snapshot: Snapshot, rates: Rates, width: int) -> Text:
         (count(counters.swaps_out), "swapped out", ink.text if counters.swaps_out else ink.muted),
         (percent(error).strip() if num_predicted else "–", "prediction error", ink.text),
     ]
-    line = Text(no_wrap=True, end="")
+    lines = [Text(no_wrap=True, end="")]
     for value, label, colour in figures:
         part = Text.assemble(" ", (value, f"bold {colour}"), (f" {label} ", ink.muted))
-        separator = Text(" │", ink.faint) if line else Text()
-        if line.cell_len + separator.cell_len + part.cell_len > width:
-            break
-        line.append_text(separator).append_text(part)
-    return line
+        separator = Text(" │", ink.faint) if lines[-1] else Text()
+        if lines[-1].cell_len + separator.cell_len + part.cell_len > width:
+            if len(lines) >= height:
+                break
+            lines.append(Text(no_wrap=True, end=""))
+            separator = Text()
+        lines[-1].append_text(separator).append_text(part)
+    return lines[:height]

@@ -15,7 +15,7 @@ KEYS = (
     ("Enter", "open the sequence or instance at the cursor; Esc: back"),
     ("i  t", "instances as cards, and what moves; tree, space folds"),
     ("k", "map of the KV blocks and their owners; n: next instance"),
-    ("s  /", "next order of sequences; filter by id, state, place"),
+    ("s  /", "next order of sequences; filter by id, state, place, key"),
     ("Tab", "next table; arrows and page keys move in it"),
     ("Ctrl+P", "all commands, themes too"),
 )

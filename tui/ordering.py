@@ -36,8 +36,11 @@ def next_sort(name: str) -> str:
 
 
 def matches(sequence: SequenceStatus, words: list[str]) -> bool:
-    """Whether each word is part of the id, the state, the instance's name or the residency."""
-    text = f"{sequence.sequence} {sequence.state} {sequence.instance} {sequence.residency}".lower()
+    """Whether each word is part of the id, the state, the instance's name, the residency, the
+    client's own id or the name of its key.
+    """
+    text = f"{sequence.sequence} {sequence.state} {sequence.instance} {sequence.residency}"
+    text = f"{text} {sequence.request_id} {sequence.key}".lower()
     return all(word in text for word in words)
 
 

@@ -219,7 +219,12 @@ def _sequences(snapshot: Snapshot) -> str:
     header = ["ID", "STATE", "INSTANCE", "AGE", "PROMPT", "COMPUTED", "OUTPUT", "PREDICTED"]
     header += ["LEVEL", "KV AT", "BLOCKS", "HOST", "PRIO", "PREEMPTED"]
     listed = snapshot.sequences[:LISTED_SEQUENCES]
-    table = _table(header, [_sequence(sequence) for sequence in listed])
+    rows = [_sequence(sequence) for sequence in listed]
+    if any(one.request_id or one.key for one in listed):
+        header += ["KEY", "REQUEST"]
+        for row, one in zip(rows, listed, strict=True):
+            row += [printable(one.key) or "-", printable(one.request_id, 200) or "-"]
+    table = _table(header, rows)
     more = snapshot.running + snapshot.waiting - len(listed)
     return f"{table}\n  and {more} more" if more > 0 else table
 

@@ -90,18 +90,29 @@ def _instance(sequence: SequenceStatus, _width: int) -> Cell:
     return Cell(printable(sequence.instance) or "–", ink.text if sequence.instance else ink.faint)
 
 
+def _request(sequence: SequenceStatus, width: int) -> Cell:
+    """The client's own id of the request, as X-Request-Id came."""
+    return Cell(ending(printable(sequence.request_id, 200), width) or "–", ink.muted)
+
+
+def _key(sequence: SequenceStatus, width: int) -> Cell:
+    return Cell(printable(sequence.key, width) or "–", ink.muted)
+
+
 COLUMNS: list[Column[SequenceStatus]] = [
     Column("id", "id", 6, _id, grow=4),
     Column("state", "state", 11, _state, left=True, grow=3),
-    Column("instance", "inst", 6, _instance, left=True, rank=2, grow=4),
+    Column("instance", "inst", 6, _instance, left=True, rank=1, grow=4),
+    Column("request", "request", 8, _request, left=True, rank=3, grow=28),
+    Column("key", "key", 6, _key, left=True, rank=2, grow=10),
     Column("age", "age", 6, lambda s, _: Cell(duration(s.age_s))),
-    Column("prompt", "prompt", 11, _prompt, grow=11),
+    Column("prompt", "prompt", 10, _prompt, grow=12),
     Column("output", "output/max", 11, _output, grow=30),
     Column("predicted", "pred", 6, _predicted, grow=5),
     Column("level", "lv", 2, _level),
     Column("blocks", "blocks", 8, _blocks, grow=2),
-    Column("priority", "prio", 4, _priority, rank=1),
-    Column("preemptions", "pre", 3, _preemptions),
+    Column("priority", "prio", 4, _priority, rank=5),
+    Column("preemptions", "pre", 3, _preemptions, rank=4),
 ]
 
 
@@ -115,13 +126,21 @@ def residency_legend() -> Text:
 
 
 def columns_without_news(snapshot: Snapshot) -> frozenset[str]:
-    """The columns that would say the same of every sequence: no levels, nothing predicted."""
+    """The columns that would say the same of every sequence: one instance, no keys, no levels,
+    nothing predicted.
+    """
     predicts = snapshot.counters.prediction_count or any(
         sequence.predicted_tokens >= 0 for sequence in snapshot.sequences
     )
     empty: set[str] = set() if predicts else {"predicted"}
     if not any(instance.levels for instance in snapshot.instances):
         empty.add("level")
+    if len(snapshot.instances) == 1:
+        empty.add("instance")
+    if not any(sequence.request_id for sequence in snapshot.sequences):
+        empty.add("request")
+    if not any(sequence.key for sequence in snapshot.sequences):
+        empty.add("key")
     return frozenset(empty)
 
 

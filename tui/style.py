@@ -56,11 +56,12 @@ OverviewScreen.-narrow #body { layout: vertical; }
 OverviewScreen.-narrow #blocks { height: auto; min-height: 3; max-height: 6; }
 .-narrow #waiting { display: none; }
 .-narrow #tables { height: 1fr; }
-OverviewScreen.-narrow.-short #blocks { max-height: 5; }
+OverviewScreen.-narrow.-short #blocks { height: 1; min-height: 1; border: none; padding: 0 2; }
 .-narrow.-short #instances { max-height: 6; }
 .-narrow.-short #queues { max-height: 3; border: none; padding: 0 2; }
 .-narrow.-short #deadlines { max-height: 4; border: none; padding: 0 2; }
-.-narrow.-short #body.-queues #charts { height: 3; }
+.-narrow.-short #charts { display: none; }
+.-narrow.-short #header { height: 3; }
 OverviewScreen.-narrow.-short #body.-deadlines #blocks { display: none; }
 .-narrow.-tall #charts { height: 7; }
 OverviewScreen.-narrow.-tall #blocks { height: 10; max-height: 10; }

@@ -105,6 +105,8 @@ def _standing(one: SequenceStatus, due: Pairs) -> Pairs:
     return [
         ("state", Text(f"{sign} {one.state}", colour)),
         ("instance", printable(one.instance) or "–"),
+        *([("request", printable(one.request_id, 200))] if one.request_id else []),
+        *([("key", printable(one.key))] if one.key else []),
         ("age", duration(one.age_s)),
         *due,
         ("prompt", f"{bar(done, 10)} {percent(done)} of {count(one.num_prompt_tokens)}"),

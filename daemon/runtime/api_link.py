@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 _REQUESTS_PER_PROCESS = 1 << 32
 
 
-class Client(NamedTuple):
+class AskedBy(NamedTuple):
     """What viewers are told of who asked. The Core and its journal never hear of it."""
 
     request_id: str = ""
     key: str = ""
 
 
-_NOBODY = Client()
+_NOBODY = AskedBy()
 SCORED_COST = 2
 """What a prompt's token costs whose log-probability is wanted, against another's: the product with
 the whole vocabulary and the search for its best tokens. Small models take half as long again.
@@ -61,7 +61,7 @@ class ApiLink:
         self._encode = encoder().encode
         self._decode = decoder(protocol.FromApi).decode
         self._live: dict[int, int] = {}  # the Core's request id -> streams that have not ended
-        self._clients: dict[int, Client] = {}  # of these requests, for viewers
+        self._clients: dict[int, AskedBy] = {}  # of these requests, for viewers
         self._channel: Channel | None = None
 
     def connect(self, sock: socket.socket, generation: int) -> None:
@@ -83,7 +83,7 @@ class ApiLink:
         for request in list(self._live):
             self._dispatch(Abort(time.monotonic(), request))
 
-    def client_of(self, sequence: int) -> Client:
+    def client_of(self, sequence: int) -> AskedBy:
         """Who asked for a sequence."""
         return self._clients.get(sequence // MAX_SEQUENCES_PER_REQUEST, _NOBODY)
 
@@ -173,7 +173,7 @@ class ApiLink:
         self._store.add(request, message)
         self._live[request] = message.n
         if message.request_id or message.key:
-            self._clients[request] = Client(message.request_id, message.key)
+            self._clients[request] = AskedBy(message.request_id, message.key)
         return RequestArrived(
             now,
             request,

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,22 @@ from daemon.api.tools.history import Messages, in_words, one_call_each
 
 _LONGEST_MESSAGE = 300
 _PROBE: Messages = [{"role": "user", "content": "hello"}]
+_WORDS = "owl 7731"
+_SYSTEM, _USER, _ASSISTANT = (
+    {"role": role, "content": "x"} for role in ("system", "user", "assistant")
+)
+_CALL: dict[str, Any] = {
+    "type": "function",
+    "id": "call12345",
+    "function": {"name": "f", "arguments": {}},
+}
+_TRIED: dict[str, list[tuple[Messages, Messages]]] = {
+    "user": [([], []), ([_SYSTEM], []), ([_USER, _ASSISTANT], []), ([], [_ASSISTANT, _USER])],
+    "system": [([], [_USER]), ([], [_USER, _ASSISTANT, _USER])],
+    "assistant": [([_USER], [_USER]), ([_SYSTEM, _USER], [_USER]), ([_USER], [])],
+    "tool": [([_USER, {**_ASSISTANT, "content": "", "tool_calls": [_CALL]}], [])],
+}
+"""Messages before and behind one of a role, with which it is seen whether its words are shown."""
 _PROBE_TOOLS: Messages = [
     {
         "type": "function",
@@ -57,6 +74,8 @@ class ChatTemplate:
 
     `calls` is how a model with this template writes calls. Where the template knows no tools, or
     only in a form that no reader here knows, tools, calls and results are put in words.
+    `shows_words`: whether what a user says comes out of it. Some templates iterate over the parts
+    of a message and leave a plain text out; which roles' messages these are is tried.
     """
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
@@ -71,6 +90,8 @@ class ChatTemplate:
         self._template: jinja2.Template = environment.from_string(source)
         self._special_tokens = special_tokens
         self._knows_developer = "developer" in source
+        self._in_parts: frozenset[str] = frozenset()
+        self.shows_words = self._finds_parts()
         form = format_of(source)
         self._knows_tools = form is not None and self._shows_tools()
         self.calls: Format = form if form is not None and self._knows_tools else SMOLLM
@@ -93,12 +114,41 @@ class ChatTemplate:
             messages = one_call_each(messages)
         return self._render(messages, begin_answer, tools or None, values)
 
+    def _finds_parts(self) -> bool:
+        """Find the roles whose messages must come in parts; whether a user's words are shown."""
+        as_text = {role: self._shows(role) for role in _TRIED}
+        hidden = frozenset(role for role, shows in as_text.items() if not shows)
+        self._in_parts = hidden
+        in_parts = {role: self._shows(role) for role in hidden}
+        # What shows in neither form, or is refused, comes as a user's words do.
+        like_user = bool(in_parts.get("user"))
+        self._in_parts = frozenset(role for role in hidden if in_parts[role] or like_user)
+        return as_text["user"] is not False or in_parts["user"] is not False
+
+    def _shows(self, role: str) -> bool | None:
+        """Whether the words of a message of a role are in some prompt; None: all are refused."""
+        said: dict[str, Any] = {"role": role, "content": _WORDS}
+        said |= {"tool_call_id": _CALL["id"], "name": "f"} if role == "tool" else {}
+        tools, found = _PROBE_TOOLS if role == "tool" else None, None
+        for before, behind in _TRIED[role]:
+            with suppress(ApiError):
+                found = _WORDS in self._render([*before, said, *behind], True, tools)
+                if found:
+                    break
+        return found
+
     def _shows_tools(self) -> bool:
         try:
             without = self._render(_PROBE, True, None)
             return self._render(_PROBE, True, _PROBE_TOOLS) != without
         except ApiError:
             return False
+
+    def _parted(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message with its content as the template reads it."""
+        if message["role"] not in self._in_parts or not isinstance(message["content"], str):
+            return message
+        return {**message, "content": _as_parts(message["content"])}
 
     def _render(
         self,
@@ -112,7 +162,7 @@ class ChatTemplate:
                 {
                     **self._special_tokens,
                     **(values or {}),
-                    "messages": messages,
+                    "messages": [self._parted(message) for message in messages],
                     "add_generation_prompt": begin_answer,
                     "tools": tools,
                     "documents": None,
@@ -124,6 +174,10 @@ class ChatTemplate:
             said = " ".join(str(error).split())[:_LONGEST_MESSAGE] or type(error).__name__
             what = f"the model's chat template refuses these `messages`: {said}"
             raise invalid(what, "messages") from None
+
+
+def _as_parts(content: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": content}] if content else []
 
 
 def _as_system(message: dict[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ _STATUS_BY_KIND = {
     "queue_full": 429,
     "too_long": 400,
     "too_many": 400,
+    "unknown_token": 400,
     "draining": 503,
     "not_ready": 503,
 }
@@ -79,6 +80,8 @@ def rejection(kind: str, message: str, retry_after_s: float, field: str) -> ApiE
         return invalid(message, field, "context_length_exceeded")
     if kind == "too_many":
         return invalid(message, "n")
+    if kind == "unknown_token":
+        return invalid(message, field)
     if status == 503:
         retry_after_s = max(1.0, retry_after_s)
     return ApiError(status, message, code=kind, retry_after_s=retry_after_s)

@@ -15,6 +15,14 @@ class MarkerTokens(msgspec.Struct, frozen=True):
     hidden: dict[int, str]  # markers that decoding would leave out
     others: tuple[int, ...]  # further added tokens that belong to an answer's text: <think>, ...
 
+    def below(self, vocab_size: int) -> "MarkerTokens":
+        """Those that a model with so many tokens has."""
+        return MarkerTokens(
+            {text: number for text, number in self.ids.items() if number < vocab_size},
+            {number: text for number, text in self.hidden.items() if number < vocab_size},
+            tuple(number for number in self.others if number < vocab_size),
+        )
+
 
 def marker_tokens(tokenizer: Tokenizer) -> MarkerTokens:
     """Look a tokenizer's added tokens through."""

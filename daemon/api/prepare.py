@@ -77,11 +77,12 @@ def conversation(request: ChatRequest, serving: Serving) -> bytes:
 
 def prepare_chat(request: ChatRequest, said: Rendered, text: Text, serving: Serving) -> Work:
     """The work of a conversation that was `rendered`. Raises ApiError."""
-    tokens = text.encode(said.text, False, serving.max_len, "messages")
+    tokens = text.encode(said.text, False, serving, "messages")
     prompt = text.prompt(tokens, serving.block_size, words=_asked(request.messages))
     default = serving.defaults.max_tokens
     work = _work(request, [prompt], _chat_limit(request), default, serving, "messages")
-    return _with_tools(work, toolbox(request, offered(request), said.calls, text.markers))
+    markers = text.markers.below(serving.vocab_size)
+    return _with_tools(work, toolbox(request, offered(request), said.calls, markers))
 
 
 def prepare_completion(request: CompletionRequest, text: Text, serving: Serving) -> Work:
@@ -110,7 +111,7 @@ def _prompt(
     asked: str | list[int], request: CompletionRequest, text: Text, serving: Serving
 ) -> Prompt:
     if isinstance(asked, str):
-        words, tokens = asked, text.encode(asked, True, serving.max_len, "prompt")
+        words, tokens = asked, text.encode(asked, True, serving, "prompt")
     else:
         tokens = _token_ids(asked, request.max_tokens, serving)
         decoded = tokens if request.echo else tokens[:DECODED_TOKENS]

@@ -28,6 +28,7 @@ LIMITS = QuestionLimits(
 )
 COMPILE_LIMITS = LIMITS._replace(cpu_s=0.4)
 NO_TEMPLATE = "this model has no usable chat template; use /v1/completions"
+_HIDES_WORDS = "what a user says does not come out of it, as text or in parts"
 _GIVEN_UP = {
     QuestionOutcome.LATE: "it takes too long to compile",
     QuestionOutcome.DIED: "it takes too much memory to compile, or is too deep",
@@ -59,10 +60,10 @@ def what_is_wrong(folder: Path) -> str:
 
     def compiled(_question: bytes) -> bytes:
         try:
-            read_template(folder)
+            template = read_template(folder)
+            return b"" if template is None or template.shows_words else _HIDES_WORDS.encode()
         except Exception as error:  # noqa: BLE001 - a program of the model's maker
             return str(error).encode(errors="replace") or type(error).__name__.encode()
-        return b""
 
     forks = Forks(compiled, COMPILE_LIMITS)
     outcome, said = forks.ask(b"")

@@ -13,6 +13,7 @@ from daemon.api.markers import marker_tokens
 from daemon.api.offsets import offsets_of_spans, with_whole_spans
 from daemon.api.token_bytes import TokenBytes
 from daemon.memory.hashing import chain_hashes
+from daemon.protocol.api import Serving
 from daemon.wire.columns import Int32, int32
 
 EXCERPT_CHARS = 8000
@@ -66,6 +67,7 @@ class Text:
         self._special = frozenset(number for number, token in added.items() if token.special)
         vocabulary = self.tokenizer.get_vocab(with_added_tokens=True)
         self.salt = b""
+        self._highest = max(vocabulary.values())
         self._longest_token_bytes = max(len(token.encode()) for token in vocabulary)
 
     def salted(self, salt: bytes) -> "Text":
@@ -100,17 +102,33 @@ class Text:
         """The tokens as the vocabulary writes them; empty for an id that no token has."""
         return [self.tokenizer.id_to_token(token) or "" for token in tokens]
 
-    def encode(self, text: str, special: bool, max_len: int, param: str) -> list[int]:
+    def encode(self, text: str, special: bool, serving: Serving, param: str) -> list[int]:
         """The tokens of a text that comes from the field `param`, with the tokenizer's own special
-        tokens around it where `special`: a chat's template writes them itself. Raises ApiError.
+        tokens around it where `special`: a chat's template writes them itself. Raises ApiError,
+        also for a token that the model has no row for.
         """
+        max_len = serving.max_len
         num_bytes = len(text.encode())
         # No tokenizer can do better: refuse before minutes are spent on it.
         if num_bytes > max_len * self._longest_token_bytes:
             raise too_long(param, max_len, f"has {num_bytes} bytes of text, more than so many hold")
         if len(text) > max_len * PIECE_LETTERS:
             self._count_piecewise(text, max_len, param)
-        return self._tokens(text, special)
+        tokens = self._tokens(text, special)
+        if self._highest >= serving.vocab_size:
+            self._check_known(tokens, serving.vocab_size, param)
+        return tokens
+
+    def _check_known(self, tokens: list[int], vocab_size: int, param: str) -> None:
+        """Raise ApiError 400 for a token that the tokenizer has and the model has not."""
+        highest = max(tokens, default=0)
+        if highest >= vocab_size:
+            name = self.tokenizer.id_to_token(highest)
+            raise invalid(
+                f"`{param}` has the token {name!r} ({highest}), which is beyond this model's "
+                f"vocabulary of {vocab_size}",
+                param,
+            )
 
     def _count_piecewise(self, text: str, max_len: int, param: str) -> None:
         """Look at a long text piece by piece. Raises ApiError 400 as soon as it cannot fit."""

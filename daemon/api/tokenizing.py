@@ -45,10 +45,10 @@ def tokenize(
     """
     if said is not None:
         special = given(request.add_special_tokens, False)
-        tokens = text.encode(said.text, special, serving.max_len, "messages")
+        tokens = text.encode(said.text, special, serving, "messages")
     else:
         prompt, special = request.prompt or "", given(request.add_special_tokens, True)
-        tokens = text.encode(prompt, special, serving.max_len, "prompt")
+        tokens = text.encode(prompt, special, serving, "prompt")
     names = text.names(tokens) if request.return_token_strs else None
     return Tokenized(len(tokens), serving.max_len, tokens, names)
 

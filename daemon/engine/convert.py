@@ -17,6 +17,7 @@ import msgspec
 from daemon.engine.gguf_speed import hurry
 from daemon.engine.process import stay_offline
 from daemon.models.formats import PLAIN
+from daemon.models.gguf_header import GgufHeader, read_gguf_header
 from daemon.models.gguf_index import INDEX, LINK, GgufIndex, link
 from daemon.models.shape import ModelError
 from daemon.wire.parent import die_with_parent
@@ -33,11 +34,6 @@ _RECOMMENDED = {
 }
 """Default sampling for generation_config.json, by the name that a GGUF file gives its model."""
 
-_DIGITS = {"type": "Digits", "individual_digits": True}
-_DIGIT_SPLITTERS = frozenset({"smollm", "starcoder", "refact", "command-r", "codeshell"})
-"""Pre-tokenizers of GGUF that split every digit off first, which transformers leaves out."""
-
-
 _PARTS = 5
 """Of the work, of about the same length, for the bar alone."""
 
@@ -48,27 +44,25 @@ Told = Callable[[float], None]
 def convert(source: Path, target: Path, told: Told = lambda share: None) -> None:
     """Write the folder `target` from the GGUF file `source`. Raises ModelError."""
     told(0.0)
+    header = read_gguf_header(source)
 
     import torch
     from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
-    from daemon.engine.gguf_experts import expert_widths
-    from daemon.engine.gguf_rope import scaled_rope
+    from daemon.engine.gguf_fields import recommended
+    from daemon.engine.gguf_tokenizer import write_tokenizer
     from daemon.engine.quantised.index import Indexer
 
     told(1 / _PARTS)
-    folder, name = str(source.parent), source.name
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    config = _configuration(source, header)
     told(2 / _PARTS)
-    config: Any = AutoConfig.from_pretrained(folder, gguf_file=name)
+    unused = _put_all(source, config, header)
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)
     told(3 / _PARTS)
-    indexer = Indexer(source, model)
-    scaled_rope(config, indexer.reader.tensors)
-    expert_widths(config, indexer.reader.tensors)
-    index, computed = indexer.index()
+    index, computed = Indexer(source, model).index()
+    index = msgspec.structs.replace(index, unused=unused)
     told(4 / _PARTS)
     target.mkdir(parents=True, exist_ok=True)
     (target / INDEX).write_bytes(msgspec.json.encode(index))
@@ -78,15 +72,60 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     config.architectures = [type(model).__name__]
     config.dtype = _computes_in(index)
     config.save_pretrained(target)
-    GenerationConfig.from_model_config(config).save_pretrained(target)
-    tokenizer.save_pretrained(target)
-    _keep_template(target, tokenizer.chat_template)
-    says = _fields(source, "general.name", "tokenizer.ggml.pre")
-    if says["tokenizer.ggml.pre"] in _DIGIT_SPLITTERS:
-        _split_digits(target / "tokenizer.json")
-    _recommend(target / "generation_config.json", _RECOMMENDED.get(says["general.name"], {}))
+    try:
+        vocabulary = write_tokenizer(source, target, header)
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from None
+    generation = GenerationConfig.from_model_config(config)
+    ends = vocabulary.ends
+    generation.eos_token_id = ends[0] if len(ends) == 1 else ends or None
+    generation.save_pretrained(target)
+    sampling = _RECOMMENDED.get(str(header.fields.get("general.name", "")), {})
+    _recommend(target / "generation_config.json", {**sampling, **recommended(header)})
     _make_readable(target)
     told(1.0)
+
+
+def _configuration(source: Path, header: GgufHeader) -> Any:
+    """What transformers reads of a file's fields. Raises ModelError."""
+    from transformers import AutoConfig
+
+    from daemon.engine.gguf_fields import check_fields
+    from daemon.engine.resolve import in_a_line
+
+    try:
+        check_fields(header)
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from None
+    try:
+        return AutoConfig.from_pretrained(str(source.parent), gguf_file=source.name)
+    except Exception as error:  # whatever a configuration's own checks raise
+        said = f"transformers makes no configuration of it: {in_a_line(error)}"
+        raise ModelError(f"{source}: {said}") from error
+
+
+def _put_all(source: Path, config: Any, header: GgufHeader) -> tuple[str, ...]:
+    """Have a configuration say all that a file says; the fields that are of no use here.
+
+    Raises ModelError.
+    """
+    import gguf  # as a module: what it holds may have been replaced
+
+    from daemon.engine.gguf_fields import put_fields
+    from daemon.engine.gguf_rope import scaled_rope
+    from daemon.engine.gguf_tensors import put_tensors
+    from daemon.engine.resolve import refuse_configuration
+
+    tensors = gguf.GGUFReader(source).tensors
+    put_tensors(config, tensors)
+    try:
+        unused = put_fields(config, header)
+        scaled_rope(config, tensors)
+    except ModelError as error:
+        refuse_configuration(source, config)  # what is no field's fault
+        raise ModelError(f"{source}: {error}") from None
+    refuse_configuration(source, config)
+    return unused
 
 
 def _computes_in(index: GgufIndex) -> str:
@@ -98,39 +137,11 @@ def _computes_in(index: GgufIndex) -> str:
     return max(sizes, key=lambda kind: sizes[kind], default="float32")
 
 
-def _keep_template(folder: Path, template: str | None) -> None:
-    """Put the chat template into tokenizer_config.json, where every reader looks for it."""
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text())
-    # How the file was found is no part of the tokenizer.
-    for key in ("is_local", "local_files_only"):
-        config.pop(key, None)
-    if template:
-        config["chat_template"] = template
-    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
-
-
-def _fields(source: Path, *names: str) -> dict[str, str]:
-    """Fields of the GGUF file, as text; empty where it has none of the name."""
-    import gguf  # as a module: what it holds may have been replaced
-
-    reader = gguf.GGUFReader(source)
-    found = {name: reader.get_field(name) for name in names}
-    return {name: str(field.contents()) if field else "" for name, field in found.items()}
-
-
 def _recommend(path: Path, sampling: dict[str, Any]) -> None:
     """Put default sampling into a generation_config.json, where there is some."""
     if sampling:
         config = json.loads(path.read_text()) | sampling
         path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-
-
-def _split_digits(path: Path) -> None:
-    tokenizer = json.loads(path.read_text())
-    rest = tokenizer["pre_tokenizer"]
-    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [_DIGITS, rest]}
-    path.write_text(json.dumps(tokenizer, ensure_ascii=False))
 
 
 def _make_readable(folder: Path) -> None:

@@ -1,10 +1,12 @@
-"""Rotary frequencies that a GGUF file scales by a tensor of factors, as a configuration says them.
+"""How a GGUF file scales its rotary positions, as transformers' configuration says it.
 
-llama.cpp stores what Llama 3.1 and later do to their frequencies as one factor for each; the
-configuration that transformers reads of the file leaves it out.
+By fields: `rope.scaling.*`, or `rope.scale_linear` in older files; llama.cpp computes YaRN with the
+same frequencies as transformers. By a tensor of factors: what Llama 3.1 and later do to their
+frequencies, as one factor for each.
 """
 
 import copy
+import math
 from typing import Any
 
 import numpy as np
@@ -13,27 +15,91 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from daemon.models.shape import ModelError
 
-_TENSOR = "rope_freqs.weight"
+FACTORS = "rope_freqs.weight"
+_OLD = "rope.scale_linear"
 _LLAMA_3 = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-_FACTORS = (8.0, 32.0)
+_LLAMA_3_FACTORS = (8.0, 32.0)
 """Of Llama 3.1 and 3.3, and of Llama 3.2."""
+_SAYS_NOTHING = ("rope.scaling.finetuned",)
+_YARN = {
+    "rope.scaling.yarn_beta_fast": "beta_fast",
+    "rope.scaling.yarn_beta_slow": "beta_slow",
+}
+_MAGNITUDES = ("rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor")
+
+
+def rope_parameters(config: Any) -> dict[str, dict[str, Any]]:
+    """A configuration's own parameters, by kinds of layers; of one kind for all by the name "".
+
+    Empty for a model without rotary positions.
+    """
+    told = getattr(config, "rope_parameters", None)
+    if not isinstance(told, dict) or not told:
+        return {}
+    nested = {kind: one for kind, one in told.items() if isinstance(one, dict)}
+    return nested or {"": told}
+
+
+def put_scaling(
+    begin: str, parameters: dict[str, Any], fields: dict[str, Any], context_len: int
+) -> set[str]:
+    """Put what `rope.scaling.*` fields say into parameters of rotary positions; the fields' names.
+
+    `begin`: of the fields' whole names. Raises ModelError for what transformers does not compute.
+    """
+    kind = fields.get("rope.scaling.type", "linear")
+    factor = float(fields.get("rope.scaling.factor", fields.get(_OLD, 0)) or 1)
+    left = set(fields) - {"rope.scaling.type", "rope.scaling.factor", _OLD, *_SAYS_NOTHING}
+    if kind not in ("none", "linear", "yarn"):
+        raise ModelError(
+            f"{begin}rope.scaling.type is {kind!r}: such positions depend on the context's length, "
+            "or are of an unknown kind"
+        )
+    if factor <= 0 or not math.isfinite(factor):
+        raise ModelError(f"{begin}rope.scaling.factor is {factor}")
+    left.discard("rope.scaling.original_context_length")
+    magnitude = math.prod(float(fields.get(name, 1) or 1) for name in _MAGNITUDES)
+    left -= set(_MAGNITUDES)
+    if kind == "yarn" and factor != 1:
+        original = int(fields.get("rope.scaling.original_context_length") or context_len)
+        parameters |= {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original,
+            "attention_factor": magnitude * (0.1 * math.log(factor) + 1 if factor > 1 else 1),
+        }
+        parameters |= {one: float(fields[name]) for name, one in _YARN.items() if fields.get(name)}
+        left -= set(_YARN)
+        left -= {name for name in left if name.endswith("yarn_ext_factor") and fields[name] == 1}
+    else:
+        if magnitude != 1:
+            raise ModelError(f"{begin}{_MAGNITUDES[0]} is {magnitude}, and positions are {kind}")
+        if kind == "linear" and factor != 1:
+            parameters |= {"rope_type": "linear", "factor": factor}
+        left -= set(_YARN)
+    for name in sorted(left):
+        if fields[name]:
+            raise ModelError(f"{begin}{name} is {fields[name]!r}, which transformers does not have")
+    return set(fields)
 
 
 def scaled_rope(config: Any, tensors: Any) -> None:
-    """Put the scaling of a file's frequencies into its configuration, where it has some.
+    """Put the scaling of a file's frequencies by a tensor into its configuration, if it has some.
 
     Raises ModelError for factors that are not those of a known kind of scaling.
     """
-    found = [one for one in tensors if one.name == _TENSOR]
+    found = [one for one in tensors if one.name == FACTORS]
     if not found or np.all(found[0].data == 1):
         return
+    if config.rope_parameters.get("rope_type", "default") != "default":
+        raise ModelError(f"{FACTORS} scales rotary positions that fields scale already")
     factors = torch.from_numpy(np.array(found[0].data, np.float32))
-    for factor in _FACTORS:
+    for factor in _LLAMA_3_FACTORS:
         tried = copy.deepcopy(config)
         plain = _frequencies(tried)
         tried.rope_parameters = {**config.rope_parameters, **_LLAMA_3, "factor": factor}
@@ -41,7 +107,7 @@ def scaled_rope(config: Any, tensors: Any) -> None:
         if len(scaled) == len(factors) and torch.allclose(plain / scaled, factors, rtol=1e-3):
             config.rope_parameters = tried.rope_parameters
             return
-    raise ModelError(f"{_TENSOR} scales its rotary positions in a way that llmd does not know")
+    raise ModelError(f"{FACTORS} scales its rotary positions in a way that llmd does not know")
 
 
 def _frequencies(config: Any) -> torch.Tensor:

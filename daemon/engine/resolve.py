@@ -16,6 +16,7 @@ from daemon.engine.process import stay_offline
 from daemon.models.resolved import Resolved, Rope, read_shape
 from daemon.models.resolving import answer
 from daemon.models.shape import ModelError, ModelShape, read_json
+from daemon.models.supported import refusals
 from daemon.wire.parent import die_with_parent
 
 _PLAIN = (bool, int, float, str)
@@ -97,6 +98,13 @@ def resolved_of(config: Any) -> Resolved:
             key: _plain(value) for key, value in config.to_dict().items() if key not in _UNTOLD
         },
     )
+
+
+def refuse_configuration(source: Path, config: Any) -> None:
+    """Raise ModelError where a model of transformers' configuration cannot be served."""
+    config.architectures = [_causal_class(str(config.model_type))]
+    for reason in refusals(resolved_of(config)):
+        raise ModelError(f"{source}: {config.model_type} is not supported yet: {reason}")
 
 
 def _value(config: Any, name: str) -> Any:

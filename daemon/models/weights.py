@@ -13,6 +13,15 @@ from daemon.models.shape import ModelError, read_json
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 _HEADER_LIMIT_BYTES = 100 * 1024 * 1024
+_WHOLE = "model.safetensors"
+_ADAPTER = "adapter_config.json"
+_BITS = {
+    **dict.fromkeys(("F64", "I64", "U64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 8),
+}
+"""Of one number, by the names that safetensors has for types."""
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -21,7 +30,7 @@ def weight_files(folder: Path) -> list[Path]:
     if gguf and not gguf.computed:
         return []
     if not index.exists():
-        return [folder / "model.safetensors"]
+        return [folder / _WHOLE]
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{index} names no weights")
@@ -29,6 +38,75 @@ def weight_files(folder: Path) -> list[Path]:
     if any("/" in name or name.startswith(".") for name in names):
         raise ModelError(f"{index} names weights outside the folder")
     return [folder / name for name in names]
+
+
+def check_files(folder: Path) -> None:
+    """Raise ModelError, naming the file, unless the folder's safetensors files are all there, whole
+    and in agreement with their index.
+    """
+    if (folder / _ADAPTER).exists():
+        said = "holds an adapter, which is not applied: merge it into the weights"
+        raise ModelError(f"{folder / _ADAPTER}: the folder {said}")
+    placed = dict[str, str]()
+    for path in weight_files(folder):
+        for name in _checked_names(path):
+            if name in placed:
+                raise ModelError(f"{folder}: {name} is stored in {placed[name]} and in {path.name}")
+            placed[name] = path.name
+    index = folder / SAFETENSORS_INDEX
+    if not index.exists() or _indexed_aside(folder):
+        return
+    told: dict[str, Any] = read_json(index)["weight_map"]
+    for name, file in told.items():
+        if placed.get(name) != file:
+            raise ModelError(f"{index} says that {name} is in {file}, which does not hold it")
+    if (folder / _WHOLE).exists() and _WHOLE not in told.values():
+        raise ModelError(f"{index} leaves out {_WHOLE}, which lies beside it: one of both is wrong")
+
+
+def _indexed_aside(folder: Path) -> bool:
+    """Whether all weights are in a file of blocks."""
+    gguf = read_index(folder)
+    return gguf is not None and not gguf.computed
+
+
+def _checked_names(path: Path) -> list[str]:
+    """The tensors of a file that is whole. Raises ModelError."""
+    tensors, whole = safetensors_header(path)[0], stored_bytes(path)
+    size_bytes = path.stat().st_size
+    if size_bytes < whole:
+        raise ModelError(
+            f"{path} is not whole: it has {size_bytes:,} bytes and its header tells of {whole:,}, "
+            f"so {whole - size_bytes:,} are missing"
+        )
+    if size_bytes > whole:
+        raise ModelError(f"{path} has {size_bytes - whole:,} bytes more than its header tells of")
+    for name, tensor in tensors.items():
+        header = _header(path, tensor)
+        if header.dtype not in _BITS:
+            raise ModelError(
+                f"{path}: {name} is stored as {header.dtype!r}, which llmd cannot read"
+            )
+        first, last = tensor["data_offsets"]
+        needed = math.prod(header.shape) * _BITS[header.dtype] // 8
+        if first < 0 or last - first != needed:
+            shape = f"{list(header.shape)} of {header.dtype}"
+            raise ModelError(
+                f"{path}: {name} is {shape}, which is {needed:,} bytes, and has {last - first:,}"
+            )
+    return list(tensors)
+
+
+def stored_bytes(path: Path) -> int:
+    """The size of a whole safetensors file, by its header. Raises ModelError."""
+    tensors, first = safetensors_header(path)
+    try:
+        ends = [(one["data_offsets"][0], one["data_offsets"][1]) for one in tensors.values()]
+        if not all(isinstance(side, int) for end in ends for side in end):
+            raise TypeError
+    except (TypeError, LookupError):
+        raise ModelError(f"{path} is not a safetensors file") from None
+    return first + max((end for _, end in ends), default=0)
 
 
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

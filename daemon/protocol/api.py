@@ -146,7 +146,7 @@ class RequestRejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The request was not taken; nothing of it is kept."""
 
     request: int
-    kind: str  # "queue_full" | "too_long" | "too_many" | "draining" | "not_ready"
+    kind: str  # "queue_full", "too_long", "too_many", "unknown_token", "draining", "not_ready"
     message: str
     retry_after_s: float  # estimated wait for queue_full; 0: retrying will not help
 

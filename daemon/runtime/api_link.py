@@ -63,6 +63,7 @@ class ApiLink:
         self._live: dict[int, int] = {}  # the Core's request id -> streams that have not ended
         self._clients: dict[int, AskedBy] = {}  # of these requests, for viewers
         self._channel: Channel | None = None
+        self._vocab_size = 0  # as the process was told; 0: not yet
 
     def connect(self, sock: socket.socket, generation: int) -> None:
         """A new process takes its predecessor's place."""
@@ -93,6 +94,8 @@ class ApiLink:
 
     def send(self, message: protocol.ToApi) -> None:
         """Tell the process; without one nobody hears."""
+        if isinstance(message, protocol.Serving):
+            self._vocab_size = message.vocab_size
         if self._channel is not None:
             self._channel.send(self._encode(message))
 
@@ -152,7 +155,7 @@ class ApiLink:
             return
         match message:
             case protocol.Generate():
-                self._dispatch(self._arrival(message, now))
+                self._generate(message, now)
             case protocol.SealedBlocks():
                 own = message.sequence + self._first_sequence
                 self._dispatch(Sealed(now, own, message.first_block, message.hashes))
@@ -167,6 +170,16 @@ class ApiLink:
                 self._lives(message.settled)
             case protocol.Predicting():
                 self.predictor = message.status
+
+    def _generate(self, message: protocol.Generate, now: float) -> None:
+        """Take a request; one with tokens that the model has not would end its worker."""
+        lowest, highest = int(message.tokens.min()), int(message.tokens.max())
+        if lowest < 0 or highest >= self._vocab_size > 0:
+            wrong = highest if lowest >= 0 else lowest
+            said = f"the prompt has the token {wrong}, and the model has {self._vocab_size}"
+            self.send(protocol.RequestRejected(message.request, "unknown_token", said, 0.0))
+            return
+        self._dispatch(self._arrival(message, now))
 
     def _arrival(self, message: protocol.Generate, now: float) -> RequestArrived:
         request = message.request + self._first_request

@@ -1,10 +1,13 @@
 """Our rendering against transformers' own."""
 
+from pathlib import Path
+
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from daemon.api.chat_template import ChatTemplate
 from daemon.api.errors import ApiError
+from daemon.api.template_process import what_is_wrong
 
 MESSAGES = [
     {"role": "system", "content": 'be "brief"\n'},
@@ -62,3 +65,55 @@ def test_a_template_that_refuses_is_the_clients_error(source: str):
     with pytest.raises(ApiError) as caught:
         ChatTemplate(source, TOKENS).render(MESSAGES)
     assert caught.value.status == 400 and caught.value.param == "messages"
+
+
+PARTS = (
+    "{% for m in messages %}<|{{ m.role }}|>{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}\n{% endfor %}"
+)
+BY_MACRO = (
+    "{% macro say(content) %}{% for one in content %}{{ one['text'] }}{% endfor %}{% endmacro %}"
+    "{% for m in messages %}{{ say(m['content']) }}\n{% endfor %}"
+)
+USERS_ALONE = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ m.content[0].text }}{% else %}"
+    "{{ m.content + '' }}{% endif %}\n{% endfor %}"
+)
+EITHER = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endif %}\n{% endfor %}"
+)
+STRICT = (
+    "{% if messages | length != 3 or messages[0].role != 'system' %}{{ raise_exception('no') }}"
+    "{% endif %}{{ messages[-1].content }}"
+)
+
+
+@pytest.mark.parametrize("source", [PARTS, BY_MACRO, USERS_ALONE, EITHER])
+def test_words_reach_the_prompt_whatever_form_a_template_wants(source: str):
+    template = ChatTemplate(source, TOKENS)
+    assert template.shows_words
+    said = template.render(MESSAGES)
+    for message in MESSAGES:
+        assert message["content"].strip() in said
+    assert "[" not in said and "{" not in said, "text comes as text where both are taken"
+
+
+@pytest.mark.parametrize("role", ["system", "assistant", "tool"])
+def test_each_roles_words_reach_the_prompt(role: str):
+    template = ChatTemplate(PARTS, TOKENS)
+    said = {"role": role, "content": "an owl", "tool_call_id": "call12345"}
+    assert "an owl" in template.render([MESSAGES[1], said, MESSAGES[3]])
+    assert template.render([{"role": "user", "content": ""}]) == "<|user|>"
+
+
+def test_a_template_that_hides_what_a_user_says_is_found():
+    assert not ChatTemplate("{% for m in messages %}{{ m.role }}{% endfor %}", TOKENS).shows_words
+    assert ChatTemplate(STRICT, TOKENS).shows_words, "it refuses what was tried, and hides nothing"
+
+
+def test_a_folder_whose_template_hides_words_is_refused(tmp_path: Path):
+    (tmp_path / "chat_template.jinja").write_text("{{ messages | length }} said something")
+    assert "what a user says does not come out of it" in what_is_wrong(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(PARTS)
+    assert what_is_wrong(tmp_path) == ""

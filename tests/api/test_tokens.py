@@ -1,5 +1,6 @@
 """/tokenize and /detokenize, and texts that are too long to be tokenized whole."""
 
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -7,7 +8,9 @@ import pytest
 from tokenizers import Encoding, Tokenizer
 
 from daemon.api.errors import ApiError
+from daemon.api.markers import MarkerTokens
 from daemon.api.text import PIECE_LETTERS, Text
+from daemon.protocol.api import Serving
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -108,17 +111,53 @@ class Watched:
         return found
 
 
+def serving_of(folder: Path, vocab_size: int = 400) -> Serving:
+    return Serving(MODEL, str(folder), True, False, 64, 64, 4, vocab_size, "ready")
+
+
 async def test_a_text_that_cannot_fit_is_not_tokenized_whole(folder):
-    text = Text(folder)
+    text, serving = Text(folder), serving_of(folder)
     text._longest_token_bytes = 256  # as a tokenizer that knows long runs of spaces has it
     text.tokenizer = watched = Watched(text.tokenizer)
     dense, sparse = "one two " * 500, " assistant" * 103  # of 3 and of 10 letters a token
     for prompt, pieces in ((dense, 1), (sparse + dense, 2)):
         watched.letters.clear()
         with pytest.raises(ApiError) as caught:
-            text.encode(prompt, True, 64, "prompt")
+            text.encode(prompt, True, serving, "prompt")
         assert caught.value.code == "context_length_exceeded" and caught.value.param == "prompt"
         assert watched.letters == [64 * PIECE_LETTERS] * pieces
     assert (
-        len(text.encode("one two " * 40, True, 64, "prompt")) > 64
+        len(text.encode("one two " * 40, True, serving, "prompt")) > 64
     )  # the routes count these themselves
+
+
+async def test_a_token_that_the_model_has_no_row_for_is_named(folder):
+    """A tokenizer may have tokens beyond the embedding: none of them reaches a worker."""
+    text = Text(folder)
+    beyond = text.tokenizer.get_vocab_size()
+    text.tokenizer.add_special_tokens(["<extra>"])
+    text._highest = beyond
+    serving = serving_of(folder, beyond)
+    assert text.encode("hello", True, serving, "prompt")
+    for param in ("prompt", "messages"):
+        with pytest.raises(
+            ApiError, match=rf"`{param}` has the token '<extra>' \({beyond}\)"
+        ) as got:
+            text.encode("hello <extra> again", True, serving, param)
+        assert got.value.status == 400 and got.value.param == param
+    tokens = MarkerTokens({"<tool_call>": beyond, "a": 1}, {beyond: "x", 1: "a"}, (2, beyond))
+    assert tokens.below(beyond) == MarkerTokens({"a": 1}, {1: "a"}, (2,))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": [1, 400]},
+        {"prompt": [[1], [400]]},
+        {"prompt": "a", "logit_bias": {"400": 1}},
+        {"prompt": "a", "stop_token_ids": [400]},
+    ],
+)
+async def test_ids_beyond_the_vocabulary_are_refused_wherever_they_stand(runtime, http, body):
+    async with http.post("/v1/completions", json={"model": MODEL, **body}) as got:
+        assert got.status == 400, await got.text()

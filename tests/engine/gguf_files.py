@@ -1,6 +1,6 @@
 """Small GGUF files with random weights, written by gguf itself, in any format and mix of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,18 @@ def write(
     tied: bool = False,
     rope_factors: np.ndarray | None = None,
     heads: tuple[int, int] = (HEADS, KV_HEADS),
+    put: Mapping[str, Any] | None = None,
+    drop: Collection[str] = (),
+    add: Mapping[str, np.ndarray] | None = None,
+    skip: Collection[str] = (),
+    parts_of: int = 0,
 ) -> Path:
-    """A file whose matrices have the formats that `choose` says; `heads`: of queries and keys."""
-    writer = gguf.GGUFWriter(path, architecture)
+    """A file whose matrices have the formats that `choose` says; `heads`: of queries and keys.
+
+    `put` and `drop` fields, `add` tensors in float32 and `skip` others; `parts_of` so many tensors
+    each the file is split into.
+    """
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=parts_of)
     writer.add_name("tiny")
     writer.add_block_count(LAYERS)
     writer.add_context_length(CONTEXT_LEN)
@@ -52,7 +61,7 @@ def write(
     if architecture == "gemma3":
         writer.add_key_length(HEAD_DIMS[architecture])
         writer.add_sliding_window(CONTEXT_LEN)
-    if architecture == "qwen3moe":
+    if architecture in ("qwen3", "qwen3moe"):
         writer.add_key_length(HEAD_DIMS[architecture])
     if architecture.endswith("moe"):
         writer.add_expert_count(EXPERTS)
@@ -60,15 +69,38 @@ def write(
         writer.add_expert_feed_forward_length(EXPERT_INNER)
     _add_tokenizer(writer)
     rng = np.random.default_rng(len(architecture) + tied)
+    for name, value in (put or {}).items():
+        writer.kv_data[0].pop(name, None)
+        _put(writer, name, value)
+    for name in drop:
+        del writer.kv_data[0][name]
     for name, shape in _tensors(architecture, tied, heads):
+        if name in skip:
+            continue
         _add(writer, name, shape, choose(name), rng)
     if rope_factors is not None:
         writer.add_tensor("rope_freqs.weight", rope_factors)
+    for name, numbers in (add or {}).items():
+        writer.add_tensor(name, numbers.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _put(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
+    """A field of the kind that its value has."""
+    if isinstance(value, bool):
+        writer.add_bool(name, value)
+    elif isinstance(value, int):
+        writer.add_uint32(name, value)
+    elif isinstance(value, float):
+        writer.add_float32(name, value)
+    elif isinstance(value, str):
+        writer.add_string(name, value)
+    else:
+        writer.add_array(name, value)
 
 
 def unpacked(path: Path) -> Any:

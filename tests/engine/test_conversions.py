@@ -184,7 +184,7 @@ def test_conversions_of_former_versions_are_named_and_stay(
 def test_a_failed_conversion_leaves_no_folder(tmp_path: Path) -> None:
     gguf = tmp_path / "model.gguf"
     gguf.write_bytes(b"not one")
-    with pytest.raises(ModelError, match="could not be converted"):
+    with pytest.raises(ModelError, match="is not a GGUF file"):
         embedded.model_folder(str(gguf), tmp_path / "cache")
     assert not embedded.converted_folder(gguf, tmp_path / "cache").exists()
 

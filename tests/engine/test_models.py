@@ -55,7 +55,7 @@ def test_a_shape_is_read_from_json_and_headers(tmp_path: Path) -> None:
 def test_generation_config_says_what_ends_an_answer(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "m", LLAMA)
     (folder / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
-    assert shape_here(folder).eos_token_ids == (7, 9)
+    assert shape_here(folder).eos_token_ids == (7, 9, 1)  # and what config.json says
 
 
 def test_older_names_of_sizes_are_known(tmp_path: Path) -> None:

@@ -280,3 +280,17 @@ async def test_a_long_prompt_comes_in_a_memfd(line: Link) -> None:
     event = await line.take(generate(0, list(range(40_000))))
     assert isinstance(event, RequestArrived) and event.num_prompt_tokens == 40_000
     assert line.store.slice(sequence_id(FIRST, 0), 39_998, 2).tolist() == [39_998, 39_999]
+
+
+async def test_a_token_that_no_model_has_never_reaches_the_core(line: Link) -> None:
+    """Its worker would die of it, and all others with it."""
+    serving = protocol.Serving("tiny", "", True, False, 256, 256, 4, 400, "ready")
+    line.link.send(serving)
+    for number, tokens in enumerate(([1, 400], [-1, 2])):
+        line.api.send(generate(number, tokens, 7))
+    await until(lambda: len(line.api.messages) == 3)
+    for number, said in enumerate(line.api.messages[1:]):
+        assert isinstance(said, protocol.RequestRejected)
+        assert (said.request, said.kind) == (number, "unknown_token")
+    assert not line.events
+    assert isinstance(await line.take(generate(2, [1, 399], 7)), RequestArrived)

@@ -70,9 +70,14 @@ class GgufWeights:
     def _weight(self, tensor: IndexedTensor) -> QuantisedWeight:
         form, columns = FORMATS[tensor.format], tensor.shape[-1]
         data = self._file.part(tensor.start, tensor.size_bytes)
-        rows = data.view(-1, form.row_bytes(columns) if len(tensor.shape) > 1 else len(data))
+        row_bytes = form.row_bytes(
+            columns if len(tensor.shape) > 1 else 1 if tensor.heads else columns
+        )
+        rows = data.view(-1, row_bytes)
         if tensor.heads:
             rows = rows[torch.from_numpy(row_order(len(rows), tensor.heads))]
+        if len(tensor.shape) == 1:
+            rows = rows.reshape(1, -1)
         return QuantisedWeight(form, rows.to(self._device), columns)
 
 

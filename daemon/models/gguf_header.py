@@ -1,0 +1,202 @@
+"""The header of a GGUF file: its fields, its tensors, and how many bytes these need.
+
+A file that was cut, and one that is a part of several, are told by it before anything else is read.
+"""
+
+import mmap
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from daemon.models.formats import FORMATS
+from daemon.models.shape import ModelError
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_STRING, _ARRAY = 8, 9
+_SCALARS = {
+    number: struct.Struct("<" + letter)
+    for number, letter in zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
+}
+_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
+_MOST_SIDES = 4
+_ALIGNMENT = 32
+KINDS: Final = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+    20: "IQ4_NL",
+    23: "IQ4_XS",
+    30: "BF16",
+    39: "MXFP4",
+}
+"""GGUF's numbers for the formats of `FORMATS`."""
+
+
+class GgufTensor(NamedTuple):
+    """Where a tensor lies."""
+
+    name: str
+    kind: int  # GGUF's number of its format
+    shape: tuple[int, ...]  # as torch has it: rows first
+    start: int  # byte of the file
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in the file; 0 for a format that llmd does not read. Raises ValueError."""
+        form = FORMATS.get(KINDS.get(self.kind, ""))
+        if form is None or not self.shape:
+            return 0
+        rows = 1
+        for side in self.shape[:-1]:
+            rows *= side
+        return rows * form.row_bytes(self.shape[-1])
+
+
+class GgufHeader(NamedTuple):
+    """What stands before the weights."""
+
+    fields: dict[str, Any]  # numbers, bools, strings, and lists of these
+    tensors: tuple[GgufTensor, ...]
+
+    @property
+    def architecture(self) -> str:
+        """As llama.cpp calls it; empty where the file does not say."""
+        return str(self.fields.get("general.architecture", ""))
+
+
+def read_gguf_header(path: Path) -> GgufHeader:
+    """A whole file's header. Raises ModelError for one that is cut, a part, or no GGUF file."""
+    try:
+        with path.open("rb") as file:
+            size_bytes = file.seek(0, 2)
+            if not size_bytes:
+                raise ModelError(f"{path} is empty")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                header = _Reader(path, mapped).header()
+    except OSError as error:
+        raise ModelError(f"{path}: {error.strerror}") from None
+    _check_part(path, header)
+    _check_whole(path, header, size_bytes)
+    return header
+
+
+def _check_part(path: Path, header: GgufHeader) -> None:
+    count, number = header.fields.get("split.count", 1), header.fields.get("split.no", 0)
+    if isinstance(count, int) and count > 1:
+        name = re.sub(r"-\d{5}-of-\d{5}", "", path.stem)
+        raise ModelError(
+            f"{path} is part {number + 1} of {count} of a split file, and llmd reads whole files: "
+            f"llama-gguf-split --merge FIRST_PART {name}.gguf makes one of them"
+        )
+
+
+def _check_whole(path: Path, header: GgufHeader, size_bytes: int) -> None:
+    for tensor in header.tensors:
+        try:
+            needed = tensor.start + tensor.size_bytes
+        except ValueError as error:
+            raise ModelError(f"{path}: {tensor.name}: {error}") from None
+        if needed > size_bytes:
+            whole = max(one.start + one.size_bytes for one in header.tensors)
+            raise ModelError(
+                f"{path} is not whole: it has {size_bytes:,} bytes and its header tells of "
+                f"{whole:,}, so {whole - size_bytes:,} are missing"
+            )
+
+
+class _Reader:
+    """Reads on from where it is."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self._path, self._data, self._at = path, data, 0
+
+    def header(self) -> GgufHeader:
+        if self._data[:4] != _MAGIC:
+            raise ModelError(f"{self._path} is not a GGUF file")
+        self._at = 4
+        try:
+            return self._header()
+        except RecursionError:
+            raise ModelError(f"{self._path} is not a GGUF file: lists in lists") from None
+        except (struct.error, IndexError):
+            said = f"it ends in its header, behind {len(self._data):,} bytes"
+            raise ModelError(f"{self._path} is not whole: {said}") from None
+        except UnicodeDecodeError:
+            raise ModelError(f"{self._path} is not a GGUF file: a name is no text") from None
+
+    def _header(self) -> GgufHeader:
+        version = self._number(_U32)
+        if version not in _VERSIONS:
+            known = " and ".join(map(str, _VERSIONS))
+            said = f"is of GGUF's version {version}, and llmd reads {known}"
+            if version > 0xFFFF:
+                said = "is written for a machine of another byte order"
+            raise ModelError(f"{self._path} {said}")
+        num_tensors, num_fields = self._number(_U64), self._number(_U64)
+        fields = dict[str, Any]()
+        for _ in range(num_fields):
+            name = self._text()
+            if name in fields:
+                raise ModelError(f"{self._path} has the field {name} twice")
+            fields[name] = self._value(self._number(_U32))
+        tensors = [self._tensor() for _ in range(num_tensors)]
+        alignment = fields.get("general.alignment", _ALIGNMENT)
+        if not isinstance(alignment, int) or alignment < 1:
+            raise ModelError(f"{self._path}: general.alignment is {alignment!r}")
+        begin = -(-self._at // alignment) * alignment
+        self._check_names([one.name for one in tensors])
+        return GgufHeader(fields, tuple(one._replace(start=begin + one.start) for one in tensors))
+
+    def _check_names(self, names: list[str]) -> None:
+        seen = set[str]()
+        for name in names:
+            if name in seen:
+                raise ModelError(f"{self._path} has the tensor {name} twice")
+            seen.add(name)
+
+    def _tensor(self) -> GgufTensor:
+        name, sides = self._text(), self._number(_U32)
+        if sides > _MOST_SIDES:
+            raise ModelError(f"{self._path}: the tensor {name} has {sides} sides")
+        shape = tuple(self._number(_U64) for _ in range(sides))
+        return GgufTensor(name, self._number(_U32), shape[::-1], self._number(_U64))
+
+    def _number(self, form: struct.Struct) -> Any:
+        (value,) = form.unpack_from(self._data, self._at)
+        self._at += form.size
+        return value
+
+    def _text(self) -> str:
+        length, begin = self._number(_U64), self._at
+        if begin + length > len(self._data):
+            raise IndexError
+        self._at = begin + length
+        return self._data[begin : begin + length].decode()
+
+    def _value(self, kind: int) -> Any:
+        if kind in _SCALARS:
+            return self._number(_SCALARS[kind])
+        if kind == _STRING:
+            return self._text()
+        if kind != _ARRAY:
+            raise ModelError(f"{self._path} is not a GGUF file: a field of the kind {kind}")
+        of, count = self._number(_U32), self._number(_U64)
+        if count > len(self._data):
+            raise IndexError
+        if form := _SCALARS.get(of):
+            begin, self._at = self._at, self._at + form.size * count
+            return list(struct.unpack_from(f"<{count}{form.format[-1]}", self._data, begin))
+        read: Callable[[], Any] = self._text if of == _STRING else lambda: self._value(of)
+        return [read() for _ in range(count)]

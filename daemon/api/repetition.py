@@ -9,8 +9,8 @@ MAX_PERIOD = 256
 """Tokens of the longest piece whose repetition is found."""
 FEW_TOKENS = 8
 """A piece of at most so many different tokens may be data: rows of zeros, rulers, the same word."""
-FEW_TOKENS_FACTOR = 4
-"""Such a piece may be repeated so many times longer."""
+FEW_TOKENS_FACTOR = 2
+"""Such a piece may be repeated so many times longer. Models fall into those, too."""
 
 
 class RepetitionDetector:

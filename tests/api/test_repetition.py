@@ -114,7 +114,7 @@ FAIR = [
     ("a word with commas", "owl, " * 1000),
     ("a table of zeros", ("| 0" * 10 + " |\n") * 100),
     ("a matrix of zeros", "[" + ("[" + "0, " * 31 + "0],\n") * 32 + "]"),
-    ("a large matrix of zeros", ("0 " * 50 + "\n") * 50),
+    ("a large matrix of zeros", ("0 " * 40 + "\n") * 45),
     ("rulers", ("-" * 80 + "\n") * 140),
     ("a ruler with marks", ("----+" * 16 + "\n") * 20),
     ("a line of code many times", "    values.append(None)\n" * 200),

@@ -99,7 +99,7 @@ MARKS = st.sampled_from(
 TEXTS = st.lists(MARKS | st.text(max_size=3), max_size=60).map("".join)
 
 
-@settings(max_examples=tries(300, 10_000), deadline=None)
+@settings(max_examples=tries(100, 10_000), deadline=None)
 @given(text=TEXTS)
 def test_nothing_comes_of_any_text_but_what_the_page_knows(text: str) -> None:
     for tag, attributes in elements(blocks(text)):
@@ -110,7 +110,7 @@ def test_nothing_comes_of_any_text_but_what_the_page_knows(text: str) -> None:
         assert re.match(r"(https?|mailto):", attributes.get("href", "http:"))
 
 
-@settings(max_examples=tries(300, 10_000), deadline=None)
+@settings(max_examples=tries(100, 10_000), deadline=None)
 @given(text=TEXTS.filter(lambda text: "]:" not in text), sizes=st.lists(st.integers(1, 9)))
 def test_a_text_that_grows_is_rendered_as_if_it_had_come_whole(text: str, sizes: list[int]) -> None:
     """As the page does it: what is final is never looked at again. References come at the end."""

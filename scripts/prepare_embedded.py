@@ -19,6 +19,7 @@ CONVERTED = 0.3
 
 def main() -> int:
     """Prepare it; 0 also where that cannot be: starts do it for themselves then."""
+    _tell(0.0, "imports")
     from daemon.engine.process import INSTALLED, keep_compiled, share_cores, stay_offline
     from daemon.models.embedded import forget_installed, keep_installed
 

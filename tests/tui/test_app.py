@@ -222,6 +222,6 @@ async def test_hostile_names_are_only_text() -> None:
 
 async def test_without_colours_the_map_has_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    async with watching(size=(80, 24)) as top:
+    async with watching(size=(80, 40)) as top:
         assert "▀" not in (text := await top.picture())
         assert "██" in text and "··" in text

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.events import Key
 from textual.screen import Screen
 from textual.theme import Theme
 
@@ -37,6 +38,8 @@ from tui.watched import Watched
 
 REFRESH_INTERVAL_S = 0.25  # at most four frames a second, however often snapshots come
 SEEK_S, FAR_S = 10.0, 60.0
+ORDERING = {"r": "flip", "d": "drain", "m": "migrate"}
+"""Keys that order something of the daemon, and their actions."""
 
 
 class LlmdTop(App[None]):
@@ -214,9 +217,14 @@ class LlmdTop(App[None]):
             self.show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The footer has no key of what would change the daemon where nothing may be changed."""
+        """What changes the daemon is not there where nothing may be changed."""
         del parameters
-        return self.may_order if action == "policy" else True
+        return self.may_order if action in ("policy", *ORDERING.values()) else True
+
+    def on_key(self, event: Key) -> None:
+        """Say why a key of what is not there does nothing."""
+        if event.key in ORDERING and not self.may_order:
+            self._refuses()
 
     @property
     def front(self) -> LiveScreen:

@@ -61,7 +61,7 @@ OverviewScreen.-narrow.-short #blocks { height: 1; min-height: 1; border: none; 
 .-narrow.-short #queues { max-height: 3; border: none; padding: 0 2; }
 .-narrow.-short #deadlines { max-height: 4; border: none; padding: 0 2; }
 .-narrow.-short #charts { display: none; }
-.-narrow.-short #header { height: 3; }
+OverviewScreen.-narrow.-short #header { height: 3; }
 OverviewScreen.-narrow.-short #body.-deadlines #blocks { display: none; }
 .-narrow.-tall #charts { height: 7; }
 OverviewScreen.-narrow.-tall #blocks { height: 10; max-height: 10; }

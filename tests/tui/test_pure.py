@@ -150,31 +150,40 @@ def test_the_sort_cycle_comes_round() -> None:
     assert set(names) == set(SORTS)
 
 
+UNNAMED = frozenset({"request", "key"})
+"""Columns of what no client has told."""
+
+
 def test_columns_fit_from_80_cells_up() -> None:
     plain = [c for c in COLUMNS if c.key not in columns_without_news(scenario.snapshot(1))]
     for available in range(74, 260):
         fitted = fit(plain, available)
         assert sum(column.padded for column in fitted) <= available
         assert [column.key for column in fitted] == [column.key for column in plain]
-    assert [c.key for c in fit(plain, 68)] == [c.key for c in plain if c.key != "instance"]
+    assert [c.key for c in fit(plain, 68)] == [c.key for c in plain if c.key != "priority"]
 
 
 def test_levels_and_predictions_take_the_place_of_others_at_80_cells() -> None:
-    assert not columns_without_news(scenario.swapping(1))
+    assert columns_without_news(scenario.swapping(1)) == UNNAMED
     shown = {column.key for column in fit(COLUMNS, 74)}
-    assert {c.key for c in COLUMNS} - shown == {"instance", "priority"}
+    assert {c.key for c in COLUMNS} - shown == {"priority", "preemptions", *UNNAMED}
     assert sum(column.padded for column in fit(COLUMNS, 74)) <= 74
     assert sum(column.padded for column in fit(QUEUES, 74)) <= 74
-    assert [column.key for column in fit(COLUMNS, 90)] == [column.key for column in COLUMNS]
+    assert [column.key for column in fit(COLUMNS, 99)] == [column.key for column in COLUMNS]
 
 
 def test_columns_come_with_what_they_show() -> None:
     plain, full = scenario.snapshot(1), scenario.swapping(1)
-    assert columns_without_news(plain) == {"predicted", "level"}
+    assert columns_without_news(plain) == {"predicted", "level"} | UNNAMED
     learned = msgspec.structs.replace(plain, counters=Counters(prediction_count=1))
-    assert columns_without_news(learned) == {"level"}
+    assert columns_without_news(learned) == {"level"} | UNNAMED
     unlevelled = tuple(msgspec.structs.replace(i, levels=()) for i in full.instances)
-    assert columns_without_news(msgspec.structs.replace(full, instances=unlevelled)) == {"level"}
+    without = columns_without_news(msgspec.structs.replace(full, instances=unlevelled))
+    assert without == {"level"} | UNNAMED
+    alone = msgspec.structs.replace(full, instances=full.instances[:1])
+    assert columns_without_news(alone) == {"instance"} | UNNAMED
+    named = msgspec.structs.replace(full.sequences[0], request_id="job-1", key="alice")
+    assert not columns_without_news(msgspec.structs.replace(full, sequences=(named,)))
 
 
 def cell(key: str, width: int, **changes: object) -> tuple[str, str]:

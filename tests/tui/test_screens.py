@@ -118,10 +118,10 @@ async def test_an_instance_and_its_blocks() -> None:
 
 async def test_the_mouse_over_the_map_asks_whose_block_it_is() -> None:
     snapshot = scenario.swapping(10)
-    async with watching(snapshot, size=(80, 24)) as top:
+    async with watching(snapshot, size=(80, 40)) as top:
         blocks = top.app.overview.blocks
         assert not blocks.hovered()
-        await top.pilot.hover("#blocks", offset=(40, 1))
+        await top.pilot.hover("#blocks", offset=(40, 2))
         await top.tell(scenario.swapping(12))
         assert AskOwners(0) in top.source.asked
         await top.tell(scenario.owners(snapshot))

@@ -54,7 +54,7 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 switch a filter off. `logprobs` -1
     is none, k >= 0 asks for the drawn token's and the k best; `prompt_logprobs` asks the same of
-    the prompt's tokens. `seed` and the token's position alone decide the draw, so recompute, swap
+    the prompt's tokens. `seed` and positions alone decide the noise of draws, so recompute, swap
     and handoff reproduce it. `grammar` (llguidance's, as text; empty: none) allows only tokens that
     continue it; the API has compiled it once before it comes here.
     """

@@ -120,9 +120,9 @@ def test_neighbours_and_chance_change_nothing(engine: Engine) -> None:
     ]
     plans = driver()
     together = [plans.add(slot, PROMPT, sampling) for slot, sampling in enumerate(wanted)]
-    finish(engine, plans, together, 40)
+    finish(engine, plans, together, 150)
     for sequence, sampling in zip(together, wanted, strict=True):
-        alone = answer(engine, sampling, 40)
+        alone = answer(engine, sampling, 150)
         assert sequence.outputs == alone.outputs
         assert any(sequence.reasons) == (sampling is not free)
     assert len({tuple(s.outputs) for s in together[:3]}) == 3

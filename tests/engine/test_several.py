@@ -209,7 +209,7 @@ def test_the_draw_is_the_samplers(data: st.DataObject) -> None:
     logits = torch.from_numpy(chance.choice(np.array(seeds, np.float32), (2, width)))
     drawn, broken, tokens = np.full((3, 2), -1, np.int32)
     rules = DrawRules.greedy(2, 1)
-    drawing = DrawColumns(rules.rules, rules.uniforms[0], drawn, broken, tokens)
+    drawing = DrawColumns(rules.rules, rules.keys[0], drawn, broken, tokens)
     Team(run_program).run(calls.draw(logits, drawing))
     columns = SlotColumns(width)
     columns.join(0, GREEDY, edited=False)

@@ -16,6 +16,7 @@ import triton.language as tl
 from benchmarks.gpu.report import Check
 from daemon.engine.kernels.choose import FIELDS, INVERSE, cut_of
 from daemon.engine.kernels.sample import DEFAULT_SIZES, Sizes, sample
+from daemon.engine.noise import UInts, keys, noise
 from tests.gpu.attempts import attempted
 
 Row = npt.NDArray[np.float32]
@@ -41,14 +42,10 @@ FILTERS = (
 DRAWN = ((0, 1.0, 0.0), (90, 1.0, 0.0), (100, 0.7, 0.2))
 """Those whose draws the interpreter is asked for; their cuts it finds for all."""
 LARGE_SIZES = (DEFAULT_SIZES, Sizes(chunk=512, tile=256, capacity=256))
-SMALL_SIZES = (Sizes(chunk=64, tile=128, capacity=64),)
+SMALL_SIZES = (Sizes(chunk=128, tile=128, capacity=64),)
 """Some with lists that overflow, so that whole rows are read."""
-LARGE_PROBES, SMALL_PROBES = 1024, 1
-"""Tokens of a row that are drawn, each by a number in the middle of its share."""
-SMALLEST_SHARE = 1e-4
-"""Of the weight, of those tokens."""
-LATE = 1 - 1e-5
-"""A number that draws one of the last tokens."""
+LARGE_PROBES, SMALL_PROBES = 1024, 4
+"""Draws of a row, each with noise of its own."""
 ROUNDING = 3e-6
 """Of a sum of 100,000 float32 weights: top-p may cut so much sooner or later."""
 
@@ -98,30 +95,25 @@ def _kept(depths: Row, top_k: int, top_p: float, min_p: float) -> npt.NDArray[np
         return depths <= min(cut, np.float32(-np.log(np.float32(min_p))))
 
 
-def _table(
-    temperature: float, uniforms: list[float], filters: tuple[int, float, float]
-) -> torch.Tensor:
+def _table(temperature: float, noise: UInts, filters: tuple[int, float, float]) -> torch.Tensor:
     top_k, top_p, min_p = filters
+    table = np.empty((len(noise), 5))
     with np.errstate(divide="ignore"):
         reach = 0.0 - np.log(np.float32(min_p))
-    inverse, top_p = np.float32(1 / temperature), np.float32(top_p)
-    fields = [[inverse, top_k, top_p, reach, uniform] for uniform in uniforms]
-    return torch.tensor(fields, dtype=torch.float64)
+    table[:, :4] = np.float32(1 / temperature), top_k, np.float32(top_p), reach
+    table.view(np.uint64)[:, 4] = noise
+    return torch.from_numpy(table)
 
 
 def _cuts(name: str, row: Row, temperature: float, device: str) -> Iterator[Check]:
     """Tokens that are kept and should not be, or the other way round, over all filters."""
     logits, depths, wrong = torch.from_numpy(row).to(device), _depths(row, temperature), 0
     for filters in FILTERS:
-        table = _table(temperature, [0.0], filters).to(device)
+        table = _table(temperature, np.zeros(1, np.uint64), filters).to(device)
         out = torch.zeros(1, dtype=torch.int64, device=device)
         _probe[(1,)](logits, table, out, VOCAB=len(row), TILE=1024)
         kept = depths.view(np.uint32) <= int(out[0])
-        top_k, top_p, min_p = filters
-        least, most = (
-            _kept(depths, top_k, top_p * (1 + nudge) if top_p < 1 else top_p, min_p)
-            for nudge in (-ROUNDING, ROUNDING)
-        )
+        least, most = _narrow_and_wide(depths, filters)
         wrong += int((kept & ~most).sum() + (least & ~kept).sum())
     yield Check(f"{name} cuts", wrong, 0, "tokens")
 
@@ -145,28 +137,34 @@ def _probe(logits_ptr, rows_ptr, out_ptr, VOCAB: tl.constexpr, TILE: tl.constexp
     tl.store(out_ptr, cut.to(tl.int64))
 
 
-def _draws(name: str, row: Row, sizes: Sizes, device: str) -> Iterator[Check]:
-    """In the middle of a token's share of the unit interval, this token is drawn.
+def _narrow_and_wide(
+    depths: Row, filters: tuple[int, float, float]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """What is kept at least, and at most: rounding may say either."""
+    top_k, top_p, min_p = filters
+    least, most = (
+        _kept(depths, top_k, top_p * (1 + nudge) if top_p < 1 else top_p, min_p)
+        for nudge in (-ROUNDING, ROUNDING)
+    )
+    return least, most
 
-    And at the interval's ends the first that is kept, and one of the last; greedily the first of
-    the best, in whatever chunk.
+
+def _draws(name: str, row: Row, sizes: Sizes, device: str) -> Iterator[Check]:
+    """The token of the best score is drawn, noise and depth together; greedily the first of the
+    best, in whatever chunk.
     """
     depths, wrong = _depths(row, 1.0), 0
     for filters in FILTERS if device.startswith("cuda") else DRAWN:
-        weights = np.where(_kept(depths, *filters), np.exp(-depths.astype(np.float64)), 0.0)
-        shares = weights / weights.sum()
-        tokens = np.flatnonzero(shares > SMALLEST_SHARE)
         probes = LARGE_PROBES if device.startswith("cuda") else SMALL_PROBES
-        tokens = tokens[np.unique(((np.arange(probes) + 0.5) * len(tokens) / probes).astype(int))]
-        sums = np.cumsum(shares)
-        middles = (sums - shares / 2)[tokens]
-        logits = torch.from_numpy(row).to(device).expand(len(tokens) + 3, -1).contiguous()
-        table = _table(1.0, [*middles.tolist(), 0.0, LATE, 0.5], filters)
+        places = keys(np.arange(probes + 1, dtype=np.uint64), np.full(probes + 1, 7))
+        logits = torch.from_numpy(row).to(device).expand(probes + 1, -1).contiguous()
+        table = _table(1.0, places, filters)
         table[-1, 0] = 0.0  # greedy
         drawn = sample(logits, table.to(device), drawing=True, filtering=True, sizes=sizes).cpu()
-        *inside, first, last, best = drawn[0].tolist()
-        wrong += int((np.array(inside) != tokens).sum()) + int(drawn[1].sum())
-        earliest, latest = np.searchsorted(sums, (LATE - ROUNDING, LATE + ROUNDING), side="right")
-        wrong += (first != np.flatnonzero(shares)[0]) + (best != row.argmax())
-        wrong += not earliest <= last <= latest
+        *found, best = drawn[0].tolist()
+        wrong += int(drawn[1].sum()) + (best != row.argmax())
+        allowed = [np.where(kept, depths, np.inf) for kept in _narrow_and_wide(depths, filters)]
+        for token, place in zip(found, places, strict=False):
+            scores = noise(place, np.arange(len(row)))
+            wrong += token not in [int((scores - depth).argmax()) for depth in allowed]
     yield Check(f"{name} draws", int(wrong), 0, "tokens")

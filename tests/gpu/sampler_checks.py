@@ -15,7 +15,9 @@ from daemon.request import SamplingParams
 from tests.gpu.attempts import attempted
 
 DIFFERENT_SHARE = 1e-3
-"""Sums of 100,000 terms round differently on each device: a draw at a border may fall over it."""
+"""Where top-p sums 100,000 terms, which round differently on each device: a token at its border may
+be in or out. All else is the same to the last bit.
+"""
 LOGPROB_ERROR = 1e-3
 EOS = (2,)
 PROMPT = [1, 2, 3, 4, 5, 4]
@@ -127,7 +129,7 @@ def _draws(
         different += int((here != there).sum())
     share = different / (case.rows * case.steps)
     # With few draws, one that falls over a border may be more than its share.
-    limit = max(DIFFERENT_SHARE, 1.0 / (case.rows * case.steps))
+    limit = max(DIFFERENT_SHARE, 1.0 / (case.rows * case.steps)) if "top_p" in fields else 0.0
     yield Check(f"sample {name} {case}", share, limit, "of the draws")
 
 

@@ -10,6 +10,7 @@ from daemon.engine.cpu.kernels_linear import COLUMNS_AT_ONCE, COLUMNS_IN_TURN
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.team import Call
 from daemon.engine.kv_cache import PagedKV
+from daemon.engine.noise import UInts
 from daemon.engine.ops import Angles
 from daemon.engine.quantise import FP8
 from daemon.engine.sampler.rules import Float64
@@ -115,7 +116,7 @@ class DrawColumns:
     """How rows draw, and what that comes to; their columns say `daemon.engine.draw_columns`."""
 
     rules: Float64  # [T, RULE_COLUMNS]
-    uniforms: Float64  # [T]
+    keys: UInts  # [T]
     drawn: Int32  # [T]
     broken: Int32  # [T]: 1 where the logits leave nothing to draw
     tokens: Int32  # [T]: the drawn ones again, as the next step's
@@ -131,7 +132,7 @@ def edit(logits: torch.Tensor, edits: Int64) -> Call:
 def draw(logits: torch.Tensor, drawing: DrawColumns) -> Call:
     """Draws from `logits` float32 [T, V], dense."""
     count, width = logits.shape
-    columns = drawing.drawn, drawing.broken, drawing.tokens, drawing.rules, drawing.uniforms
+    columns = drawing.drawn, drawing.broken, drawing.tokens, drawing.rules, drawing.keys
     edits = 0 if drawing.edits is None else _address(drawing.edits)
     addresses = (_address(column) for column in columns)
     return (count, kernels.DRAW, logits.data_ptr(), width, *addresses, edits)

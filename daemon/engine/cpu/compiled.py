@@ -1,8 +1,8 @@
 """Where numba keeps what it compiles of this package: under the content of the package's files.
 
-The columns that they take from elsewhere count too. numba's own choice carries the path of the
-source: each checkout would compile anew, and a change in a file that another one takes functions
-from would go unseen.
+The columns and the noise that they take from elsewhere count too. numba's own choice carries the
+path of the source: each checkout would compile anew, and a change in a file that another one takes
+functions from would go unseen.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-_COLUMNS = Path(__file__).parent.parent / "draw_columns.py"
+_ELSEWHERE = [Path(__file__).parent.parent / name for name in ("draw_columns.py", "noise.py")]
 
 
 class ByContent:
@@ -54,7 +54,7 @@ def _root() -> Path:
 @cache
 def _content() -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for path in (_COLUMNS, *sorted(Path(__file__).parent.glob("*.py"))):
+    for path in (*_ELSEWHERE, *sorted(Path(__file__).parent.glob("*.py"))):
         source = path.read_bytes()
         digest.update(f"{path.name}:{len(source)}:".encode() + source)
     return digest.hexdigest()

@@ -1,8 +1,8 @@
 """The CPU kernel that draws a row's token: temperature, top-k, top-p, min-p, and the draw.
 
 What `daemon.engine.sampler` says of a draw holds here too: a filter is a cut, ties at it stay, and
-a token depends on the row's logits, its rules and one uniform number alone. Weights are integers,
-whose sums are the same in any order.
+a token depends on the row's logits, its rules and its key alone. Weights that top-p sums are
+integers, whose sums are the same in any order.
 """
 
 # numba infers the types of what follows; Python's annotations mean nothing to it.
@@ -11,7 +11,8 @@ whose sums are the same in any order.
 import numpy as np
 
 from daemon.engine.cpu.kernels_edit import append
-from daemon.engine.cpu.numeric import exactly
+from daemon.engine.cpu.kernels_race import winner
+from daemon.engine.cpu.numeric import exactly, strictly
 from daemon.engine.cpu.numeric import exp as _exp
 from daemon.engine.cpu.team import (
     bits_of_float,
@@ -19,11 +20,10 @@ from daemon.engine.cpu.team import (
     float_of_bits,
     float_pointer,
     int32_pointer,
+    int64_pointer,
 )
 from daemon.engine.draw_columns import FARTHEST, INVERSE, RULE_COLUMNS, TOP_K, TOP_P
-
-BLOCK = 256
-"""Columns whose weights are summed first."""
+from daemon.engine.noise import BLOCK, REACH
 
 FEW = 512
 """So many columns are gathered before they are looked through."""
@@ -32,7 +32,8 @@ _STRETCH = 512
 _INFINITY = 0x7F800000  # its bits as a float32; those of what is not a number are greater
 _NEGATIVE_ZERO = -0x80000000
 _ONE = np.float32(2.0**30)  # the weight of the best token
-_FARTHEST = np.float32(22.0)  # beyond it a weight is 0
+_WEIGHTLESS = np.float32(22.0)  # beyond it a weight is 0
+_REACH = np.float32(REACH)
 _HALVINGS = 10
 """Steps of an even search; then the bits are halved."""
 
@@ -52,18 +53,20 @@ def _most(bits, first, end):
 
 
 @exactly
-def _best(bits, values, width):
-    """The first of the best logits; -1 where it is not a finite number."""
+def _best(bits, values, width, tops):
+    """The first of the best logits; -1 where it is not a finite number. `tops`: of each block."""
     best, magnitude, begin = _NEGATIVE_ZERO, 0, 0
-    for first in range(0, width, _STRETCH):
-        most, magnitude_here = _most(bits, first, min(first + _STRETCH, width))
+    for block in range(-(-width // BLOCK)):
+        first = block * BLOCK
+        most, magnitude_here = _most(bits, first, min(first + BLOCK, width))
+        tops[block] = float_of_bits(np.int32(most ^ ((most >> 31) & 0x7FFFFFFF)))
         magnitude = max(magnitude, magnitude_here)
         if most > best:
             best, begin = most, first
     if magnitude > _INFINITY or best >= _INFINITY or best < -_INFINITY:
         return -1
     token = begin
-    for column in range(begin, min(begin + _STRETCH, width)):
+    for column in range(begin, min(begin + BLOCK, width)):
         if values[column] > values[token]:
             token = column
     return token
@@ -75,16 +78,21 @@ def _halves(address, width):
     return int32_pointer(address), int32_pointer(address + 4 * width)
 
 
-@exactly
-def _weigh(values, best, inverse, width, keys, weights):
-    """How far below the best each logit lies, over the temperature, and its weight.
+@strictly
+def _measure_out(values, best, inverse, width, keys):
+    """How far below the best each logit lies, over the temperature.
 
     Distances are kept as their bits, which as integers have their order; those of -0 would not.
     """
     for column in range(width):
-        distance = (best - values[column]) * inverse
-        keys[column] = max(bits_of_float(distance), np.int32(0))
-        weights[column] = np.int32(_exp(-distance) * _ONE + np.float32(0.5))
+        keys[column] = max(bits_of_float((best - values[column]) * inverse), np.int32(0))
+
+
+@exactly
+def _weigh(keys, width, weights):
+    """What tokens at some distances weigh."""
+    for column in range(width):
+        weights[column] = np.int32(_exp(-float_of_bits(keys[column])) * _ONE + np.float32(0.5))
 
 
 @exactly
@@ -176,41 +184,28 @@ def _nearest_cut(keys, weights, width, high, count_wanted, mass_wanted):
 
 
 @exactly
-def _cut(keys, weights, width, top_k, top_p, farthest):
-    """The bits of the distance up to which tokens may be drawn."""
-    cut = bits_of_float(_FARTHEST)
-    if top_k > 0:
-        cut = _nearest_cut(keys, weights, width, cut, np.int64(top_k), np.int64(0))
-    if top_p < 1.0:
-        mass = _mass(keys, weights, 0, width, cut)
-        wanted = np.int64(np.ceil(top_p * np.float64(mass)))
-        cut = _nearest_cut(keys, weights, width, cut, np.int64(1), wanted)
-    nearest = np.float32(max(min(farthest, np.float64(_FARTHEST)), 0.0))
-    return min(cut, max(bits_of_float(nearest), np.int32(0)))  # the bits of -0 are negative
+def _cut(values, best, inverse, width, rules):
+    """How far below the best a token may lie to be drawn.
 
-
-@exactly
-def _fall(keys, weights, width, cut, uniform):
-    """The column at which the running sum of what lies within a cut passes its share `uniform`."""
-    num_blocks = -(-width // BLOCK)
-    sums = np.empty(num_blocks, np.int64)
-    total = np.int64(0)
-    for block in range(num_blocks):
-        first = block * BLOCK
-        sums[block] = _mass(keys, weights, first, min(first + BLOCK, width), cut)
-        total += sums[block]
-    rest = min(np.int64(uniform * np.float64(total)), total - 1)
-    block = 0
-    while rest >= sums[block]:
-        rest -= sums[block]
-        block += 1
-    column = block * BLOCK
-    while True:
-        if keys[column] <= cut:
-            rest -= weights[column]
-            if rest < 0:
-                return column
-        column += 1
+    Nothing is beyond `REACH`, so neither does a top-k look there, nor a top-p where weights are 0.
+    """
+    top_k, top_p = np.int64(rules[TOP_K]), rules[TOP_P]
+    cut = bits_of_float(_REACH)
+    if top_k > 0 or top_p < 1.0:
+        room = np.empty(2 * width, np.int32)
+        keys, weights = _halves(room.ctypes.data, width)
+        _measure_out(values, best, inverse, width, keys)
+        if top_k > 0:
+            cut = _nearest_cut(keys, weights, width, cut, top_k, np.int64(0))
+        if top_p < 1.0:
+            _weigh(keys, width, weights)
+            mass = _mass(keys, weights, 0, width, cut)
+            wanted = np.int64(np.ceil(top_p * np.float64(mass)))
+            cut = min(cut, bits_of_float(_WEIGHTLESS))
+            cut = _nearest_cut(keys, weights, width, cut, np.int64(1), wanted)
+        room[0] = 0  # so that it lives until here
+    nearest = np.float32(max(min(rules[FARTHEST], np.float64(_REACH)), 0.0))
+    return min(float_of_bits(cut), nearest)
 
 
 @exactly
@@ -219,25 +214,22 @@ def draw_item(a, item):
 
     logits float32 [T, V], V, drawn int32 [T], broken int32 [T] (1: the best logit is not a finite
     number, the token is 0), tokens int32 [T] of the next step, rules float64
-    [T, `RULE_COLUMNS`], uniforms float64 [T], edits int64 [T, `EDIT_COLUMNS`] or 0.
+    [T, `RULE_COLUMNS`], keys uint64 [T], edits int64 [T, `EDIT_COLUMNS`] or 0.
     """
     width = a[5]
     address = a[4] + 4 * item * width
     bits, values = int32_pointer(address), float_pointer(address)
-    token = _best(bits, values, width)
+    room = np.empty((3, -(-width // BLOCK)), np.float32)
+    token = _best(bits, values, width, room[0])
     rules = double_pointer(a[9] + 8 * RULE_COLUMNS * item)
     broken = token < 0
     if broken:
         token = 0
     elif rules[INVERSE] > 0.0:
-        room = np.empty(2 * width, np.int32)
-        keys, weights = _halves(room.ctypes.data, width)
         inverse = np.float32(rules[INVERSE])
-        _weigh(values, values[token], inverse, width, keys, weights)
-        top_k = np.int64(rules[TOP_K])
-        cut = _cut(keys, weights, width, top_k, rules[TOP_P], rules[FARTHEST])
-        token = _fall(keys, weights, width, cut, double_pointer(a[10])[item])
-        room[0] = 0  # so that it lives until here
+        farthest = _cut(values, values[token], inverse, width, rules)
+        key = np.uint64(int64_pointer(a[10])[item])
+        token = winner(values, width, token, inverse, farthest, key, room)
     int32_pointer(a[6])[item] = token
     int32_pointer(a[7])[item] = broken
     int32_pointer(a[8])[item] = token

@@ -14,8 +14,8 @@ from daemon.engine.draw_columns import (
     TOP_K,
     TOP_P,
 )
+from daemon.engine.noise import keys
 from daemon.engine.sampler.columns import Params
-from daemon.engine.sampler.draws import uniforms
 from daemon.engine.sampler.means import Integers, TorchMeans
 from daemon.engine.sampler.rules import DrawRules, Float64
 
@@ -30,22 +30,20 @@ class CpuMeans(TorchMeans):
     def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
         """See `Means`."""
         logits = logits.float().contiguous()
-        numbers = uniforms(params["seed"], positions)
+        noise = keys(params["seed"], positions)
         drawn, broken, tokens = found = np.zeros((3, len(logits)), np.int32)
         broken[:] = 1  # until it is drawn
-        drawing = DrawColumns(_rules(params), numbers, drawn, broken, tokens)
+        drawing = DrawColumns(_rules(params), noise, drawn, broken, tokens)
         self._team.run(calls.draw(logits, drawing))
         return torch.from_numpy(found[:2].astype(np.int64))
 
     def rules(self, params: Params, slots: Integers, positions: Integers, times: int) -> DrawRules:
         """See `Means`."""
-        numbers = np.zeros((times, len(slots)))
-        if params["inverse"].any():
-            numbers = uniforms(params["seed"], positions + np.arange(times)[:, None])
+        noise = keys(params["seed"], positions + np.arange(times)[:, None])
         edits = np.zeros((len(slots), EDIT_COLUMNS), np.int64)
         for row in params["edited"].nonzero()[0].tolist():
             self.edits[int(slots[row])].fill(edits[row], int(positions[row]), times)
-        return DrawRules(_rules(params), numbers, edits)
+        return DrawRules(_rules(params), noise, edits)
 
     def took(self, slots: Integers, times: int) -> None:
         """See `Means`."""

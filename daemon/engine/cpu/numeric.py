@@ -16,6 +16,8 @@ inner = njit(cache=True, fastmath=_FASTMATH, error_model="numpy", inline="always
 item = njit(cache=True, fastmath=_FASTMATH, error_model="numpy")
 # Where the order of sums matters: no reassociation, and no inlining that would bring it in.
 exactly = njit(cache=True, fastmath={"contract"}, error_model="numpy")
+# Where each operation rounds by itself, as it does elsewhere.
+strictly = njit(cache=True, error_model="numpy")
 
 
 @exactly

@@ -189,7 +189,7 @@ class _Buffers:
         self.mixtures = mixture_buffers([layer.mlp for layer in decoder.layers], MAX_TOKENS)
         self.draws = np.zeros((2, MOST_TIMES, MAX_SAMPLED), np.int32)  # drawn, and broken
         self.rules = np.zeros((MAX_SAMPLED, RULE_COLUMNS))
-        self.uniforms = np.zeros((MOST_TIMES, MAX_SAMPLED))
+        self.keys = np.zeros((MOST_TIMES, MAX_SAMPLED), np.uint64)
         self.edits = np.zeros((MAX_SAMPLED, EDIT_COLUMNS), np.int64)
         self._floats: dict[str, torch.Tensor] = {}
 
@@ -197,14 +197,14 @@ class _Buffers:
         """How the rows of one step draw."""
         count = len(rules.rules)
         self.rules[:count], self.edits[:count] = rules.rules, rules.edits
-        self.uniforms[: rules.times, :count] = rules.uniforms
+        self.keys[: rules.times, :count] = rules.keys
         self.draws[1, : rules.times, :count] = 1  # until it is drawn
 
     def drawing(self, time: int) -> DrawColumns:
         """How rows draw for the `time`-th time."""
         drawn, broken = self.draws[:, time]
         columns = drawn, broken, self.tokens.numpy(), self.edits
-        return DrawColumns(self.rules, self.uniforms[time], *columns)
+        return DrawColumns(self.rules, self.keys[time], *columns)
 
     def floats(self, name: str, count: int, width: int) -> torch.Tensor:
         """A dense float32 [count, width], the same for every layer: the nearest cache holds it."""

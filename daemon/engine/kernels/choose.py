@@ -1,4 +1,4 @@
-"""The last pass of a draw: one program a row finds the exact cut of its filters, and draws.
+"""The last pass of a draw: one program a row finds the exact cut of its filters, and what is best.
 
 Depths are not negative, so the bits of a float32 depth, read as an integer, order like the depths
 themselves. A cut is the smallest such integer at which enough tokens, or enough weight, is
@@ -12,13 +12,16 @@ reached: its two bits at a time, from the highest, each by one pass over the tok
 import triton
 import triton.language as tl
 
+from daemon.engine.kernels.race import noise
+
 FIELDS = tl.constexpr(5)
 """Numbers that a row of parameters has: these, in this order."""
 INVERSE = tl.constexpr(0)
 TOP_K = tl.constexpr(1)
 TOP_P = tl.constexpr(2)
 REACH = tl.constexpr(3)
-UNIFORM = tl.constexpr(4)
+KEY = tl.constexpr(4)
+"""The bits of a float64 that is never computed with."""
 
 
 @triton.jit
@@ -41,10 +44,16 @@ def filtered(field):
     return some | (tl.load(field + REACH) < float("inf"))
 
 
+@triton.jit
+def key_of(field):
+    """What a row's noise comes from."""
+    return tl.load(field + KEY).to(tl.uint64, bitcast=True)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def choose_tokens(
-    logits_ptr, rows_ptr, tops_ptr, firsts_ptr, sums_ptr, lengths_ptr, values_ptr, ids_ptr,
-    drawn_ptr, num_rows,
+    logits_ptr, rows_ptr, tops_ptr, firsts_ptr, scores_ptr, winners_ptr, sums_ptr, lengths_ptr,
+    values_ptr, ids_ptr, drawn_ptr, num_rows,
     VOCAB: tl.constexpr, STRIDE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
     LANES: tl.constexpr, TILE: tl.constexpr, CAPACITY: tl.constexpr,
     DRAWING: tl.constexpr, FILTERING: tl.constexpr,
@@ -53,41 +62,34 @@ def choose_tokens(
     row = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, LANES)
     chunk_mask = lane < CHUNKS
-    top = tl.load(tops_ptr + row * CHUNKS + lane, mask=chunk_mask, other=float("-inf"))
+    cells = row * CHUNKS + lane
+    top = tl.load(tops_ptr + cells, mask=chunk_mask, other=float("-inf"))
     best = tl.max(top, 0)
     token = tl.load(firsts_ptr + row * CHUNKS + tl.min(tl.where(top == best, lane, LANES), 0))
     if DRAWING:
         field = rows_ptr + row * FIELDS
         if drawable(field, best):
-            inverse = tl.load(field + INVERSE).to(tl.float32)
-            uniform = tl.load(field + UNIFORM)
-            sums = tl.load(sums_ptr + row * CHUNKS + lane, mask=chunk_mask, other=0.0)
-            # Without filters the chunk is known from the chunks' sums, and all of it may be drawn.
-            masses = sums.to(tl.float64)
-            target = uniform * tl.sum(masses, 0)
-            chunk, before = _passes(masses, target, LANES)
-            target -= before
-            source = logits_ptr + row * STRIDE
-            begin = chunk * CHUNK
-            end = tl.minimum(begin + CHUNK, VOCAB)
-            cut = tl.full([], 0xFFFFFFFF, tl.uint32)
-            length = tl.full([], -1, tl.int32)
-            if FILTERING:
-                some = filtered(field)
-                if some:
-                    begin = 0 * begin
-                    end = begin + VOCAB
+            some = filtered(field)
+            if some:
+                if FILTERING:
+                    sums = tl.load(sums_ptr + cells, mask=chunk_mask, other=0.0)
+                    source = logits_ptr + row * STRIDE
                     length = tl.load(lengths_ptr + row)
-                    if length >= 0:
+                    listed = length >= 0
+                    end = tl.full([], VOCAB, tl.int32)
+                    if listed:
                         source = values_ptr + row * CAPACITY
                         end = length
+                    inverse = tl.load(field + INVERSE).to(tl.float32)
                     cut = cut_of(source, end, field, best, inverse, tl.sum(sums, 0), TILE)
-                    target = uniform * _mass(source, end, best, inverse, cut, TILE)
-            token = _walk(source, begin, end, best, inverse, cut, target, TILE)
-            if FILTERING:
-                listed = length >= 0
-                if listed:
-                    token = tl.load(ids_ptr + row * CAPACITY + token)
+                    token = _winner(
+                        source, ids_ptr + row * CAPACITY, length, end, key_of(field), best,
+                        inverse, cut, VOCAB, TILE,
+                    )  # fmt: skip
+            else:
+                score = tl.load(scores_ptr + cells, mask=chunk_mask, other=float("-inf"))
+                chunk = tl.min(tl.where(score == tl.max(score, 0), lane, LANES), 0)
+                token = tl.load(winners_ptr + row * CHUNKS + chunk)
     fine = (best > float("-inf")) & (best < float("inf"))
     tl.store(drawn_ptr + row, tl.where(fine, token, 0).to(tl.int64))
     tl.store(drawn_ptr + num_rows + row, tl.where(fine, 0, 1).to(tl.int64))
@@ -117,7 +119,7 @@ def cut_of(source, end, field, best, inverse, total, TILE: tl.constexpr):
 def _depths(source, column, end, best, inverse):
     """How deep the logits at `column` [TILE] lie; infinitely from `end` on."""
     logit = tl.load(source + column, mask=column < end, other=float("-inf"))
-    return (best - logit.to(tl.float32)) * inverse
+    return tl.abs((best - logit.to(tl.float32)) * inverse)
 
 
 @triton.jit
@@ -167,33 +169,25 @@ def _mass(source, end, best, inverse, cut, TILE: tl.constexpr):
 
 
 @triton.jit
-def _walk(source, begin, end, best, inverse, cut, target, TILE: tl.constexpr):
-    """Where the running sum of weights down to a cut, from `begin` on, passes `target`."""
-    running = tl.full([], 0.0, tl.float64)
-    before = running
-    place = begin + tl.full([], 0, tl.int32)
-    for first in range(begin, end, TILE):
-        mass = tl.sum(
-            _kept(_depths(source, first + tl.arange(0, TILE), end, best, inverse), cut), 0
-        )
-        here = (running <= target) & (mass > 0)
-        place = tl.where(here, first, place)
-        before = tl.where(here, running, before)
-        running += mass.to(tl.float64)
-    depth = _depths(source, place + tl.arange(0, TILE), end, best, inverse)
-    inside, _ = _passes(_kept(depth, cut).to(tl.float64), target - before, TILE)
-    return place + inside
+def _winner(
+    source, ids, length, end, key, best, inverse, cut, VOCAB: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """The token of the best score among `end` logits at `source` that lie within a cut.
 
-
-@triton.jit
-def _passes(masses, target, LANES: tl.constexpr):
-    """The first of `masses` [LANES] at which their running sum passes `target`, and the sum before.
-
-    Never one of no mass: if rounding leaves the target unpassed, it is the last that has some.
+    Their tokens are the `length` at `ids`; their places, if it is negative.
     """
-    lane = tl.arange(0, LANES)
-    some = masses > 0
-    past = some & (tl.cumsum(masses, 0) > target)
-    last = tl.max(tl.where(some, lane, 0), 0)
-    index = tl.minimum(tl.min(tl.where(past, lane, LANES), 0), last)
-    return index, tl.sum(tl.where(lane < index, masses, 0.0), 0)
+    score = tl.full([], float("-inf"), tl.float32)
+    winner = tl.full([], VOCAB, tl.int64)
+    for first in range(0, end, TILE):
+        column = first + tl.arange(0, TILE)
+        depth = _depths(source, column, end, best, inverse)
+        kept = depth.to(tl.uint32, bitcast=True) <= cut
+        token = tl.load(ids + column, mask=column < length, other=0)
+        token = tl.where(length < 0, column, token).to(tl.int64)
+        scores = tl.where(kept, noise(key, token) - depth, float("-inf"))
+        here = tl.max(scores, 0)
+        place = tl.min(tl.where(scores == here, token, VOCAB), 0)
+        better = (here > score) | ((here == score) & (place < winner))
+        winner = tl.where(better, place, winner)
+        score = tl.maximum(score, here)
+    return winner.to(tl.int32)

@@ -2,15 +2,18 @@
 
 A token's depth is how far its logit lies below its row's best, over the temperature: its weight
 is exp(-depth), and each filter is a greatest depth, ties included, as in
-`daemon.engine.sampler.filters`. Rows are cut into chunks, so that one row keeps a whole GPU busy:
+`daemon.engine.sampler.filters`. The token whose noise less its depth is greatest is drawn
+(`daemon.engine.noise`). Rows are cut into chunks, so that one row keeps a whole GPU busy:
 
 1. `_peaks`: each chunk's best logit and where it is. That is all that greedy rows need.
-2. `_weigh`: each chunk's sum of weights; where a row has filters, also how many tokens lie within
-   each of a few depths, and their weight.
-3. `_gather`: these tell a depth that surely holds all that the filters leave. The tokens within it
+2. `_race`: each chunk's best score and its token, of rows without filters.
+3. `_weigh`: where a row has filters, each chunk's sum of weights, how many tokens lie within each
+   of a few depths, and their weight.
+4. `_gather`: these tell a depth that surely holds all that the filters leave. The tokens within it
    are listed in order of their ids, if they are not more than the list has room for.
-4. `choose_tokens` (in `daemon.engine.kernels.choose`): one program a row finds the exact cut, in
-   the list or, without one, in the whole row, and draws.
+5. `choose_tokens` (in `daemon.engine.kernels.choose`): one program a row picks the best chunk's
+   token; or finds the exact cut, in the list or, without one, in the whole row, and the best score
+   within it.
 
 What a row draws depends on its own logits and parameters: chunks are the same for all batches,
 sums are taken in a fixed order, and no program reads what another row left.
@@ -36,7 +39,9 @@ from daemon.engine.kernels.choose import (
     choose_tokens,
     drawable,
     filtered,
+    key_of,
 )
+from daemon.engine.kernels.race import chunk_winner, noise
 from daemon.engine.kernels.rows import row_stride
 
 NUM_BOUNDS = 8
@@ -51,7 +56,7 @@ _CHOOSING_WARPS = 16
 class Sizes:
     """How a row is cut up; the same for every batch of a model."""
 
-    chunk: int = 4096  # tokens that a program of the first three passes reads
+    chunk: int = 4096  # tokens that a program of all but the last pass reads: whole blocks of noise
     tile: int = 4096  # tokens that the last pass reads at a time
     capacity: int = 16_384  # tokens that a list has room for
 
@@ -69,8 +74,8 @@ def sample(
     """Draw one token of each row of `logits` [R, V], of any float type; rows may lie apart.
 
     `rows` float64 [R, 5] on the device: 1 / temperature (0: greedy), top_k (0: off), top_p,
-    -log(min_p) (infinity: off), and a number in [0, 1) that decides the draw. `drawing` says that
-    some row is not greedy, `filtering` that some of those have filters.
+    -log(min_p) (infinity: off), and the bits of the key of its noise. `drawing` says that some row
+    is not greedy, `filtering` that some of those have filters.
 
     Returns int64 [2, R]: the tokens, and 1 for rows that have none, because their best logit is not
     a finite number (their token is 0). Greedy rows take the lowest of equally good tokens. Raises
@@ -92,26 +97,24 @@ def sample(
     }
     grid = (chunks, count)
     # Each a piece of its own: one that began anywhere would compile the kernels anew.
-    tops, sums = (logits.new_empty(count, chunks, dtype=torch.float32) for _ in range(2))
-    firsts = logits.new_empty(count, chunks, dtype=torch.int32)
+    tops, sums, scores = (logits.new_empty(count, chunks, dtype=torch.float32) for _ in range(3))
+    firsts, winners = (logits.new_empty(count, chunks, dtype=torch.int32) for _ in range(2))
     _peaks[grid](logits, tops, firsts, num_warps=_WARPS, **cut)
     within = _Within.none(logits)
     if drawing:
+        _race[grid](logits, rows, tops, firsts, scores, winners, num_warps=_WARPS, **cut)
         if filtering:
             within = _Within.room(logits, chunks, sizes)
-        bounded = {"BOUNDS": NUM_BOUNDS, "num_warps": _WARPS}
-        _weigh[grid](
-            logits, rows, tops, sums, within.counts, within.masses,
-            FILTERING=filtering, **bounded, **cut,
-        )  # fmt: skip
-        if filtering:
+            bounded = {"BOUNDS": NUM_BOUNDS, "num_warps": _WARPS}
+            _weigh[grid](logits, rows, tops, sums, within.counts, within.masses, **bounded, **cut)
             _gather[grid](
                 logits, rows, tops, sums, within.counts, within.masses,
                 within.lengths, within.values, within.ids,
                 CAPACITY=sizes.capacity, **bounded, **cut,
             )  # fmt: skip
     choose_tokens[(count,)](
-        logits, rows, tops, firsts, sums, within.lengths, within.values, within.ids, drawn, count,
+        logits, rows, tops, firsts, scores, winners, sums,
+        within.lengths, within.values, within.ids, drawn, count,
         TILE=sizes.tile, CAPACITY=sizes.capacity, DRAWING=drawing, FILTERING=filtering,
         num_warps=_CHOOSING_WARPS, **cut,
     )  # fmt: skip
@@ -164,16 +167,44 @@ def _peaks(
 
 
 @triton.jit
+def _race(
+    logits_ptr, rows_ptr, tops_ptr, firsts_ptr, scores_ptr, winners_ptr,
+    VOCAB: tl.constexpr, STRIDE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """A chunk's best score and its token, in rows without filters.
+
+    Chunks in which none can be better than the token of the row's best logit look no further.
+    """
+    chunk, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    field = rows_ptr + row * FIELDS
+    lane = tl.arange(0, LANES)
+    top = tl.load(tops_ptr + row * CHUNKS + lane, mask=lane < CHUNKS, other=float("-inf"))
+    best = tl.max(top, 0)
+    some = filtered(field)
+    if drawable(field, best) & (some == 0):
+        first = tl.min(tl.where(top == best, lane, LANES), 0)
+        token = tl.load(firsts_ptr + row * CHUNKS + first).to(tl.int64)
+        key = key_of(field)
+        inverse = tl.load(field + INVERSE).to(tl.float32)
+        score, winner = chunk_winner(
+            logits_ptr + row * STRIDE, key, best, inverse, chunk, noise(key, token), VOCAB, CHUNK
+        )
+        tl.store(scores_ptr + row * CHUNKS + chunk, score)
+        tl.store(winners_ptr + row * CHUNKS + chunk, winner)
+
+
+@triton.jit
 def _weigh(
     logits_ptr, rows_ptr, tops_ptr, sums_ptr, counts_ptr, masses_ptr,
     VOCAB: tl.constexpr, STRIDE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
-    LANES: tl.constexpr, BOUNDS: tl.constexpr, FILTERING: tl.constexpr,
+    LANES: tl.constexpr, BOUNDS: tl.constexpr,
 ):  # fmt: skip
-    """A chunk's sum of weights and, in filtered rows, its tokens and their weight by depth."""
+    """In filtered rows, a chunk's sum of weights, and its tokens and their weight by depth."""
     chunk, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     field = rows_ptr + row * FIELDS
     best = best_of(tops_ptr + row * CHUNKS, CHUNKS, LANES)
-    if drawable(field, best):
+    if drawable(field, best) & filtered(field):
         column = chunk * CHUNK + tl.arange(0, CHUNK)
         source = logits_ptr + row * STRIDE + column
         logit = tl.load(source, mask=column < VOCAB, other=float("-inf")).to(tl.float32)
@@ -182,20 +213,17 @@ def _weigh(
         weight = tl.exp(-depth)
         cell = row * CHUNKS + chunk
         tl.store(sums_ptr + cell, tl.sum(weight, 0))
-        if FILTERING:
-            some = filtered(field)
-            if some:
-                nearest = (best - tl.load(tops_ptr + cell)) * inverse
-                for bound in tl.static_range(BOUNDS):
-                    count = 0
-                    mass = 0.0
-                    # Most chunks have nothing near the best.
-                    if nearest <= (bound + 1) * (bound + 1) / 4:
-                        inside = depth <= (bound + 1) * (bound + 1) / 4
-                        count = tl.sum(inside.to(tl.int32), 0)
-                        mass = tl.sum(tl.where(inside, weight, 0.0), 0)
-                    tl.store(counts_ptr + cell * BOUNDS + bound, count)
-                    tl.store(masses_ptr + cell * BOUNDS + bound, mass)
+        nearest = (best - tl.load(tops_ptr + cell)) * inverse
+        for bound in tl.static_range(BOUNDS):
+            count = 0
+            mass = 0.0
+            # Most chunks have nothing near the best.
+            if nearest <= (bound + 1) * (bound + 1) / 4:
+                inside = depth <= (bound + 1) * (bound + 1) / 4
+                count = tl.sum(inside.to(tl.int32), 0)
+                mass = tl.sum(tl.where(inside, weight, 0.0), 0)
+            tl.store(counts_ptr + cell * BOUNDS + bound, count)
+            tl.store(masses_ptr + cell * BOUNDS + bound, mass)
 
 
 @triton.jit

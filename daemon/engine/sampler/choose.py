@@ -4,8 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from daemon.engine.noise import UInts, keys
 from daemon.engine.sampler.columns import Params, filtered
-from daemon.engine.sampler.draws import draw, uniforms
+from daemon.engine.sampler.draws import draw
 from daemon.engine.sampler.filters import Filters, draw_filtered
 
 Positions = npt.NDArray[np.int64]
@@ -26,8 +27,8 @@ def choose(logits: torch.Tensor, params: Params, positions: Positions) -> torch.
     drawing = ((params["inverse"] > 0) & ~broken).nonzero()[0]
     if len(drawing):
         index = torch.from_numpy(drawing)
-        uniform = uniforms(params["seed"][drawing], positions[drawing])
-        drawn = _drawn(logits, torch.from_numpy(best), index, params[drawing], uniform)
+        noise = keys(params["seed"][drawing], positions[drawing])
+        drawn = _drawn(logits, torch.from_numpy(best), index, params[drawing], noise)
         tokens[drawing] = drawn.numpy()
     return torch.from_numpy(np.stack((tokens, broken)))
 
@@ -37,24 +38,25 @@ def _drawn(
     best: torch.Tensor,
     index: torch.Tensor,
     params: Params,
-    uniform: npt.NDArray[np.float64],
+    noise: UInts,
 ) -> torch.Tensor:
     """Tokens int64 [D] of the rows `index` [D], which are not greedy."""
     if len(index) < len(logits):
         logits, best = logits[index], best[index]
     inverse = _tensor(params["inverse"]).unsqueeze(1)
     scaled = (logits.float() - best.float().unsqueeze(1)).mul_(inverse)
-    numbers = torch.from_numpy(uniform)
     cut = filtered(params)
     filters = Filters(*(_tensor(params[name]) for name in ("top_k", "top_p", "min_p")))
     if cut.all():
-        return draw_filtered(scaled, filters, numbers)
+        return draw_filtered(scaled, filters, noise)
     if not cut.any():
-        return draw(scaled.exp_(), numbers)
+        return draw(-scaled, noise)
     tokens = torch.empty(len(index), dtype=torch.int64)
-    some, rest = torch.from_numpy(np.flatnonzero(cut)), torch.from_numpy(np.flatnonzero(~cut))
-    tokens[some] = draw_filtered(scaled[some], filters.rows(some), numbers[some])
-    tokens[rest] = draw(scaled[rest].exp_(), numbers[rest])
+    some, rest = np.flatnonzero(cut), np.flatnonzero(~cut)
+    index = torch.from_numpy(some)
+    tokens[index] = draw_filtered(scaled[index], filters.rows(index), noise[some])
+    index = torch.from_numpy(rest)
+    tokens[index] = draw(-scaled[index], noise[rest])
     return tokens
 
 

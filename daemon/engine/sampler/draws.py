@@ -1,58 +1,76 @@
-"""Draws that depend on (seed, position) alone: recompute, swap and handoff repeat them."""
+"""The draw itself, with torch and numpy: the best of all scores, logit and noise together."""
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch.nn.functional import pad
 
-UINT64_MASK = (1 << 64) - 1
-UNIFORM_BITS = 48
-BLOCK = 256
+from daemon.engine.noise import (
+    BLOCK,
+    SLACK,
+    Floats,
+    Integers,
+    UInts,
+    block_waits,
+    log,
+    noise,
+)
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ODD = np.uint64(0xD1B54A32D192ED03)
+_SCORED_AT_ONCE = 4096
+"""Blocks whose tokens' noise is looked at together."""
 
 
-def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The splitmix64 finaliser: every input bit reaches every output bit."""
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
+def draw_listed(depths: torch.Tensor, tokens: torch.Tensor, keys: UInts) -> torch.Tensor:
+    """Draw one of each row's listed tokens.
 
-
-def uniforms(
-    seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
-    """One number in [0, 1) for each (seed, position); no state between calls.
-
-    `seeds` [R], `positions` [R], or [times, R] for several of each seed.
+    `depths` float32 [R, N]: how far below the row's best they lie, over the temperature (infinite:
+    never drawn; some are finite); `tokens` int64 [R, N]; `keys` [R] of `noise`. Returns int64 [R].
     """
-    keys = _mixed(seeds + _GOLDEN)
-    bits = _mixed(keys ^ _mixed(positions.astype(np.uint64) * _ODD + _GOLDEN))
-    return (bits >> np.uint64(64 - UNIFORM_BITS)).astype(np.float64) * 2.0**-UNIFORM_BITS
+    ids = tokens.numpy()
+    scores = noise(keys[:, None], ids) - depths.numpy()
+    best = scores.max(1, keepdims=True)
+    # Of equal ones the lowest, in whatever order they are listed.
+    return torch.from_numpy(np.where(scores == best, ids, np.iinfo(np.int64).max).min(1))
 
 
-def draw(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """The column at which each row's running sum passes `uniform` of its total.
+def draw(depths: torch.Tensor, keys: UInts) -> torch.Tensor:
+    """Draw one token of each row of `depths` [R, V], as `draw_listed` has it of all tokens."""
+    rows, vocab = depths.shape
+    num_blocks = -(-vocab // BLOCK)
+    whole = np.full((rows, num_blocks * BLOCK), np.inf, np.float32)
+    whole[:, :vocab] = depths.numpy()
+    blocks = whole.reshape(rows, num_blocks, BLOCK)
+    waits, firsts = block_waits(keys[:, None], np.arange(num_blocks))
+    most = -log(waits)
+    # What is sure already: the score of each block's first.
+    sure = (most - np.take_along_axis(blocks, firsts[:, :, None], 2)[:, :, 0]).max(1)
+    sure = np.maximum(sure, _best_scores(whole, keys))
+    row, block = (most - blocks.min(2) + SLACK >= sure[:, None]).nonzero()
+    scores, tokens = np.full(rows, -np.inf, np.float32), np.zeros(rows, np.int64)
+    for first in range(0, len(row), _SCORED_AT_ONCE):
+        part = slice(first, first + _SCORED_AT_ONCE)
+        _better(blocks, row[part], block[part], keys, scores, tokens)
+    return torch.from_numpy(tokens)
 
-    `weights` float32 [R, N], not negative, each row with a positive sum; `uniform` float64 [R] in
-    [0, 1). Returns int64 [R]; a column of weight 0 is never drawn.
-    """
-    if weights.shape[1] <= 4 * BLOCK:
-        return _inverse_cdf(weights, uniform)[0]
-    # Two levels: a double-precision running sum over 150,000 columns costs more than all the rest.
-    weights = pad(weights, (0, -weights.shape[1] % BLOCK))
-    blocks = weights.view(len(weights), -1, BLOCK)
-    block, rest = _inverse_cdf(blocks.sum(-1), uniform)
-    chosen = blocks[torch.arange(len(weights), device=weights.device), block]
-    return block * BLOCK + _inverse_cdf(chosen, rest)[0]
+
+def _best_scores(depths: Floats, keys: UInts) -> Floats:
+    """The scores [R] of the tokens of the best logits."""
+    best = depths.argmin(1)[:, None]
+    found: Floats = (noise(keys[:, None], best) - np.take_along_axis(depths, best, 1))[:, 0]
+    return found
 
 
-def _inverse_cdf(weights: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The column [R] that `uniform` falls in, and where in it, again in [0, 1)."""
-    sums = weights.cumsum(-1, dtype=torch.float64)
-    target = (uniform * sums[:, -1]).unsqueeze(1)
-    column = torch.searchsorted(sums, target, right=True)
-    width = weights.gather(1, column).double()
-    inside = (target - (sums.gather(1, column) - width)) / width
-    return column.squeeze(1), inside.squeeze(1).clamp(0.0, 1.0 - 2.0**-UNIFORM_BITS)
+def _better(
+    blocks: Floats,
+    row: Integers,
+    block: Integers,
+    keys: UInts,
+    scores: Floats,
+    tokens: Integers,
+) -> None:
+    """Look through some blocks [C] of rows, in order, for better `scores` [R] and `tokens`."""
+    ids = block[:, None] * BLOCK + np.arange(BLOCK)
+    found = noise(keys[row][:, None], ids) - blocks[row, block]
+    place = found.argmax(1)
+    each = np.arange(len(row))
+    for one, score, token in zip(row, found[each, place], ids[each, place], strict=True):
+        if score > scores[one]:
+            scores[one], tokens[one] = score, token

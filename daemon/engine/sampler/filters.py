@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from daemon.engine.sampler.draws import draw
+from daemon.engine.noise import UInts
+from daemon.engine.sampler.draws import draw, draw_listed
 
 WIDTH = 128
 """Best tokens looked at first; rows that these cannot settle are sorted as a whole."""
@@ -30,26 +31,27 @@ class Filters:
         return Filters(self.top_k[index], self.top_p[index], self.min_p[index])
 
 
-def draw_filtered(logits: torch.Tensor, filters: Filters, uniform: torch.Tensor) -> torch.Tensor:
+def draw_filtered(logits: torch.Tensor, filters: Filters, keys: UInts) -> torch.Tensor:
     """Draw one token of each row from what its filters leave.
 
     `logits` float32 [R, V], over the temperature and shifted so that each row's maximum is 0;
-    `uniform` float64 [R]. Returns int64 [R].
+    `keys` [R] of `noise`. Returns int64 [R].
     """
     mass = logits.exp().sum(-1)
     values, ids = best_tokens(logits, min(WIDTH, logits.shape[1]))
     cut, settled = _cuts(values, mass, filters)
-    weights = values.exp().masked_fill_(values < cut.unsqueeze(1), 0.0)
-    # In order of token ids, so that the draw does not depend on how near ties were sorted.
-    ids, order = ids.sort(-1)
-    drawn = draw(weights.gather(1, order), uniform)
-    tokens = ids.gather(1, drawn.unsqueeze(1)).squeeze(1)
+    tokens = draw_listed(_depths(values, cut), ids, keys)
     rest = (~settled).nonzero().squeeze(1)
     if len(rest):
         some = logits if len(rest) == len(logits) else logits[rest]
         cut, _ = _cuts(_falling(some), mass[rest], filters.rows(rest))
-        tokens[rest] = draw(some.exp().masked_fill_(some < cut.unsqueeze(1), 0.0), uniform[rest])
+        tokens[rest] = draw(_depths(some, cut), keys[rest.numpy()])
     return tokens
+
+
+def _depths(logits: torch.Tensor, cut: torch.Tensor) -> torch.Tensor:
+    """How far below the best logits [R, N] lie, infinitely beyond their row's cut [R]."""
+    return (-logits).masked_fill_(logits < cut.unsqueeze(1), torch.inf)
 
 
 def _falling(logits: torch.Tensor) -> torch.Tensor:

@@ -5,9 +5,9 @@ import torch
 
 from daemon.engine.kernels.edit import SlotTables, edit_logits, forbid
 from daemon.engine.kernels.sample import sample
+from daemon.engine.noise import keys
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import Params, filtered
-from daemon.engine.sampler.draws import uniforms
 from daemon.engine.sampler.edits import (
     check_known,
     held_tokens,
@@ -108,7 +108,7 @@ class CudaMeans:
         table[:, 2] = params["top_p"]
         # As torch has it on a CPU, where the filters' own logarithm is taken. 0 - 0 is not -0.
         table[:, 3] = 0.0 - torch.from_numpy(params["min_p"].copy()).log().numpy()
-        table[:, 4] = uniforms(params["seed"], positions)
+        table.view(np.uint64)[:, 4] = keys(params["seed"], positions)
         drawing = params["inverse"] > 0
         filtering = bool((drawing & filtered(params)).any())
         rows = upload(table, self._device)

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daemon.engine.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
+from daemon.engine.noise import UInts
 from daemon.wire.columns import Int64
 
 Float64 = npt.NDArray[np.float64]
@@ -16,16 +17,16 @@ class DrawRules:
     """The rules of R rows for some tokens each; the columns are `draw_columns`."""
 
     rules: Float64  # [R, RULE_COLUMNS]
-    uniforms: Float64  # [times, R], in [0, 1)
+    keys: UInts  # [times, R] of `noise`
     edits: Int64  # [R, EDIT_COLUMNS], with addresses that stay while no slot is left
 
     @property
     def times(self) -> int:
         """How many tokens each row draws."""
-        return len(self.uniforms)
+        return len(self.keys)
 
     @classmethod
     def greedy(cls, num_rows: int, times: int) -> "DrawRules":
         """The best logit each time."""
-        rules, uniforms = np.zeros((num_rows, RULE_COLUMNS)), np.zeros((times, num_rows))
-        return cls(rules, uniforms, np.zeros((num_rows, EDIT_COLUMNS), np.int64))
+        rules, keys = np.zeros((num_rows, RULE_COLUMNS)), np.zeros((times, num_rows), np.uint64)
+        return cls(rules, keys, np.zeros((num_rows, EDIT_COLUMNS), np.int64))

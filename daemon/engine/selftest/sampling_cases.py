@@ -35,8 +35,8 @@ def try_draws(bench: Bench) -> None:
     """Every kind of row in one batch, greedy ones alone, and rows without filters; in the states'
     type, and in float32 as edited rows are: each is a kernel of its own.
 
-    Sums round differently on each device, so that a draw at a border may fall over it: a row must
-    be wrong twice, with other logits and another seed.
+    Sums of top-p round differently on each device, so that a token at its border may be in or out:
+    a row must be wrong twice, with other logits and another seed.
     """
     vocab = bench.subject.vocab
     here, there = TorchMeans(vocab), CudaMeans(vocab, bench.device)

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import DrawColumns
 from daemon.engine.cpu.kernels import run_program
-from daemon.engine.cpu.kernels_draw import BLOCK, FEW
+from daemon.engine.cpu.kernels_draw import FEW
 from daemon.engine.cpu.means import CpuMeans
 from daemon.engine.cpu.team import Team
 from daemon.engine.draw_columns import EDIT_COLUMNS, FARTHEST, INVERSE, TOP_K, TOP_P
+from daemon.engine.noise import BLOCK, UInts, keys, noise
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.edits import SlotEdits
 from daemon.engine.sampler.rules import DrawRules, Float64
@@ -20,19 +21,26 @@ from daemon.request import SamplingParams
 from daemon.wire.columns import Int32
 from tests.engine.sampler.reference import distribution
 
+LIKELY = 20 / 512
+"""A token of this chance is among 512 draws: but for one time in 10 ** 9."""
 
-def drawn(logits: torch.Tensor, sampling: SamplingParams, numbers: Float64) -> Int32:
-    """What each row of `logits` [R, V] draws at its number in [0, 1)."""
+
+def drawn(logits: torch.Tensor, sampling: SamplingParams) -> Int32:
+    """What each row of `logits` [R, V] draws, each with a seed of its own."""
     count = len(logits)
     rules = DrawRules.greedy(count, 1).rules
     rules[:, INVERSE] = 1.0 / sampling.temperature
     rules[:, TOP_K], rules[:, TOP_P] = sampling.top_k, sampling.top_p
     rules[:, FARTHEST] = -np.log(sampling.min_p) if sampling.min_p else np.inf
     found, broken, tokens = np.empty((3, count), np.int32)
-    drawing = DrawColumns(rules, numbers, found, broken, tokens)
+    drawing = DrawColumns(rules, places(count), found, broken, tokens)
     Team(run_program).run(calls.draw(logits, drawing))
     assert not broken.any() and tokens.tolist() == found.tolist()
     return found
+
+
+def places(count: int) -> UInts:
+    return keys(np.arange(count, dtype=np.uint64), np.full(count, 5))
 
 
 def near(row: torch.Tensor, sampling: SamplingParams, factor: float) -> Float64:
@@ -74,11 +82,10 @@ def test_what_stays_is_what_a_full_sort_keeps(
     row[1::2] = torch.where(row[1::2] == 0.0, -0.0, row[1::2])
     top_k = 0 if top_k >= len(row) else top_k
     sampling = SamplingParams(temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    numbers = (np.arange(512) + 0.5) / 512
-    got = set(drawn(row.expand(512, -1).contiguous(), sampling, numbers).tolist())
+    got = set(drawn(row.expand(512, -1).contiguous(), sampling).tolist())
     least, most = (near(row, sampling, factor) for factor in (1 - 1e-5, 1 + 1e-5))
     may = set(np.flatnonzero(most).tolist())
-    must = {int(one) for one in np.flatnonzero((least > 1.5 / 512) & (most > 1.5 / 512))}
+    must = {int(one) for one in np.flatnonzero((least > LIKELY) & (most > LIKELY))}
     assert must <= got <= may
 
 
@@ -95,20 +102,20 @@ def test_what_stays_is_what_a_full_sort_keeps(
         SamplingParams(2.0, min_p=1e-9),
     ],
 )
-def test_draws_fall_where_the_running_sum_is(
+def test_the_best_score_within_the_cuts_is_drawn(
     width: int, scale: float, sampling: SamplingParams
 ) -> None:
     chance = np.random.default_rng(width)
     logits = torch.from_numpy(chance.standard_normal((6, width), np.float32) * np.float32(scale))
     logits[:, :: max(2, width // 3)] = -torch.inf
     logits[:, 0] = logits[:, -1] = 1.5 * scale
-    numbers = chance.random(6)
-    numbers[:2] = 0.0, 1.0 - 2.0**-48
-    for row, token, number in zip(logits, drawn(logits, sampling, numbers), numbers, strict=True):
-        sums = [near(row, sampling, factor).cumsum() for factor in (1 - 1e-5, 1 + 1e-5)]
-        before = min(one[token - 1] if token else 0.0 for one in sums)
-        assert before - 1e-4 <= number <= max(one[token] for one in sums) + 1e-4
-        assert row[token] > -torch.inf
+    scores = noise(places(6)[:, None], np.arange(width))
+    inverse = np.float32(1.0 / sampling.temperature)
+    for row, token, own in zip(logits, drawn(logits, sampling), scores, strict=True):
+        depths = (row.max() - row).numpy() * inverse
+        least, most = (near(row, sampling, factor) > 0 for factor in (1 - 1e-5, 1 + 1e-5))
+        allowed = [np.where(kept, own - depths, -np.inf) for kept in (least, most)]
+        assert token in [int(one.argmax()) for one in allowed]
 
 
 KINDS = st.builds(
@@ -132,7 +139,7 @@ def test_edits_are_those_of_torch(
     chance = np.random.default_rng(seed)
     compiled.fill(rows[0], len(history), 3)
     drawing = DrawColumns(
-        DrawRules.greedy(1, 1).rules, np.zeros(1), *np.empty((3, 1), np.int32), rows
+        DrawRules.greedy(1, 1).rules, places(1), *np.empty((3, 1), np.int32), rows
     )
     for time in range(3):
         logits = torch.from_numpy(chance.standard_normal((1, width), np.float32))

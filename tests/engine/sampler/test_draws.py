@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from daemon.engine.cpu.kernels import run_program
+from daemon.engine.cpu.means import CpuMeans
+from daemon.engine.cpu.team import Team
+from daemon.engine.noise import BLOCK, keys, noise
 from daemon.engine.sampler import Sampler
-from daemon.engine.sampler.draws import draw, uniforms
+from daemon.engine.sampler.columns import SlotColumns
+from daemon.engine.sampler.draws import draw, draw_listed
+from daemon.engine.sampler.means import Means, TorchMeans
 from daemon.request import SamplingParams
 from tests.engine.sampler.reference import distribution
 
@@ -16,42 +22,31 @@ def logits_of(seed: int, rows: int, vocab: int = VOCAB, scale: float = 3.0) -> t
     return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * scale
 
 
-def test_uniforms_are_uniform_and_differ_between_neighbours() -> None:
-    seeds = np.repeat(np.arange(200, dtype=np.uint64), 200)
-    positions = np.tile(np.arange(200), 200)
-    values = uniforms(seeds, positions)
-    assert len(np.unique(values)) == len(values)
-    assert values.min() >= 0.0 and values.max() < 1.0
-    counts, _ = np.histogram(values, bins=100, range=(0, 1))
-    assert ((counts - 400.0) ** 2 / 400.0).sum() < 160  # chi-square, 99 degrees: 148 is p = 0.001
-    square = values.reshape(200, 200)
-    for a, b in ((square[1:], square[:-1]), (square[:, 1:], square[:, :-1])):
-        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.02
+def both(vocab: int) -> tuple[Means, Means]:
+    """Draws by torch, and compiled ones."""
+    return TorchMeans(vocab), CpuMeans(vocab, Team(run_program))
 
 
-def test_seeds_use_all_their_bits() -> None:
-    seeds = np.uint64(1) << np.arange(64, dtype=np.uint64)
-    assert len(np.unique(uniforms(seeds, np.zeros(64, np.int64)))) == 64
-
-
-@pytest.mark.parametrize("columns", [5, 1000, 50_257])
-def test_draw_inverts_the_running_sum(columns: int) -> None:
-    weights = torch.rand(8, columns, generator=torch.Generator().manual_seed(columns))
-    weights[:, ::3] = 0.0
-    numbers = torch.linspace(0, 1 - 2**-48, 8, dtype=torch.float64)
-    for row, (got, number) in enumerate(zip(draw(weights, numbers), numbers, strict=True)):
-        sums = weights[row].double().cumsum(0)
-        assert weights[row, got] > 0
-        assert sums[got] >= number * sums[-1] * (1 - 1e-6)
-        assert sums[got] - weights[row, got].double() <= number * sums[-1] * (1 + 1e-6) + 1e-9
-
-
-def test_draw_never_takes_a_column_of_no_weight() -> None:
-    weights = torch.zeros(4, 40_000)
-    weights[torch.arange(4), torch.tensor([0, 255, 256, 39_999])] = 1e-30
-    for number in (0.0, 0.5, 1 - 2**-48):
-        tokens = draw(weights, torch.full((4,), number, dtype=torch.float64))
-        assert tokens.tolist() == [0, 255, 256, 39_999]
+@pytest.mark.parametrize("columns", [1, 5, BLOCK, 1000, 50_257])
+@pytest.mark.parametrize("scale", [0.0, 0.5, 3.0, 30.0])
+def test_the_best_score_of_all_is_drawn(columns: int, scale: float) -> None:
+    """As the plainest look over all tokens finds it; ties of logits, and some that cannot be."""
+    logits = (logits_of(columns, 6, columns, scale) * 4).round() / 4
+    logits[:, 1::3] = -torch.inf
+    places = keys(np.arange(6, dtype=np.uint64), np.arange(6))
+    depths = logits.amax(1, keepdim=True) - logits
+    scores = noise(places[:, None], np.arange(columns)) - depths.numpy()
+    expected = scores.argmax(1).tolist()
+    assert draw(depths, places).tolist() == expected
+    shuffled = torch.randperm(columns, generator=torch.Generator().manual_seed(1)).expand(6, -1)
+    listed = draw_listed(depths.gather(1, shuffled), shuffled, places)
+    assert listed.tolist() == expected
+    columns_of = SlotColumns(columns)
+    for seed in range(6):
+        columns_of.join(seed, SamplingParams(seed=seed), False)
+    params = columns_of.rows(np.arange(6))
+    for means in both(columns):
+        assert means.choose(logits, params, np.arange(6)).tolist() == [expected, [0] * 6]
 
 
 @pytest.mark.parametrize(
@@ -64,19 +59,58 @@ def test_draw_never_takes_a_column_of_no_weight() -> None:
         SamplingParams(temperature=1.5, top_k=20, top_p=0.9, min_p=0.02),
     ],
 )
-def test_frequencies_are_the_distribution(sampling: SamplingParams) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_frequencies_are_the_distribution(sampling: SamplingParams, compiled: bool) -> None:
+    """Rare tokens, too: their counts have one more cell, all together."""
     row = logits_of(1, 1)
     draws = 20_000
-    sampler = Sampler(VOCAB, "cpu")
+    sampler = Sampler(VOCAB, "cpu", means=both(VOCAB)[compiled])
     sampler.join(0, sampling, 1)
     result = sampler.sample(row.expand(draws, -1), [0] * draws, np.arange(1, draws + 1))
     counts = np.bincount(result.tokens.numpy(), minlength=VOCAB)
     expected = distribution(row[0].double().numpy(), sampling) * draws
     assert (counts[expected == 0] == 0).all()
     big = expected > 5
-    statistic = ((counts - expected)[big] ** 2 / expected[big]).sum()
-    freedom = big.sum() - 1
+    counts = np.append(counts[big], counts[~big].sum())
+    expected = np.append(expected[big], max(expected[~big].sum(), 1e-9))
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = big.sum()
     assert statistic < freedom + 5 * np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_seeds_draw_the_distribution_too(compiled: bool) -> None:
+    """A seed each, at one position, of many tokens: each tenth of them its share."""
+    vocab, draws = 4000, 2000
+    row = torch.linspace(6, 0, vocab)
+    columns = SlotColumns(vocab)
+    columns.join(0, SamplingParams(), False)
+    params = columns.rows(np.zeros(draws, np.int64))
+    params["seed"] = np.arange(draws)
+    means = both(vocab)[compiled]
+    drawn = means.choose(row.expand(draws, -1).contiguous(), params, np.full(draws, 9))[0]
+    counts = np.bincount(drawn.numpy() // 400, minlength=10)
+    expected = row.double().softmax(0).view(10, -1).sum(1).numpy() * draws
+    assert ((counts - expected) ** 2 / expected).sum() < 28  # 9 degrees: p = 0.001
+
+
+def test_what_rounds_differently_draws_the_same() -> None:
+    """But where two scores nearly tie: of 3,000 draws a few at noise of 1e-4."""
+    vocab, draws = 3000, 3000
+    row = logits_of(5, 1, vocab)
+    columns = SlotColumns(vocab)
+    columns.join(0, SamplingParams(), False)
+    params = columns.rows(np.zeros(draws, np.int64))
+    params["seed"] = np.arange(draws)
+    means, positions = both(vocab)[1], np.full(draws, 9)
+    first = means.choose(row.expand(draws, -1), params, positions)[0]
+    noisy = row + logits_of(6, draws, vocab, 1e-4)
+    different = (means.choose(noisy, params, positions)[0] != first).nonzero().flatten()
+    assert len(different) < 6
+    places = keys(params["seed"], positions)[different.numpy()]
+    scores = noise(places[:, None], np.arange(vocab)) + row.numpy()
+    two = np.sort(scores, 1)[:, -2:]
+    assert (two[:, 1] - two[:, 0] < 1e-3).all()
 
 
 def test_a_token_does_not_depend_on_batch_order_or_slot() -> None:

@@ -6,22 +6,29 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from daemon.engine.noise import UInts, keys
 from daemon.engine.sampler import filters as module
 from daemon.engine.sampler.filters import Filters, best_tokens, draw_filtered
 from daemon.request import SamplingParams
 from tests.engine.sampler.reference import distribution
 
+LIKELY = 20 / 512
+"""A token of this chance is among 512 draws: but for one time in 10 ** 9."""
+
 
 def kept_by(row: torch.Tensor, sampling: SamplingParams, draws: int = 512) -> set[int]:
-    """Tokens that come out when the unit interval is walked through in small steps."""
+    """Tokens that come out of many draws."""
     scaled = ((row - row.max()) / sampling.temperature).float().expand(draws, -1).contiguous()
     filters = Filters(
         torch.full((draws,), sampling.top_k),
         torch.full((draws,), sampling.top_p),
         torch.full((draws,), sampling.min_p),
     )
-    numbers = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
-    return set(draw_filtered(scaled, filters, numbers).tolist())
+    return set(draw_filtered(scaled, filters, noise_of(draws)).tolist())
+
+
+def noise_of(draws: int) -> UInts:
+    return keys(np.arange(draws, dtype=np.uint64), np.arange(draws))
 
 
 @settings(max_examples=150, deadline=None)
@@ -63,7 +70,7 @@ def test_what_stays_is_what_a_full_sort_keeps(
             )
         )
     } ^ set(np.flatnonzero(expected))
-    large = {int(t) for t in np.flatnonzero(expected > 1.5 / 512)}
+    large = {int(t) for t in np.flatnonzero(expected > LIKELY)}
     assert large - borders <= got <= set(np.flatnonzero(expected).tolist()) | borders
 
 
@@ -84,8 +91,8 @@ def test_narrow_and_full_looks_draw_the_same(scale: float, top_p: float, top_k: 
     logits = torch.randn(16, 20_000, generator=torch.Generator().manual_seed(3)) * scale
     logits -= logits.amax(-1, keepdim=True)
     filters = Filters(torch.full((16,), top_k), torch.full((16,), top_p), torch.zeros(16))
-    numbers = torch.rand(16, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    got = draw_filtered(logits, filters, numbers)
+    noise = noise_of(16)
+    got = draw_filtered(logits, filters, noise)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "WIDTH", 1)
-        assert torch.equal(got, draw_filtered(logits, filters, numbers))
+        assert torch.equal(got, draw_filtered(logits, filters, noise))

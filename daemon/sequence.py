@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from daemon.parcel import Parcel
 from daemon.pause import Cause
-from daemon.request import TRANSITIONS, State, request_of
+from daemon.request import MAX_SEQUENCES_PER_REQUEST, TRANSITIONS, State
 from daemon.story import MarkList
 
 NEVER = 1 << 30
@@ -119,7 +119,7 @@ class Sequence:
     @property
     def request(self) -> int:
         """The request it belongs to."""
-        return request_of(self.id)
+        return self.id // MAX_SEQUENCES_PER_REQUEST
 
     @property
     def num_known_tokens(self) -> int:
@@ -136,12 +136,16 @@ class Sequence:
     @property
     def expected_length(self) -> int:
         """Its tokens after the stretch that it is worth going on; of a running one as ranked."""
-        return self.num_known_tokens + int(self.outlook.room_tokens)
+        known = self.num_prompt_tokens + self.num_output_tokens
+        return known + int(self.outlook.room_tokens)
 
     @property
     def predicted_length(self) -> int:
         """Its length when it ends, as predicted, if that is to be trusted, or by its limit."""
-        return min(self.limit, self.num_known_tokens + self.remaining_tokens)
+        if self.expected_tokens < 0:
+            return self.num_prompt_tokens + self.max_tokens
+        outputs = max(self.num_output_tokens + 1, self.expected_tokens)
+        return self.num_prompt_tokens + min(self.max_tokens, outputs)
 
     @property
     def likely_length(self) -> int:
@@ -151,7 +155,7 @@ class Sequence:
         outputs = max(self.predicted_tokens, self.expected_tokens)
         if outputs < 0:
             outputs = self.num_output_tokens + (self.left.steps or UNKNOWN_TOKENS)
-        return min(self.limit, self.num_prompt_tokens + max(1, outputs))
+        return self.num_prompt_tokens + min(self.max_tokens, max(1, outputs))
 
     @property
     def order_key(self) -> tuple[float, int]:

@@ -12,6 +12,7 @@ def note_answer(counters: Counters, instance: Instance, sequence: Sequence, now:
     counters.note_answer(now - sequence.first_token_s, true, predicted)
     if not true:
         return
-    if due := due_s(sequence, instance.step_time, true):
+    has_due = sequence.deadline_s or sequence.slo_scale
+    if has_due and (due := due_s(sequence, instance.step_time, true)):
         counters.note_due(0.0 if sequence.deadline_s else sequence.slo_scale, now <= due)
     instance.scheduler.on_ended(sequence, now)

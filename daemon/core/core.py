@@ -12,6 +12,7 @@ from typing import Any
 from daemon.core.actions import Action, Deliver, Finished, Started, Submit, WakeAt
 from daemon.core.answered import note_answer
 from daemon.core.between import handlers
+from daemon.core.chores import Chores
 from daemon.core.dispatch import Dispatch
 from daemon.core.events import (
     Abort,
@@ -67,6 +68,7 @@ class Core:
         self.wake_at_s = NEVER
         self._wakes = Wakes(len(self.instances))
         self._balancer = Balancer(self.instances)
+        self.chores = Chores()
         self.migration = Migration(self)
         self.dispatch = Dispatch(self)
         self.watcher = Watcher(self)
@@ -107,7 +109,7 @@ class Core:
     def idle(self) -> bool:
         """Whether no sequence lives and no step or swap copy is in flight."""
         busy = any(instance.scheduler.busy for instance in self.instances)
-        return not self.sequences and not busy and self.migration.idle
+        return not (self.sequences or busy or self.chores) and self.migration.idle
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and say what to do, in order. Raises TypeError for a foreign one."""
@@ -115,6 +117,8 @@ class Core:
         if handler is None:
             raise TypeError(f"the Core does not take a {type(event).__name__}")
         self._actions = []
+        if self.chores:
+            self.chores.go_on(event.now)
         handler(event)
         if event.now >= self.watcher.due_s:
             self.watcher.look(event.now)
@@ -166,11 +170,19 @@ class Core:
         decided = (WorkerState.READY, WorkerState.GIVEN_UP)
         if not any(instance.state in decided for instance in self.instances):
             return
+        homeless: list[Sequence] = []
         for instance in self.instances:
-            for sequence in list(instance.scheduler.waiting):
-                if not instance.can_hold(sequence.limit):
-                    self.touch(instance.index).scheduler.withdraw(sequence)
-                    self.dispatch.place(sequence, now)
+            most = instance.capacity_tokens if instance.state is WorkerState.READY else -1
+            homeless += [one for one in instance.scheduler.waiting if one.limit > most]
+        self.chores.add(self._place_homeless, homeless, now)
+
+    def _place_homeless(self, sequence: Sequence, now: float) -> None:
+        if sequence.slot >= 0 or sequence.state is State.FINISHED:
+            return
+        home = self.instances[sequence.instance]
+        if not home.can_hold(sequence.limit):
+            self.touch(home.index).scheduler.withdraw(sequence)
+            self.dispatch.place(sequence, now)
 
     # Requests
 
@@ -220,8 +232,6 @@ class Core:
 
     def _release_followers(self, leader: Sequence, now: float) -> None:
         """Queue the streams that waited for a leader's prompt; they may share it now."""
-        if not self.held_back.by_leader:
-            return
         for follower in self.held_back.release(leader):
             home = self.instances[leader.instance]
             if leader.instance >= 0 and home.takes(follower.limit):
@@ -239,13 +249,14 @@ class Core:
         if instance.behind_prompts is not None:
             self.counters.note_pause(Cause.BEHIND_PROMPT, *instance.behind_prompts)
         self.counters.computed_tokens += answer.work.num_tokens
-        self.counters.note_drafts(*answer.drafts)
-        num_failed = answer.num_failed
+        if answer.drafts[0]:
+            self.counters.note_drafts(*answer.drafts)
+        num_failed = answer.num_failed if answer.causes else 0
         self.counters.output_tokens += answer.rows.size - num_failed
         if answer.rows.size:
             told = answer.rows, answer.sequences, answer.reasons
             self._actions.append(Deliver(event.instance, event.step, *told))
-        if self.watcher.on and answer.work.num_tokens:
+        if self.watcher.on and (answer.work.num_decodes or answer.work.chunks):
             self.watcher.stepped(answer.work, event.elapsed_s)
         if answer.joined:
             self._note_joined(answer.joined, event.now)
@@ -270,7 +281,8 @@ class Core:
                 self.instances[sequence.instance].scheduler.slots.note_first(sequence)
                 self.counters.note_first(now - sequence.arrived_s)
                 sequence.story.add(now, What.FIRST)
-                self._release_followers(sequence, now)
+                if self.held_back.by_leader:
+                    self._release_followers(sequence, now)
             elif sequence.paused_since_s >= 0.0:
                 length_s = sequence.end_pause(now)
                 self.counters.note_pause(sequence.pause_cause, length_s)
@@ -305,7 +317,7 @@ class Core:
                 wakes.set(index, instance.due_s)
             elif not instance.scheduler.rests:
                 wakes.ask_again(index)
-        wake_at_s = wakes.next_s
+        wake_at_s = now if self.chores else wakes.next_s
         if wake_at_s != self.wake_at_s and wake_at_s != NEVER:
             self._actions.append(WakeAt(wake_at_s))
         self.wake_at_s = wake_at_s
@@ -378,7 +390,8 @@ class Core:
             self.migration.ended(sequence, reason == FinishReason.ERROR)
             if self.watcher.on:
                 self.watcher.ended(sequence, reason, now)
-        self._release_followers(sequence, now)
+        if self.held_back.by_leader:
+            self._release_followers(sequence, now)
         if sequence.paused_since_s >= 0.0:
             self.counters.note_pause(sequence.pause_cause, sequence.end_pause(now))
         sequence.story.add(now, What.FINISHED, sequence.num_output_tokens, reason)

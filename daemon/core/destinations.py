@@ -1,23 +1,28 @@
 """Destinations: who should not stay at an instance, and where they may go."""
 
+from itertools import islice
+
 from daemon.core.instance import Instance
 from daemon.core.transfers import LinkEnds
 from daemon.role import Role
 from daemon.sequence import Sequence
 
+LOOK = 64
+"""So many of those that wait are looked at after each step."""
+
 
 def misplaced(instance: Instance) -> list[Sequence]:
     """Those that should not stay: all, where it is drained; where it computes prompts for others,
-    those that draw tokens, and those whose prompts run, as they will.
+    those that draw tokens, and those whose prompts run, as they will. Of many that wait the first.
     """
     table = instance.scheduler.slots
     running = [table.member(slot) for slot in table.order().tolist()]
     if instance.drained:
-        return [*running, *instance.scheduler.waiting]
+        return [*running, *islice(instance.scheduler.waiting, LOOK)]
     if instance.role is not Role.PREFILL:
         return []
     queue = instance.scheduler.waiting
-    return running + [one for one in queue if one.num_output_tokens] if queue.num_begun else running
+    return [*running, *islice(queue.begun(), LOOK)] if queue.num_begun else running
 
 
 def is_prompt(home: Instance, sequence: Sequence) -> bool:

@@ -107,8 +107,8 @@ def is_work(role: Role, instance: Instance, instances: Listing[Instance]) -> boo
     that draws tokens where prompts are computed for others.
     """
     if role is not Role.DECODE:
-        waiting = (sequence for one in instances for sequence in one.scheduler.waiting)
-        if any(not sequence.num_output_tokens for sequence in waiting):
+        queues = [one.scheduler.waiting for one in instances]
+        if any(len(queue) > queue.num_begun for queue in queues):
             return True
     if role is Role.PREFILL:
         return False
@@ -135,9 +135,8 @@ def _is_left(flip: Flip) -> bool:
         return False
     scheduler = flip.instance.scheduler
     table = scheduler.slots
-    begun = [one.num_output_tokens > 0 for one in scheduler.waiting]
-    begun += [
-        int(table.delivered[slot]) > table.member(slot).num_prompt_tokens
-        for slot in table.order().tolist()
-    ]
-    return any(begun) if flip.role is Role.PREFILL else not all(begun)
+    order, waiting = table.order(), scheduler.waiting
+    num_begun = waiting.num_begun + int((table.delivered[order] > table.prompt[order]).sum())
+    if flip.role is Role.PREFILL:
+        return num_begun > 0
+    return num_begun < len(waiting) + order.size

@@ -4,6 +4,7 @@ from collections.abc import Sequence as Listing
 from typing import Protocol
 
 from daemon.core.actions import Action
+from daemon.core.chores import Chores
 from daemon.core.events import Configured
 from daemon.core.instance import Instance
 from daemon.core.snapshot import Counters
@@ -30,6 +31,7 @@ class Host(Protocol):
     instances: list[Instance]
     sequences: dict[int, Sequence]
     counters: Counters
+    chores: Chores
 
     @property
     def dispatch(self) -> Chooser:

@@ -89,7 +89,7 @@ class Instance:
     @property
     def step_time(self) -> StepTimeModel:
         """The model of its steps' times, as far as it has learned."""
-        return self.scheduler.step_time
+        return self.scheduler.order.step_time
 
     @property
     def step_tokens(self) -> int:
@@ -188,7 +188,7 @@ class Instance:
             self.behind_prompts = delay.answered(flying[0], began_s, event.now, self.scheduler)
         answer = self.scheduler.complete(event.step, event.reasons, event.counts, event.offers)
         if answer is not None:
-            if answer.work.num_tokens:
+            if answer.work.num_decodes or answer.work.chunks:
                 self._note_time(answer, event.now)
                 self.step_time.observe(answer.work, event.elapsed_s)
             self.step_began_s = event.now
@@ -197,7 +197,9 @@ class Instance:
 
     def _note_time(self, answer: Answer, now: float) -> None:
         """Tell what decides on drafts how long a step of decodes took from plan to answer."""
-        expected_s = 0.0 if answer.work.chunks else self.step_time.predict_s(answer.work)
+        if answer.work.chunks:
+            return
+        expected_s = self.step_time.predict_s(answer.work)
         if expected_s > 0.0:
             ratio = (now - self.step_began_s) / expected_s
             self.scheduler.drafting.record.timed(answer.drafts[0] > 0, ratio)

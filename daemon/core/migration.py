@@ -106,6 +106,16 @@ class Migration:
         instance = self._core.touch(event.instance)
         instance.drained = True
         self.tidy(instance, event.now)
+        self._core.chores.add(self._clear_out, list(instance.scheduler.waiting), event.now)
+
+    def _clear_out(self, sequence: Sequence, now: float) -> None:
+        """Have one that waits go elsewhere, if it still does where everything is to leave."""
+        if sequence.slot < 0 and sequence.state is not State.FINISHED:
+            home = self._core.instances[sequence.instance]
+            if home.drained and home.state is WorkerState.READY:
+                target = self._target(sequence, home, now)
+                if target is not None:
+                    self.begin(sequence, target.index, now)
 
     def on_resume_one(self, event: InstanceResumed) -> None:
         """An instance is used again."""
@@ -161,10 +171,17 @@ class Migration:
         """Have prompts that wait here queue where prompts are computed, if that is elsewhere."""
         others = (one for one in self._core.instances if one is not instance and one.takes(0))
         if instance.role is Role.DECODE and any(one.role is not Role.DECODE for one in others):
-            for sequence in list(instance.scheduler.waiting):
-                if not sequence.num_output_tokens and not sequence.residence.parked_tokens:
-                    instance.scheduler.withdraw(sequence)
-                    self._core.dispatch.place(sequence, now)
+            prompts = [one for one in instance.scheduler.waiting if not one.num_output_tokens]
+            self._core.chores.add(self._replace, prompts, now)
+
+    def _replace(self, sequence: Sequence, now: float) -> None:
+        """Have a prompt queue elsewhere, if it still waits where answers are drawn."""
+        if sequence.slot < 0 and sequence.state is not State.FINISHED:
+            home = self._core.instances[sequence.instance]
+            begun = sequence.num_output_tokens or sequence.residence.parked_tokens
+            if home.role is Role.DECODE and not begun:
+                self._core.touch(home.index).scheduler.withdraw(sequence)
+                self._core.dispatch.place(sequence, now)
 
     # Moving
 

@@ -61,5 +61,5 @@ def work_of(batch: Batch) -> StepWork:
         return StepWork(num_decodes, attended + num_decodes, (), num_samples)
     chunks = tuple(zip(counts[longer].tolist(), starts[longer].tolist(), strict=True))
     num_decodes = counts.size - len(chunks) + num_drafts
-    context = attended - sum(before for _, before in chunks) + num_decodes
+    context = attended - int(np.add.reduce(starts[longer])) + num_decodes
     return StepWork(num_decodes, context, chunks, num_samples)

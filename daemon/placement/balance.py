@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Listing
-from itertools import chain
 from typing import Protocol
 
 from daemon.placement.by_role import OVERFLOW_S
@@ -29,11 +28,12 @@ class Home(Protocol):
     def takes(self, num_tokens: int) -> bool:
         """Whether it can hold so long a sequence, and is not to be left."""
 
-    def suits(self, sequence: Sequence) -> bool:
-        """Whether its role is to compute what comes next of a sequence."""
-
 
 Taker = tuple[Home, Headroom]
+
+LOOK = 512
+"""So many of those that are stuck are passed, as they may not go where room is, before the others
+of their queue have to wait for the next time."""
 
 
 class Balancer:
@@ -64,21 +64,26 @@ class Balancer:
 
     def _move(self, givers: list[int], now: float) -> set[int]:
         homes = self._homes
+        idle = [home for home in homes if not home.scheduler.waiting and home.takes(0)]
+        roles = {home.role for home in idle}
         givers.sort(key=lambda index: -homes[index].scheduler.waiting.num_tokens)
         takers: list[Taker] | None = None  # few givers have anybody who waits in vain
         changed: set[int] = set()
         for giver in givers:
-            scheduler = homes[giver].scheduler
+            scheduler, welcome = homes[giver].scheduler, _Welcome(homes[giver], roles)
+            if not (welcome.fresh or (welcome.begun and scheduler.waiting.num_begun)):
+                continue
             stuck = _stuck(scheduler)
             first = next(stuck, None)
             if first is None:
                 self._content.add(giver)
                 continue
             if takers is None:
-                takers = _takers(homes)
+                takers = _with_room(idle)
             if not takers:
                 break
-            for sequence, taker in list(_moves(chain([first], stuck), homes[giver], takers)):
+            asked = _asked(first, stuck, scheduler, only_begun=not welcome.fresh)
+            for sequence, taker in list(_moves(asked, welcome, takers)):
                 scheduler.withdraw(sequence)
                 sequence.story.add(now, What.MOVED, scheduler.instance)
                 taker.scheduler.add(sequence, now)
@@ -86,22 +91,43 @@ class Balancer:
         return changed
 
 
-def _takers(homes: Listing[Home]) -> list[Taker]:
-    """The instances where nobody waits and somebody fits, with their headroom."""
-    idle = [home for home in homes if not home.scheduler.waiting and home.takes(0)]
+class _Welcome:
+    """The roles that take what waits at an instance. Roles are preferences: an instance that is
+    there for other work takes it where the queue is too long, as Splitwise's mixed pool does.
+    """
+
+    def __init__(self, giver: Home, roles: set[Role]) -> None:
+        """Of these roles, those that take sequences that have not begun, and those that have."""
+        if len(roles) > (giver.role in roles) and giver.wait_s > OVERFLOW_S:
+            self.fresh = self.begun = roles
+        else:
+            self.fresh = {one for one in roles if one is giver.role or one is not Role.DECODE}
+            self.begun = {one for one in roles if one is giver.role or one is not Role.PREFILL}
+
+    def may_take(self, home: Home, sequence: Sequence) -> bool:
+        """Whether a sequence may go to an instance of one of the roles."""
+        taking = self.begun if sequence.num_output_tokens else self.fresh
+        return home.role in taking and home.takes(sequence.limit)
+
+
+def _with_room(idle: list[Home]) -> list[Taker]:
+    """Those of these instances where somebody fits, with their headroom."""
     return [(home, room) for home in idle if not (room := Headroom(home.scheduler)).none]
 
 
 def _moves(
-    stuck: Iterable[Sequence], giver: Home, takers: list[Taker]
+    stuck: Iterable[Sequence], welcome: _Welcome, takers: list[Taker]
 ) -> Iterator[tuple[Sequence, Home]]:
     """(sequence, its new instance) of those that move. Who finds no room keeps those behind it from
     all instances that it may go to, and from no others.
     """
-    left = takers
+    left, num_passed = takers, 0
     for sequence in stuck:
-        able = [taker for taker in left if _may_take(taker[0], giver, sequence)]
+        able = [taker for taker in left if welcome.may_take(taker[0], sequence)]
         if not able or not may_leave(sequence):
+            num_passed += 1
+            if num_passed == LOOK:
+                return
             continue
         taker = next((home for home, room in able if room.take(sequence)), None)
         if taker is not None:
@@ -121,6 +147,18 @@ def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
             yield sequence
 
 
+def _asked(
+    first: Sequence, behind: Iterator[Sequence], scheduler: Scheduler, only_begun: bool
+) -> Iterator[Sequence]:
+    """Of those that are stuck, all or those that have begun."""
+    if not only_begun:
+        yield first
+        yield from behind
+    else:
+        key = first.order_key
+        yield from (one for one in scheduler.waiting.begun() if one.order_key >= key)
+
+
 def may_leave(sequence: Sequence) -> bool:
     """Whether nothing ties it to its instance: nothing of its KV is kept, it is no suspect, and no
     operator sent it there.
@@ -128,12 +166,3 @@ def may_leave(sequence: Sequence) -> bool:
     if sequence.ordered_to == sequence.instance:
         return False
     return not sequence.strikes and not sequence.residence.parked_tokens
-
-
-def _may_take(home: Home, giver: Home, sequence: Sequence) -> bool:
-    """Whether a sequence may go there. Roles are preferences: an instance that is there for other
-    work takes it where the queue is too long, as Splitwise's mixed pool does.
-    """
-    if not home.takes(sequence.limit):
-        return False
-    return home.role is giver.role or home.suits(sequence) or giver.wait_s > OVERFLOW_S

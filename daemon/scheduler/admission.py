@@ -96,8 +96,8 @@ class Admission:
         """How a waiting sequence would be admitted now."""
         kv = self.kv
         num_blocks = kv.blocks_for(sequence.num_known_tokens)
-        reserved = self._reserved_for(sequence)
-        leader = self._leader_slot(sequence)
+        reserved = self._reserved_for(sequence) if self.order.policy.reserves == LIMIT else 0
+        leader = self._leader_slot(sequence) if sequence.leader is not None else -1
         if leader >= 0:
             shared = sequence.num_prompt_tokens - 1
             return AdmissionPlan(leader, [], shared, num_blocks, shared // kv.block_size, reserved)
@@ -113,8 +113,8 @@ class Admission:
         return AdmissionPlan(-1, matched, num_tokens, num_blocks, len(matched), reserved, fetches)
 
     def _reserved_for(self, sequence: Sequence) -> int:
-        """The blocks that admission reserves for a sequence in all; 0: none."""
-        return self.kv.blocks_for(sequence.limit) if self.order.policy.reserves == LIMIT else 0
+        """The blocks that admission reserves for a sequence in all, where it reserves any."""
+        return self.kv.blocks_for(sequence.limit)
 
     def _leader_slot(self, sequence: Sequence) -> int:
         """The slot of the running stream whose computed prompt this one can share, or -1."""
@@ -139,8 +139,9 @@ class Admission:
         without the reservation that the policy wants.
         """
         policy = self.order.policy
-        unreserved = policy.reserves == LIMIT and not self.all_reserved
-        return bool(self.suspects) or unreserved or (policy.gang and not self._gang_open)
+        if self.suspects.members or (policy.reserves == LIMIT and not self.all_reserved):
+            return True
+        return policy.gang and not self._gang_open
 
     def may_join(self) -> bool:
         """Whether sequences may join those that run, once those have what the policy reserves."""
@@ -185,12 +186,14 @@ class Admission:
 
     def next_waiting(self, now: float) -> Sequence | None:
         """The next of those that wait to be asked in; None: nobody may come now."""
-        if self.slots.full and not self.order.policy.displaces:
+        if not (self.slots.vacant or self.order.policy.displaces):
             return None
-        if self.suspects:
+        if self.suspects.members:
             return self.waiting.first
         first = self._first_ready() if self.residency.parcels.coming else self.waiting.first
-        return None if first is None else self.pace.next(first, self.kv, now)
+        if first is None or not self.pace.max_pause_s:
+            return first
+        return self.pace.next(first, self.kv, now)
 
     def _first_ready(self) -> Sequence | None:
         """The first that waits for no block which another one's transfer brings; None if all do.
@@ -233,10 +236,13 @@ class Admission:
         that lacks room for decodes alone takes another's place, as if it lacked a slot; a stream
         whose pause has to end is not asked for any.
         """
-        if self._awaits_other(sequence, plan) and self.pace.due(now) is not sequence:
+        awaits = plan.fetches and self._awaits_other(sequence, plan)
+        if awaits and self.pace.due(now) is not sequence:
             return False
         lacking = self._lacking(plan)
-        if lacking <= 0 and not self.slots.full:
+        if lacking <= 0 and self.slots.vacant:
+            if self.decode_admission.is_greedy:
+                return True
             asked = sequence, plan.matched, plan.num_reusable, self.kv
             if self.pace.due(now) is sequence or self.decode_admission.admits(*asked):
                 return True
@@ -281,7 +287,9 @@ class Admission:
         whole = plan.num_shared_tokens // self.kv.block_size
         sequence.num_sealed_blocks = min(plan.num_reusable, whole)
         self.joined.append(slot)
-        moves_s = self.residency.copy_time.round_trip_s(len(sequence.residence.host_blocks))
+        moves_s = 0.0
+        if copied := len(sequence.residence.host_blocks):
+            moves_s = self.residency.copy_time.round_trip_s(copied)
         if sequence.num_output_tokens:
             num_again = sequence.num_known_tokens - plan.num_shared_tokens
             moves_s = max(moves_s, 2.0 * self.order.step_time.chunk_s(num_again))
@@ -289,7 +297,10 @@ class Admission:
         fetch_from = len(plan.matched) if plan.fetches else -1
         self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)
         self.stats.swaps_in += plan.fetches and sequence.residence.parcel is None
-        self._tell(sequence, plan, now)
+        if plan.fetches or plan.leader >= 0:
+            self._tell(sequence, plan, now)
+        else:
+            sequence.story.add(now, What.ADMITTED, plan.num_shared_tokens)
         if not sequence.started:
             sequence.started = True
             self.started.append((sequence, plan.num_shared_tokens))
@@ -306,11 +317,15 @@ class Admission:
         if plan.fetches and not self.residency.is_returning(sequence):  # its first step awaits it
             sequence.story.add(now, What.RESTORED)
 
-    def seal(self, slot: int) -> None:
-        """Name a running sequence's full blocks for the prefix cache, unless it is returning."""
+    def seal(self, slot: int) -> Sequence:
+        """Name a running sequence's full blocks for the prefix cache, unless it is returning; the
+        sequence.
+        """
         sequence = self.slots.member(slot)
-        if not self.residency.is_returning(sequence):
+        is_named = sequence.num_sealed_blocks >= len(sequence.hashes)
+        if not (is_named or self.residency.is_returning(sequence)):
             self.kv.seal(sequence, int(self.slots.computed[slot]))
+        return sequence
 
     # Giving way and leaving
 
@@ -392,14 +407,14 @@ class Admission:
 
     def let_go(self, sequence: Sequence) -> None:
         """Watch a sequence no longer: it ends, or goes to another instance."""
-        self.suspects.remove(sequence)
+        if sequence.strikes:
+            self.suspects.remove(sequence)
         self.pace.forget(sequence)
 
     def retire(self, slots: list[int]) -> list[Sequence]:
         """Empty the slots of sequences that have ended; the sequences."""
         for slot in slots:
-            self.seal(slot)
-            self.residency.forget(self.slots.member(slot))
+            self.residency.forget(self.seal(slot))
         return self._vacate(slots)
 
     def _vacate(self, slots: list[int]) -> list[Sequence]:

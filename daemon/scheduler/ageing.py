@@ -38,11 +38,11 @@ class Ageing:
         """By how much one leads in rank that costs so many times less."""
         return self.scale_s * math.log(factor)
 
-    def observe(self, jct_s: float) -> bool:
-        """An answer ended so long after it arrived; whether that makes ranks anew."""
+    def observe(self, jct_s: float, may_change: bool = True) -> bool:
+        """An answer ended so long after it arrived; whether that makes ranks anew, if it may."""
         self._jcts_s.append(jct_s)
         self._num_fresh += 1
-        if self._num_fresh < _RENEW:
+        if self._num_fresh < _RENEW or not may_change:
             return False
         self._num_fresh = 0
         scale_s = max(1e-6, TAIL_SHARE * quantile(sorted(self._jcts_s), TAIL))

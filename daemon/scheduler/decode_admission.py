@@ -34,6 +34,7 @@ class DecodeAdmission:
 
     def __init__(self, rule: str, order: Order) -> None:
         self._rule = rule
+        self.is_greedy = rule == GREEDY
         self._order = order
         self._ends = PaddedEnds(order, LIKELY_SHARE)
 

@@ -12,7 +12,7 @@ import numpy as np
 from daemon.batch import MOST_BESIDE_DRAFTS
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.draft_policy import KEPT, DraftRecord, Trials, allot, may_pay
-from daemon.scheduler.in_flight import InFlightStep
+from daemon.scheduler.in_flight import InFlight, InFlightStep
 from daemon.wire.columns import Int32, Slots, int32
 
 _NO_DRAFTS = int32()
@@ -74,17 +74,17 @@ class Drafting:
         self.record = DraftRecord()
 
     def answered(
-        self, flown: InFlightStep, counts: Int32, offers: Int32, ahead: int
+        self, flown: InFlightStep, counts: Int32, offers: Int32, later: InFlight
     ) -> tuple[int, int, int]:
         """Learn from a step, and decide on the next one by its `offers` [R]; empty: none.
 
-        Steps in flight draw so many tokens of each row `ahead` of it. Returns how many rows
+        The `later` steps draw tokens of each row ahead of the next one. Returns how many rows
         drafted, their drafts, and of these the accepted ones.
         """
         told = self._learn(flown, counts) if flown.drafts.size else (0, 0, 0)
         self._granted.clear()
         if offers.size:
-            self._decide(flown, offers, ahead)
+            self._decide(flown, offers, later.times)
         return told
 
     def _learn(self, flown: InFlightStep, counts: Int32) -> tuple[int, int, int]:

@@ -53,6 +53,7 @@ class InFlight:
 
     def __init__(self) -> None:
         self.steps: deque[InFlightStep] = deque()
+        self._num_drafting = 0  # of them
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -60,7 +61,7 @@ class InFlight:
     @property
     def drafts(self) -> bool:
         """Whether rows that are in flight may draw more than a token each."""
-        return any(step.drafts.size for step in self.steps)
+        return self._num_drafting > 0
 
     @property
     def times(self) -> int:
@@ -86,6 +87,7 @@ class InFlight:
             drafts = drafts[samples] if drafts.size else drafts
         named = rows, table.sequence[rows], table.epoch[rows]
         departures, work = table.departures, work_of(batch)
+        self._num_drafting += drafts.size > 0
         self.steps.append(
             InFlightStep(batch.step, *named, firsts, finals, departures, work, drafts)
         )
@@ -93,5 +95,7 @@ class InFlight:
     def answer(self, step: int) -> InFlightStep | None:
         """The oldest step if it is the one that answered; None for an answer nobody awaits."""
         if self.steps and self.steps[0].step == step:
-            return self.steps.popleft()
+            flown = self.steps.popleft()
+            self._num_drafting -= flown.drafts.size > 0
+            return flown
         return None

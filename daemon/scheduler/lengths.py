@@ -3,7 +3,7 @@
 import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from collections import defaultdict, deque
 
 import msgspec
 import numpy as np
@@ -28,6 +28,9 @@ RENEW = 16
 GUESS_TOKENS = float(UNKNOWN_TOKENS)
 """The length of answers before enough of them have ended: alike, so that the first comes first."""
 
+_FEW = 16
+"""So many are sorted in one by one; more are sorted with all."""
+
 Kind = tuple[int, int]
 _ANY = -1
 
@@ -51,13 +54,20 @@ class LengthKind:
         self._table: IndexTable | None = None
         self._num_fresh = 0
 
-    def add(self, answer: tuple[float, bool]) -> None:
-        """One more: its length, and whether its limit ended it, so that it would be longer."""
-        if len(self.answers) == WINDOW:
-            del self._sorted[bisect_left(self._sorted, self.answers[0][0])]
-        self.answers.append(answer)
-        insort(self._sorted, answer[0])
-        self._num_fresh += 1
+    def add(self, answers: list[tuple[float, bool]]) -> None:
+        """Some more: their lengths, and whether their limits ended them, so that they would be
+        longer.
+        """
+        if len(answers) > _FEW:
+            self.answers.extend(answers)
+            self._sorted = array("d", sorted(length for length, _ in self.answers))
+        else:
+            for answer in answers:
+                if len(self.answers) == WINDOW:
+                    del self._sorted[bisect_left(self._sorted, self.answers[0][0])]
+                self.answers.append(answer)
+                insort(self._sorted, answer[0])
+        self._num_fresh += len(answers)
         if self._num_fresh >= max(RENEW, len(self.answers) // 8):
             self._table = None
 
@@ -114,20 +124,39 @@ class SeenLengths:
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[Kind, LengthKind] = {}
+        self._of_kind: dict[Kind, LengthKind] = {}
+        self._new: list[tuple[int, int, float, bool]] = []  # (prompt, told, length, was cut)
         self._num_ended = 0
         self._outgrown: dict[float, tuple[int, Outgrown]] = {}  # by share, as of so many ends
 
     def observe(self, sequence: Sequence) -> None:
-        """An answer ended."""
-        num_tokens = sequence.num_output_tokens
+        """An answer ended. It is learned from when somebody asks."""
+        num_tokens, told = sequence.num_output_tokens, sequence.predicted_tokens
         self._num_ended += 1
-        answer = num_tokens / _unit(sequence), num_tokens >= sequence.max_tokens
-        for kind in _kinds(sequence):
-            ended = self._kinds.get(kind)
+        length = num_tokens / told if told > 1 else float(num_tokens)
+        was_cut = num_tokens >= sequence.max_tokens
+        self._new.append((sequence.num_prompt_tokens, told, length, was_cut))
+        if len(self._new) == WINDOW:
+            self._learn()
+
+    def _learn(self) -> None:
+        """Sort those that ended by their kinds."""
+        by_kind: defaultdict[Kind, list[tuple[float, bool]]] = defaultdict(list)
+        for prompt, told, *answer in self._new:
+            for kind in _kinds(prompt, told):
+                by_kind[kind].append((answer[0], bool(answer[1])))
+        self._new.clear()
+        for kind, answers in by_kind.items():
+            ended = self._of_kind.get(kind)
             if ended is None:
-                ended = self._kinds[kind] = LengthKind()
-            ended.add(answer)
+                ended = self._of_kind[kind] = LengthKind()
+            ended.add(answers)
+
+    @property
+    def _kinds(self) -> dict[Kind, LengthKind]:
+        if self._new:
+            self._learn()
+        return self._of_kind
 
     @property
     def any_known(self) -> bool:
@@ -136,9 +165,16 @@ class SeenLengths:
 
     def outlook(self, sequence: Sequence) -> Outlook:
         """What is expected of a sequence of its age, within its limit."""
+        return self._outlook(sequence, self._narrowest(sequence))
+
+    def expected(self, sequence: Sequence) -> tuple[Outlook, Left]:
+        """Both its outlook and what is left of it."""
+        table = self._narrowest(sequence)
+        return self._outlook(sequence, table), _left(sequence, table)
+
+    def _outlook(self, sequence: Sequence, table: IndexTable | None) -> Outlook:
         age = sequence.num_output_tokens
         most = max(1.0, sequence.max_tokens - age)
-        table = self._narrowest(sequence)
         if table is None:
             left = min(GUESS_TOKENS, most)
             return Outlook(left * (age + left), left, left)
@@ -153,12 +189,7 @@ class SeenLengths:
 
     def left(self, sequence: Sequence) -> Left:
         """What is expected of a sequence until its answer ends, within its limit."""
-        most = max(1.0, sequence.max_tokens - sequence.num_output_tokens)
-        left, square = GUESS_TOKENS, GUESS_TOKENS * GUESS_TOKENS
-        if table := self._narrowest(sequence):
-            left, square = table.left_at(float(sequence.num_output_tokens), _unit(sequence))
-        left, square = min(max(1.0, left), most), min(max(1.0, square), most * most)
-        return Left(int(left), int(left * sequence.num_known_tokens + square / 2))
+        return _left(sequence, self._narrowest(sequence))
 
     def padded(self, sequence: Sequence, num_output_tokens: int, share: float) -> int:
         """The output tokens that such a share of answers like this one does not exceed, of those
@@ -204,12 +235,13 @@ class SeenLengths:
 
     def _kind_of(self, sequence: Sequence) -> LengthKind | None:
         """The narrowest of its kinds of which enough answers have ended."""
-        *narrower, widest = _kinds(sequence)
+        kinds = self._kinds
+        *narrower, widest = _kinds(sequence.num_prompt_tokens, sequence.predicted_tokens)
         for kind in narrower:
-            ended = self._kinds.get(kind)
+            ended = kinds.get(kind)
             if ended is not None and len(ended.answers) >= LEAST:
                 return ended
-        ended = self._kinds.get(widest)
+        ended = kinds.get(widest)
         return ended if ended is not None and len(ended.answers) >= LEAST_OF_ALL else None
 
     def state(self) -> list[KindState]:
@@ -221,20 +253,30 @@ class SeenLengths:
         """The lengths whose `state` this was."""
         lengths = cls()
         for one in state:
-            lengths._kinds[one.prompt, one.told] = LengthKind.restored(one)
+            lengths._of_kind[one.prompt, one.told] = LengthKind.restored(one)
             if one.prompt == _ANY and one.told <= 0:
                 lengths._num_ended += len(one.answers)
         return lengths
 
 
+def _left(sequence: Sequence, table: IndexTable | None) -> Left:
+    most = max(1.0, sequence.max_tokens - sequence.num_output_tokens)
+    left, square = GUESS_TOKENS, GUESS_TOKENS * GUESS_TOKENS
+    if table is not None:
+        left, square = table.left_at(float(sequence.num_output_tokens), _unit(sequence))
+    left, square = min(max(1.0, left), most), min(max(1.0, square), most * most)
+    return Left(int(left), int(left * sequence.num_known_tokens + square / 2))
+
+
 def _unit(sequence: Sequence) -> float:
-    return float(max(1, sequence.predicted_tokens))
+    told = sequence.predicted_tokens
+    return float(told) if told > 1 else 1.0
 
 
-def _kinds(sequence: Sequence) -> tuple[Kind, ...]:
-    """Its kinds, the narrowest first."""
-    prompt = sequence.num_prompt_tokens.bit_length()
-    if sequence.predicted_tokens < 0:
+def _kinds(num_prompt_tokens: int, predicted: int) -> tuple[Kind, ...]:
+    """The kinds of one with such a prompt and prediction, the narrowest first."""
+    prompt = num_prompt_tokens.bit_length()
+    if predicted < 0:
         return (prompt, _ANY), (_ANY, _ANY)
-    told = max(1, sequence.predicted_tokens).bit_length()
+    told = max(1, predicted).bit_length()
     return (prompt, told), (_ANY, told), (_ANY, 0)

@@ -23,10 +23,10 @@ class LoadSums:
         """One comes."""
         self.prompt_tokens += num_prompt_tokens
         self.likely_tokens += likely_length
-        self.num_heavy += is_heavy(num_prompt_tokens, likely_length)
+        self.num_heavy += likely_length - num_prompt_tokens > HEAVY_TOKENS
 
     def remove(self, num_prompt_tokens: int, likely_length: int) -> None:
         """One goes, that was added with the same numbers."""
         self.prompt_tokens -= num_prompt_tokens
         self.likely_tokens -= likely_length
-        self.num_heavy -= is_heavy(num_prompt_tokens, likely_length)
+        self.num_heavy -= likely_length - num_prompt_tokens > HEAVY_TOKENS

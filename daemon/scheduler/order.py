@@ -1,5 +1,7 @@
 """The order of one instance's sequences: queueing, ranks, reviews, promotion."""
 
+from itertools import islice
+
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.request import State
@@ -27,6 +29,11 @@ is not worth a pause."""
 PRIORITY_S = 1e8
 """Where costs are learned, a better priority is worth so many seconds of age: more than all."""
 
+RANKED_AT_ONCE = 64
+RANKED_A_STEP = 16
+"""Where all that wait are to be ranked anew, so many are at once, and so many before each step
+after that: ranking ten thousand takes as long as many steps. The others stand behind those."""
+
 
 class Order:
     """The order of running and waiting sequences under one policy.
@@ -48,11 +55,14 @@ class Order:
         self.start_bound = StartBound(instance)
         self._starvation = Starvation(instance)
         self._nearing = Nearing(instance)
+        self._strangers: set[int] = set()  # that wait, and that this policy has not seen yet
 
     # Queueing
 
     def enqueue(self, sequence: Sequence, since_s: float, now: float) -> None:
         """Queue a sequence that is new here and waits since `since_s`."""
+        if self._strangers:
+            self._strangers.discard(sequence.id)
         self._expect(sequence)
         self.policy.enter(sequence, self.step_time)
         self._watch_time(sequence, now)
@@ -95,14 +105,46 @@ class Order:
             policy.enter(sequence, self.step_time)
             self._watch_time(sequence, now)
             self._rerank(sequence, now)
-        for sequence in sorted(self.waiting.take_all(), key=lambda one: one.waiting_since_s):
-            sequence.expected_tokens = -1
-            self.enqueue(sequence, sequence.waiting_since_s, now)
+        waiting = sorted(self.waiting, key=lambda one: one.waiting_since_s)
+        self._strangers = {one.id for one in waiting}
+        self.waiting.unranked.clear()
+        self.waiting.unrank(waiting)
+        self.rank_some(now, RANKED_AT_ONCE)
+
+    def rank_some(self, now: float, most: int = RANKED_A_STEP) -> None:
+        """Rank so many of those that are to be ranked anew."""
+        unranked = self.waiting.unranked
+        for sequence in list(islice(unranked.values(), most)):
+            if sequence.id in self._strangers:
+                self.waiting.remove(sequence)
+                sequence.expected_tokens = -1
+                self.enqueue(sequence, sequence.waiting_since_s, now)
+                continue
+            if not self.policy.learns and self._is_misjudged(sequence):
+                self._expect_anew(sequence)
+                self.policy.on_prediction(sequence)
+                self._watch_time(sequence, now)
+            self.waiting.remove(sequence)
+            sequence.rank = self._rank(sequence)
+            self.waiting.push(sequence)
+        if not unranked:
+            self._strangers.clear()
+
+    def _meet(self, sequence: Sequence, now: float) -> None:
+        """Have the policy know a sequence that goes on before it was ranked anew."""
+        if sequence.id in self._strangers:
+            self._strangers.discard(sequence.id)
+            self._expect_anew(sequence)
+            self.policy.enter(sequence, self.step_time)
+            self._watch_time(sequence, now)
 
     def on_prediction(self, sequence: Sequence, now: float) -> None:
         """Rank a sequence whose prediction has come."""
         if sequence.slot >= 0:
             self._count_outputs(sequence)
+        elif sequence.id in self._strangers:
+            self.waiting.remove(sequence)
+            self.enqueue(sequence, sequence.waiting_since_s, now)
         self._expect_anew(sequence)
         self.policy.on_prediction(sequence)
         self._watch_time(sequence, now)
@@ -127,6 +169,8 @@ class Order:
 
     def running_rank(self, sequence: Sequence, now: float) -> float:
         """Its rank among those that run: where ranks count down, seconds left count from `now`."""
+        if self._strangers:
+            self._meet(sequence, now)
         rank = self._rank(sequence)
         return rank + now if self.policy.counts_down else rank
 
@@ -134,9 +178,10 @@ class Order:
         """Its rank by the policy; where that learns, by what was learned."""
         if not self.policy.learns:
             return self.policy.rank(sequence, self.step_time)
-        sequence.outlook = self.lengths.outlook(sequence)
         if sequence.slot < 0:
-            sequence.left = self.lengths.left(sequence)
+            sequence.outlook, sequence.left = self.lengths.expected(sequence)
+        else:
+            sequence.outlook = self.lengths.outlook(sequence)
         cost = self.policy.rank(sequence, self.step_time)
         return self.ageing.rank(cost, sequence) + PRIORITY_S * sequence.priority
 
@@ -147,10 +192,11 @@ class Order:
             if self.trust.observe(*told, sequence.num_output_tokens):
                 self._follow_trust(now)
         self.lengths.observe(sequence)
-        if self.ageing.observe(now - sequence.arrived_s) and self.policy.learns:
-            for one in self.waiting.take_all():
-                one.rank = self._rank(one)
-                self.waiting.push(one)
+        # Ranks of one queue are of one scale: it stays until all have theirs.
+        changed = self.ageing.observe(now - sequence.arrived_s, not self.waiting.unranked)
+        if changed and self.policy.learns:
+            self.waiting.unrank(list(self.waiting))
+            self.rank_some(now, RANKED_AT_ONCE)
 
     def lead_s(self, sequence: Sequence, moves_s: float, now: float) -> float:
         """By how much a sequence that waits has to lead in rank one that it displaces, whose moves
@@ -206,9 +252,15 @@ class Order:
         if self.policy.learns:
             return
         running = [self.slots.member(slot) for slot in self.slots.order().tolist()]
-        for one in (*running, *self.waiting):
-            if one.predicted_tokens >= 0 and one.trusted != self.trust.holds(one.num_prompt_tokens):
-                self.on_prediction(one, now)
+        for one in filter(self._is_misjudged, running):
+            self.on_prediction(one, now)
+        self.waiting.unrank([one for one in self.waiting if self._is_misjudged(one)])
+        self.rank_some(now, RANKED_AT_ONCE)
+
+    def _is_misjudged(self, sequence: Sequence) -> bool:
+        """Whether its prediction has gained or lost trust."""
+        told = sequence.predicted_tokens >= 0
+        return told and sequence.trusted != self.trust.holds(sequence.num_prompt_tokens)
 
     # Ranges of time
 

@@ -1,27 +1,31 @@
 """The waiting queue of one instance, in the policy's order."""
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 from daemon.scheduler.load_sums import LoadSums
 from daemon.sequence import Sequence
 from daemon.wire.columns import Int32, int32
 
-OrderKey = tuple[float, int]  # (rank, arrival)
+OrderKey = tuple[float, int, int]  # (rank, arrival, how many were pushed before)
+_Entry = tuple[float, int, int, Sequence]
 
 
 class WaitingQueue:
     """A list kept sorted by the key that each sequence had when it was pushed.
 
     A rank that changes later does not move its sequence. A rank that is not a number comes last.
+    Those that are to be ranked anew stand behind all others, in the order in which they wait for
+    that, until they are removed and pushed again: ranking many takes long, so it may be spread.
     """
 
     def __init__(self) -> None:
-        self._sequences: list[Sequence] = []
-        self._keys: list[OrderKey] = []  # of these
-        self._key: dict[int, OrderKey] = {}  # likewise, by sequence id
-        self._known: list[int] = []  # their known tokens, and likely lengths
-        self._likely: list[int] = []
+        self._order: list[_Entry] = []
+        self._begun: list[_Entry] = []  # of them, those that have delivered a token
+        self._pushed: dict[int, tuple[OrderKey, int]] = {}  # (key, likely length) by sequence id
+        self._num_pushed = 0
+        self.unranked: dict[int, Sequence] = {}  # by id
         self.sums = LoadSums()
         self.num_tokens = 0  # known tokens of all that wait
         self.num_begun = 0  # of them, those that have delivered a token
@@ -29,70 +33,89 @@ class WaitingQueue:
         self.num_changes = 0  # so often one came, or went
 
     def __len__(self) -> int:
-        return len(self._sequences)
+        return len(self._pushed)
+
+    def __bool__(self) -> bool:
+        return bool(self._pushed)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._sequences)
+        ranked = (entry[3] for entry in self._order)
+        return chain(ranked, self.unranked.values()) if self.unranked else ranked
+
+    def begun(self) -> Iterator[Sequence]:
+        """Those that have delivered a token, in order."""
+        ranked = (entry[3] for entry in self._begun)
+        return chain(ranked, (one for one in self.unranked.values() if one.num_output_tokens))
 
     def at(self, place: int) -> Sequence:
         """The one with so many before it."""
-        return self._sequences[place]
+        if place < len(self._order):
+            return self._order[place][3]
+        return next(islice(self.unranked.values(), place - len(self._order), None))
 
     @property
     def first(self) -> Sequence:
         """The next sequence to run."""
-        return self._sequences[0]
+        return self._order[0][3] if self._order else self.at(0)
 
     def columns(self, most: int) -> tuple[Int32, Int32]:
         """(known tokens, likely lengths) of the first `most`, in order."""
-        return int32(self._known[:most]), int32(self._likely[:most])
+        first = list(islice(self, most))
+        known = int32([one.num_known_tokens for one in first])
+        return known, int32([self._pushed[one.id][1] for one in first])
 
     def push(self, sequence: Sequence) -> None:
         """Insert by its key. Raises ValueError for one that is here."""
-        if sequence.id in self._key:
+        if sequence.id in self._pushed:
             raise ValueError(f"sequence {sequence.id} waits here already")
-        rank, arrival = sequence.order_key
-        key = (rank if rank == rank else float("inf"), arrival)
-        index = bisect_right(self._keys, key)
-        self._sequences.insert(index, sequence)
-        self._keys.insert(index, key)
-        self._key[sequence.id] = key
+        rank, arrival, number = sequence.rank, sequence.arrival, self._num_pushed
+        self._num_pushed = number + 1
         self.num_changes += 1
+        if rank != rank:
+            rank = float("inf")
+        entry = rank, arrival, number, sequence
+        insort(self._order, entry)
         likely = sequence.likely_length
-        self._known.insert(index, sequence.num_known_tokens)
-        self._likely.insert(index, likely)
+        self._pushed[sequence.id] = (rank, arrival, number), likely
         self.sums.add(sequence.num_prompt_tokens, likely)
-        self.num_tokens += sequence.num_known_tokens
-        self.num_begun += sequence.num_output_tokens > 0
+        num_tokens = sequence.num_prompt_tokens
+        if outputs := sequence.num_output_tokens:
+            num_tokens += outputs
+            self.num_begun += 1
+            insort(self._begun, entry)
+        self.num_tokens += num_tokens
         self.left_steps += sequence.left.steps
         self.left_work += sequence.left.work
 
-    def take_all(self) -> list[Sequence]:
-        """Empty the queue."""
-        taken, self._sequences = self._sequences, []
+    def unrank(self, sequences: Iterable[Sequence]) -> None:
+        """These are to be ranked anew, in this order; those of them that were to be already keep
+        their turns.
+        """
+        unranked = self.unranked
+        for one in sequences:
+            unranked.setdefault(one.id, one)
+        is_all = len(unranked) == len(self._pushed)
+        order, begun = self._order, self._begun
+        self._order = [] if is_all else [one for one in order if one[3].id not in unranked]
+        self._begun = [] if is_all else [one for one in begun if one[3].id not in unranked]
         self.num_changes += 1
-        self.num_tokens = self.num_begun = self.left_steps = self.left_work = 0
-        self._keys.clear()
-        self._known.clear()
-        self._likely.clear()
-        self.sums = LoadSums()
-        self._key.clear()
-        return taken
 
     def remove(self, sequence: Sequence) -> None:
         """Take one out, wherever it stands. Raises LookupError if it is not here."""
-        key = self._key.get(sequence.id)
-        index = len(self._keys) if key is None else bisect_left(self._keys, key)
-        while index < len(self._keys) and self._keys[index] == key:
-            if self._sequences[index] is sequence:
-                self.num_changes += 1
-                del self._sequences[index], self._keys[index], self._key[sequence.id]
-                self.sums.remove(sequence.num_prompt_tokens, self._likely[index])
-                del self._known[index], self._likely[index]
-                self.num_tokens -= sequence.num_known_tokens
-                self.num_begun -= sequence.num_output_tokens > 0
-                self.left_steps -= sequence.left.steps
-                self.left_work -= sequence.left.work
-                return
-            index += 1
-        raise LookupError(f"sequence {sequence.id} does not wait here")
+        key, likely = self._pushed.pop(sequence.id, (None, 0))
+        if key is None:
+            raise LookupError(f"sequence {sequence.id} does not wait here")
+        self.num_changes += 1
+        is_ranked = not self.unranked or self.unranked.pop(sequence.id, None) is None
+        if is_ranked:
+            del self._order[bisect_left(self._order, key)]
+        self.sums.remove(sequence.num_prompt_tokens, likely)
+        num_tokens = sequence.num_prompt_tokens
+        if outputs := sequence.num_output_tokens:
+            num_tokens += outputs
+            self.num_begun -= 1
+            if is_ranked:
+                del self._begun[bisect_left(self._begun, key)]
+        self.num_tokens -= num_tokens
+        self.left_steps -= sequence.left.steps
+        self.left_work -= sequence.left.work

@@ -56,7 +56,8 @@ class Residency:
         """Replace the host pool by an empty one, as a worker began or died: all KV is gone."""
         self.parcels.reset()
         for sequence in sequences:
-            self.lose(sequence)
+            if sequence.residence.where is not Where.NOWHERE:
+                self.lose(sequence)
         self.space = SwapSpace(num_host_blocks)
         self.copy_time = CopyTime(copy_block_s)
 
@@ -173,7 +174,8 @@ class Residency:
         if sequence.residence.parcel is not None:
             self.parcels.drop(sequence)
         self._move(sequence, Where.NOWHERE)
-        self.space.keep(sequence.residence, 0)
+        if sequence.residence.host_blocks:
+            self.space.keep(sequence.residence, 0)
         sequence.residence.parked_tokens = 0
 
     def lose(self, sequence: Sequence) -> None:
@@ -246,7 +248,8 @@ class Residency:
                 self.await_plan(sequence)
                 self._awaits = True
         self._move(sequence, where)
-        self.space.keep(residence, num_kept)
+        if residence.host_blocks:
+            self.space.keep(residence, num_kept)
 
     def on_copied(
         self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float

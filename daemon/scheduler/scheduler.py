@@ -251,18 +251,20 @@ class Scheduler:
             self.repeats.forget()
             self._copy_ahead(now)
             return None
+        if self.waiting.unranked:
+            self.order.rank_some(now)
         if self.order.policy.promotes:
             self.order.promote(self.kv, now)
         if self.order.policy.nears:
             self.order.near(now)
         drafts = self.drafting.wants and not self.in_flight
-        plain = self.limits.stages == 1 and not (self.suspects or drafts)
+        plain = self.limits.stages == 1 and not (self.suspects.members or drafts)
         plain = plain and (not self.waiting or self.filler.is_settled())
         if plain and (repeat := self.repeats.next(now)) is not None:
             self._copy_ahead(now)
             return self._emit_again(repeat)
         step = StepBuilder(self.limits, self.order.policy, self.slots)
-        suspect = self.suspects.first
+        suspect = self.suspects.first if self.suspects.members else None
         if suspect is not None and self.in_flight:
             return None
         alone = self.admission.try_admit(suspect, now) if suspect is not None else -1
@@ -361,9 +363,9 @@ class Scheduler:
         if counts.size and flown.work.times == 1:
             self.repeats.forget()
         self.admission.answered_step = step
-        self.kv.pool.step_done(step)
+        self.admission.kv.pool.step_done(step)
         answer = self._deliver(flown, reasons, counts, offers)
-        if self.suspects:
+        if self.suspects.members:
             self.suspects.acquit(answer.sequences.tolist())
         return answer
 
@@ -387,7 +389,7 @@ class Scheduler:
         ended = self.admission.retire(slots[ending].tolist()) if causes else []
         for sequence in ended:
             self._end(sequence)
-        drafts = self.drafting.answered(flown, counts, offers, self.in_flight.times)
+        drafts = self.drafting.answered(flown, counts, offers, self.in_flight)
         return Answer(rows, sequences, why, joined, ended, causes, flown.work, drafts)
 
     def _joined(self, flown: InFlightStep) -> list[Sequence]:

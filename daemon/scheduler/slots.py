@@ -64,12 +64,13 @@ class SlotTable:
         if self._gone:
             self._drop_gone()
         slot = self.vacant.pop()
-        known = sequence.num_known_tokens
+        prompt = sequence.num_prompt_tokens
+        known = prompt + sequence.num_output_tokens
         self.members[slot] = sequence
         self.sequence[slot] = sequence.id
         self.computed[slot] = num_computed
         self.known[slot] = self.delivered[slot] = self.fed_until[slot] = known
-        self.last_position[slot] = sequence.limit - 1
+        self.last_position[slot] = prompt + sequence.max_tokens - 1
         self.last_step[slot] = 0
         self.behind_prompts_s[slot] = 0.0
         self.arrival[slot] = sequence.arrival
@@ -77,10 +78,10 @@ class SlotTable:
         self.rank[slot] = sequence.rank
         self._expect(slot, sequence.expected_length)
         self.predicted_end[slot] = sequence.predicted_length
-        self.prompt[slot] = sequence.num_prompt_tokens
+        self.prompt[slot] = prompt
         self.first_s[slot] = sequence.first_token_s
         self.likely_end[slot] = likely = sequence.likely_length
-        self.sums.add(sequence.num_prompt_tokens, likely)
+        self.sums.add(prompt, likely)
         self._sorted = self._sorted and self._follows(sequence)
         self._new.append(slot)
         sequence.slot = slot

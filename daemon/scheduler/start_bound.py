@@ -13,6 +13,7 @@ TAIL_SHARE = 0.75
 """The share of the tail after which one is overdue: it then waits for its room as well."""
 
 _WINDOW = 512
+_SPARE = 64
 
 
 class StartBound:
@@ -46,8 +47,9 @@ class StartBound:
         """One that has not begun waits, as one of so many."""
         not_begun = self._not_begun.get(sequence.priority)
         if not_begun is None:
-            # Clients may choose any priority: one more is known only while somebody waits with it.
-            self._not_begun = {one: index for one, index in self._not_begun.items() if index.any}
+            # Clients may choose any priority: those with which nobody waits are dropped at times.
+            if len(self._not_begun) > 2 * num_waiting + _SPARE:
+                self._not_begun = {one: of for one, of in self._not_begun.items() if of.any}
             not_begun = self._not_begun[sequence.priority] = Starvation(self._instance)
         not_begun.watch(sequence, sequence.arrived_s, num_waiting)
 

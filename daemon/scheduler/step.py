@@ -57,11 +57,13 @@ class StepBuilder:
 
     def __init__(self, limits: Limits, policy: Policy, table: SlotTable) -> None:
         self.budget = limits.max_batch_tokens  # tokens that are left
-        self._limits = limits
+        self._chunk = limits.prefill_chunk
         self._policy = policy
         self.prompts: list[int] = []  # slots that got a chunk, and after `rows` still have it
         self._table = table
         self._departures = table.departures
+        self._prompt_room = limits.prompt_tokens(0)  # of the budget, beside decodes
+        self._limits = limits
         self._num_decodes = self._prompt_tokens = 0
         self._decodes: list[Slots] = []
         self._decode_epochs: list[Int32] = []
@@ -76,12 +78,12 @@ class StepBuilder:
     @property
     def room(self) -> int:
         """Tokens that are left to prompts."""
-        return min(self.budget, self._limits.prompt_tokens(self._num_decodes) - self._prompt_tokens)
+        room = self._prompt_room - self._prompt_tokens
+        return min(self.budget, room)
 
     def chunk(self, pending: int, cost: int) -> int:
         """The tokens of a prompt's next chunk in this step, where `pending` are left; 0: none."""
-        chunk, first = self._limits.prefill_chunk, not self.prompts
-        return chunk_of(pending, cost, self._policy, chunk, self.room, first)
+        return chunk_of(pending, cost, self._policy, self._chunk, self.room, not self.prompts)
 
     def add_decodes(self, slots: Slots) -> None:
         """One token for each of these slots."""
@@ -90,13 +92,14 @@ class StepBuilder:
             self._decode_epochs.append(self._table.epoch[slots])
             self.budget -= slots.size
             self._num_decodes += slots.size
+            self._prompt_room = self._limits.prompt_tokens(self._num_decodes)
 
-    def add_prompt(self, slot: int, count: int) -> None:
-        """A chunk of `count` tokens for one slot."""
+    def add_prompt(self, slot: int, count: int, cost: int) -> None:
+        """A chunk of `count` tokens for one slot, each of which counts as `cost`."""
         self.prompts.append(slot)
         self.chunks.append(count)
         self._chunk_epochs.append(int(self._table.epoch[slot]))
-        tokens = count * self._table.member(slot).prompt_cost
+        tokens = count * cost
         self.budget -= tokens
         self._prompt_tokens += tokens
 

@@ -17,10 +17,10 @@ class Suspects:
     """The suspects of one instance, in the order of their turns; they wait and run as others do."""
 
     def __init__(self) -> None:
-        self._members: list[Sequence] = []
+        self.members: list[Sequence] = []
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.members)
 
     def accuse(self, table: SlotTable, in_flight: InFlight) -> list[Sequence]:
         """The worker died of a step in flight: make suspects of the sequences in one.
@@ -34,28 +34,28 @@ class Suspects:
         for sequence in named:
             sequence.strikes += 1
             if sequence.strikes == 1:
-                self._members.append(sequence)
+                self.members.append(sequence)
         return [sequence for sequence in named if sequence.strikes >= DEADLY_STRIKES]
 
     def add(self, sequence: Sequence) -> None:
         """Add a sequence from another instance if it is a suspect."""
         if sequence.strikes:
-            self._members.append(sequence)
+            self.members.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence that ended or went to another instance."""
         if sequence.strikes:
-            self._members.remove(sequence)
+            self.members.remove(sequence)
 
     def acquit(self, ids: list[int]) -> None:
         """Clear the sequences that got a token: they have not killed their worker this time."""
-        for sequence in [one for one in self._members if one.id in ids]:
+        for sequence in [one for one in self.members if one.id in ids]:
             sequence.strikes = 0
-            self._members.remove(sequence)
+            self.members.remove(sequence)
 
     @property
     def first(self) -> Sequence | None:
         """Whose turn it is to be computed alone: one that runs goes on; None without suspects."""
-        if not self._members:
+        if not self.members:
             return None
-        return next((one for one in self._members if one.slot >= 0), self._members[0])
+        return next((one for one in self.members if one.slot >= 0), self.members[0])

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from copy import copy
+from itertools import islice
 
 import numpy as np
 
@@ -160,7 +161,7 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
         _check_dead(scheduler)
     assert not scheduler.admission.started, "a start that nobody is told of"
     suspects = [one for one in (*slots.members, *scheduler.waiting) if one and one.strikes]
-    assert {one.id for one in suspects} == {one.id for one in scheduler.suspects._members}
+    assert {one.id for one in suspects} == {one.id for one in scheduler.suspects.members}
     assert len(suspects) == len(scheduler.suspects)
     assert sorted([*order.tolist(), *slots.vacant]) == list(range(slots.max_slots))
     used = [kv.table.blocks(slot) for slot in order.tolist()]
@@ -180,7 +181,8 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
         assert member.state is State.RUNNING and member.slot == slot
         assert member.instance == instance.index
         seats[member.id] += 1
-    keys = [one.order_key for one in scheduler.waiting]
+    num_ranked = len(scheduler.waiting) - len(scheduler.waiting.unranked)
+    keys = [one.order_key for one in islice(scheduler.waiting, num_ranked)]
     assert keys == sorted(keys)
     for one in scheduler.waiting:
         assert one.state in (State.WAITING, State.PREEMPTED) and one.slot < 0

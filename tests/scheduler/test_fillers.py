@@ -41,7 +41,7 @@ class BestFit(Filler):
                 return
             slot = admission.admit(one, plan, now)
             if not admission.residency.is_returning(one):
-                step.add_prompt(slot, count)
+                step.add_prompt(slot, count, 1)
 
 
 def test_every_policy_names_a_filler_that_exists() -> None:

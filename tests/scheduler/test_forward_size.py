@@ -61,8 +61,8 @@ def test_chunks_leave_what_decodes_beside_them_take() -> None:
     table = SlotTable(8)
     slots = [table.join(sequence(600, number), 0) for number in range(3)]
     step = StepBuilder(Limits(64, 2048, 2048, forward_tokens=400), POLICIES["synced"], table)
-    step.add_prompt(slots[0], step.chunk(300, 1))
+    step.add_prompt(slots[0], step.chunk(300, 1), 1)
     assert step.room == 100 and step.chunk(600, 1) == 100
-    step.add_prompt(slots[1], 100)
+    step.add_prompt(slots[1], 100, 1)
     assert step.room == 0 and step.chunk(600, 1) == 0
     assert step.budget == 2048 - 400, "decodes may go beyond it"

@@ -80,5 +80,6 @@ def test_any_order_of_events_against_a_plain_list(events: list[tuple[str, int, f
         expected = [one for _, _, one in sorted(pushed, key=lambda entry: entry[:2])]
         assert list(queue) == expected
         assert queue.num_tokens == sum(one.num_known_tokens for one in expected)
-    assert queue.take_all() == [one for _, _, one in sorted(pushed, key=lambda entry: entry[:2])]
-    assert len(queue) == queue.num_tokens == 0
+    for _, _, one in pushed:
+        queue.remove(one)
+    assert list(queue) == [] and len(queue) == queue.num_tokens == 0

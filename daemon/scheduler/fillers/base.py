@@ -87,8 +87,9 @@ class Filler(ABC):
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
                 pending = int(self.slots.known[slot] - self.slots.computed[slot])
-                if count := step.chunk(pending, self.slots.member(slot).prompt_cost):
-                    step.add_prompt(slot, count)
+                cost = self.slots.member(slot).prompt_cost
+                if count := step.chunk(pending, cost):
+                    step.add_prompt(slot, count, cost)
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
         """Admit those that wait while budget, slots and memory last, in the policy's order."""
@@ -110,7 +111,7 @@ class Filler(ABC):
     def admit_one(self, sequence: Sequence, step: StepBuilder, now: float) -> bool:
         """Admit one of those that wait; whether that was possible."""
         admission = self.admission
-        if self.slots.full and not admission.may_displace(sequence, now):
+        if not (self.slots.vacant or admission.may_displace(sequence, now)):
             return False
         if not admission.may_join():
             return False
@@ -122,6 +123,6 @@ class Filler(ABC):
         if not admission.make_room(sequence, plan, now):
             return False
         slot = admission.admit(sequence, plan, now)
-        if not admission.residency.is_returning(sequence):
-            step.add_prompt(slot, count)
+        if not (plan.fetches and admission.residency.is_returning(sequence)):
+            step.add_prompt(slot, count, sequence.prompt_cost)
         return True

@@ -19,21 +19,18 @@ class Chores:
     """
 
     def __init__(self) -> None:
-        self._left: deque[tuple[Do, Sequence]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._left)
+        self.left: deque[tuple[Do, Sequence]] = deque()
 
     def add(self, do: Do, sequences: Iterable[Sequence], now: float) -> None:
         """Do something with each of these, with the first of them at once."""
-        is_first = not self._left
-        self._left.extend((do, one) for one in sequences)
+        is_first = not self.left
+        self.left.extend((do, one) for one in sequences)
         if is_first:
             self.go_on(now, AT_ONCE)
 
     def go_on(self, now: float, most: int = LATER) -> None:
         """Do so many of those that are left."""
-        left = self._left
+        left = self.left
         for _ in range(min(most, len(left))):
             do, sequence = left.popleft()
             do(sequence, now)

@@ -109,7 +109,7 @@ class Core:
     def idle(self) -> bool:
         """Whether no sequence lives and no step or swap copy is in flight."""
         busy = any(instance.scheduler.busy for instance in self.instances)
-        return not (self.sequences or busy or self.chores) and self.migration.idle
+        return not (self.sequences or busy or self.chores.left) and self.migration.idle
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and say what to do, in order. Raises TypeError for a foreign one."""
@@ -117,7 +117,7 @@ class Core:
         if handler is None:
             raise TypeError(f"the Core does not take a {type(event).__name__}")
         self._actions = []
-        if self.chores:
+        if self.chores.left:
             self.chores.go_on(event.now)
         handler(event)
         if event.now >= self.watcher.due_s:
@@ -317,7 +317,7 @@ class Core:
                 wakes.set(index, instance.due_s)
             elif not instance.scheduler.rests:
                 wakes.ask_again(index)
-        wake_at_s = now if self.chores else wakes.next_s
+        wake_at_s = now if self.chores.left else wakes.next_s
         if wake_at_s != self.wake_at_s and wake_at_s != NEVER:
             self._actions.append(WakeAt(wake_at_s))
         self.wake_at_s = wake_at_s

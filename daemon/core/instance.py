@@ -89,7 +89,7 @@ class Instance:
     @property
     def step_time(self) -> StepTimeModel:
         """The model of its steps' times, as far as it has learned."""
-        return self.scheduler.order.step_time
+        return self.scheduler.step_time
 
     @property
     def step_tokens(self) -> int:

@@ -23,6 +23,11 @@ class IdleQueue:
     def __contains__(self, block: int) -> bool:
         return bool(self._place[block] != _TAKEN)
 
+    def count(self, blocks: list[int]) -> int:
+        """How many of these blocks are in the queue."""
+        place = self._place
+        return len([block for block in blocks if place[block] != _TAKEN])
+
     def push(self, blocks: Blocks) -> None:
         """Append distinct blocks that are not in the queue."""
         if self._tail + blocks.size > self._entries.size:

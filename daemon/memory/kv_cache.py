@@ -42,7 +42,8 @@ class KVCache:
     @property
     def num_unreserved(self) -> int:
         """Available blocks that are reserved for nobody, and owed to nobody."""
-        return self.pool.num_available - self.reservations.num_unheld - self.lending.num_owed
+        free = self.pool.num_available - self.reservations.num_unheld
+        return free - self.lending.num_owed if self.lending.owed else free
 
     def num_lacking(self, matched: list[int], num_new_blocks: int) -> int:
         """How many of these new blocks are not there, or reserved for others, once `matched` are

@@ -36,12 +36,12 @@ class Lending:
         self._reservations = reservations
         self._loans: dict[int, list[Loan]] = {}  # of each host; the one that is due first first
         self._host: dict[int, int] = {}  # of each lodger
-        self._owed: dict[int, int] = {}  # blocks, to each host
+        self.owed: dict[int, int] = {}  # blocks, to each host
 
     @property
     def num_owed(self) -> int:
         """Blocks that come back to hosts."""
-        return sum(self._owed.values()) if self._owed else 0
+        return sum(self.owed.values()) if self.owed else 0
 
     def __iter__(self) -> Iterator[Loan]:
         return (loan for loans in self._loans.values() for loan in loans)
@@ -56,7 +56,7 @@ class Lending:
     def num_reserved(self, slot: int) -> int:
         """The blocks of a slot's reservation: what it may hold, what it lends, what it is owed."""
         lent = sum(loan.num_blocks for loan in self._loans.get(slot, ()))
-        return self._reservations.most(slot) + lent + self._owed.get(slot, 0)
+        return self._reservations.most(slot) + lent + self.owed.get(slot, 0)
 
     def loans_of(self, host: int) -> Iterator[tuple[Loan, int]]:
         """The loans of a host, the one that is due first first, each with the first block of its
@@ -112,16 +112,16 @@ class Lending:
 
     def due_block(self, host: int) -> int:
         """The first lent block of a host: its first loan is due at the first token there."""
-        return self._reservations.most(host) + self._owed.get(host, 0)
+        return self._reservations.most(host) + self.owed.get(host, 0)
 
     def release(self, slots: list[int]) -> None:
         """The sequences in these slots leave, and their reservations with them: what they borrowed
         is owed to their hosts, and what they lent belongs to those that have it.
         """
-        if not self._host and not self._owed:
+        if not self._host and not self.owed:
             return
         for slot in slots:
-            self._owed.pop(slot, None)
+            self.owed.pop(slot, None)
             lodgers = self._loans.pop(slot, [])
             for loan in lodgers:
                 del self._host[loan.lodger]
@@ -132,21 +132,21 @@ class Lending:
         """All reservations are given up, and all loans with them."""
         self._loans.clear()
         self._host.clear()
-        self._owed.clear()
+        self.owed.clear()
 
     def settle(self, num_available: int) -> None:
         """Give back to hosts what they are owed, as far as it is there."""
-        if not self._owed:
+        if not self.owed:
             return
         room = num_available - self._reservations.num_unheld
-        for host, owed in list(self._owed.items()):
+        for host, owed in list(self.owed.items()):
             given = min(owed, max(0, room))
             self._reservations.change(host, given)
             room -= given
             if given == owed:
-                del self._owed[host]
+                del self.owed[host]
             else:
-                self._owed[host] = owed - given
+                self.owed[host] = owed - given
 
     def check(self) -> None:
         """Raises LedgerError where a loan is nobody's, in a circle, or more than its lodger has."""
@@ -165,7 +165,7 @@ class Lending:
                     raise LedgerError(f"{loan}: lent in a circle")
                 seen.add(above)
                 above = self._host.get(above, -1)
-        if any(owed <= 0 or not self._reservations.has(host) for host, owed in self._owed.items()):
+        if any(owed <= 0 or not self._reservations.has(host) for host, owed in self.owed.items()):
             raise LedgerError("blocks are owed to nobody")
 
     def _shrink_host(self, host: int, count: int) -> None:
@@ -179,11 +179,11 @@ class Lending:
 
     def _shrink(self, slot: int, count: int) -> None:
         """One that lends nothing any more reserves so many blocks less, as far as it can."""
-        if count and (owed := self._owed.pop(slot, 0)):
+        if count and (owed := self.owed.pop(slot, 0)):
             cut = min(count, owed)
             count -= cut
             if owed > cut:
-                self._owed[slot] = owed - cut
+                self.owed[slot] = owed - cut
         given = min(count, self._reservations.unheld(slot))
         self._reservations.change(slot, -given)
         host = self._host.get(slot, -1)
@@ -220,4 +220,4 @@ class Lending:
             taken_over.append(Loan(host, loan.lodger, count))
         self._put(host, place, taken_over)
         if left:
-            self._owed[host] = self._owed.get(host, 0) + left
+            self.owed[host] = self.owed.get(host, 0) + left

@@ -53,9 +53,9 @@ class PrefixCache:
             raise LookupError(f"block {block} is not named")
         return self._digests[block]
 
-    def is_idle(self, block: int) -> bool:
-        """Whether the block is cached and has no owner."""
-        return block in self.idle
+    def num_idle(self, blocks: list[int]) -> int:
+        """How many of these blocks are cached and have no owner."""
+        return self.idle.count(blocks)
 
     def leave(self, blocks: Blocks) -> list[int]:
         """The last owner released these blocks: keep those that are named, return the others."""

@@ -95,7 +95,8 @@ class Admission:
     def plan(self, sequence: Sequence) -> AdmissionPlan:
         """How a waiting sequence would be admitted now."""
         kv = self.kv
-        num_blocks = kv.blocks_for(sequence.num_known_tokens)
+        known = sequence.num_prompt_tokens + sequence.num_output_tokens
+        num_blocks = -(-known // kv.block_size)
         reserved = self._reserved_for(sequence) if self.order.policy.reserves == LIMIT else 0
         leader = self._leader_slot(sequence) if sequence.leader is not None else -1
         if leader >= 0:
@@ -145,7 +146,8 @@ class Admission:
 
     def may_join(self) -> bool:
         """Whether sequences may join those that run, once those have what the policy reserves."""
-        self.reserve_running()
+        if self.order.policy.reserves == LIMIT:
+            self.reserve_running()
         return not self.closed
 
     @property
@@ -181,7 +183,8 @@ class Admission:
         """Blocks that a plan needs beyond the available ones, or <= 0; a few are spared for those
         that run.
         """
-        spare = self.num_spare if self.slots.num_running else 0
+        slots = self.slots
+        spare = self.num_spare if len(slots.vacant) < slots.max_slots else 0
         return self.kv.num_lacking(plan.matched, plan.num_new_blocks + spare)
 
     def next_waiting(self, now: float) -> Sequence | None:

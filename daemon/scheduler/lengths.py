@@ -60,7 +60,7 @@ class LengthKind:
         """
         if len(answers) > _FEW:
             self.answers.extend(answers)
-            self._sorted = array("d", sorted(length for length, _ in self.answers))
+            self._sorted = array("d", sorted([length for length, _ in self.answers]))
         else:
             for answer in answers:
                 if len(self.answers) == WINDOW:

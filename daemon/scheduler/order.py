@@ -171,8 +171,9 @@ class Order:
         """Its rank among those that run: where ranks count down, seconds left count from `now`."""
         if self._strangers:
             self._meet(sequence, now)
-        rank = self._rank(sequence)
-        return rank + now if self.policy.counts_down else rank
+        policy = self.policy
+        rank = self._rank(sequence) if policy.learns else policy.rank(sequence, self.step_time)
+        return rank + now if policy.counts_down else rank
 
     def _rank(self, sequence: Sequence) -> float:
         """Its rank by the policy; where that learns, by what was learned."""

@@ -64,9 +64,10 @@ class StreamPace:
         """A sequence got a slot: its turn begins, and lasts as long as its moves out and in, or
         as what it takes to come back."""
         slot = sequence.slot
-        self._turn_ends_s[slot] = now + max(self._turn_s, move_s)
+        self._turn_ends_s[slot] = now + max(TURN_SHARE * self.max_pause_s, move_s)
         self._came_back[slot] = self.max_pause_s > 0.0 and sequence.num_output_tokens > 0
-        self.forget(sequence)
+        if self._paused:
+            self.forget(sequence)
 
     def forget(self, sequence: Sequence) -> None:
         """A sequence no longer pauses here, if it did."""

@@ -25,6 +25,7 @@ class WaitingQueue:
         self._begun: list[_Entry] = []  # of them, those that have delivered a token
         self._pushed: dict[int, tuple[OrderKey, int]] = {}  # (key, likely length) by sequence id
         self._num_pushed = 0
+        self.num = 0  # that wait
         self.unranked: dict[int, Sequence] = {}  # by id
         self.sums = LoadSums()
         self.num_tokens = 0  # known tokens of all that wait
@@ -33,10 +34,10 @@ class WaitingQueue:
         self.num_changes = 0  # so often one came, or went
 
     def __len__(self) -> int:
-        return len(self._pushed)
+        return self.num
 
     def __bool__(self) -> bool:
-        return bool(self._pushed)
+        return self.num > 0
 
     def __iter__(self) -> Iterator[Sequence]:
         ranked = (entry[3] for entry in self._order)
@@ -70,6 +71,7 @@ class WaitingQueue:
             raise ValueError(f"sequence {sequence.id} waits here already")
         rank, arrival, number = sequence.rank, sequence.arrival, self._num_pushed
         self._num_pushed = number + 1
+        self.num += 1
         self.num_changes += 1
         if rank != rank:
             rank = float("inf")
@@ -105,6 +107,7 @@ class WaitingQueue:
         key, likely = self._pushed.pop(sequence.id, (None, 0))
         if key is None:
             raise LookupError(f"sequence {sequence.id} does not wait here")
+        self.num -= 1
         self.num_changes += 1
         is_ranked = not self.unranked or self.unranked.pop(sequence.id, None) is None
         if is_ranked:

@@ -130,7 +130,8 @@ class Scheduler:
         else:
             self.waiting.remove(sequence)
             self.residency.forget(sequence)
-        self._end(sequence)
+        self.admission.let_go(sequence)
+        sequence.move(State.FINISHED)
 
     def withdraw(self, sequence: Sequence) -> None:
         """Remove a waiting sequence that goes to another instance; its KV is its parcel."""
@@ -203,10 +204,6 @@ class Scheduler:
         self.in_flight = InFlight()
         self.drafting.reset()
 
-    def _end(self, sequence: Sequence) -> None:
-        self.admission.let_go(sequence)
-        sequence.move(State.FINISHED)
-
     # What the Core counts and shows
 
     def knows_length_of(self, sequence: Sequence) -> bool:
@@ -247,7 +244,7 @@ class Scheduler:
         self.admission.num_promised = 0
         if self.in_flight.drafts:  # nobody knows where its rows will stand
             return None
-        if not (self.slots.num_running or self.waiting or self.residency.space.has_orders):
+        if not (self.waiting.num or self.slots.num_running or self.residency.space.has_orders):
             self.repeats.forget()
             self._copy_ahead(now)
             return None
@@ -259,7 +256,7 @@ class Scheduler:
             self.order.near(now)
         drafts = self.drafting.wants and not self.in_flight
         plain = self.limits.stages == 1 and not (self.suspects.members or drafts)
-        plain = plain and (not self.waiting or self.filler.is_settled())
+        plain = plain and (not self.waiting.num or self.filler.is_settled())
         if plain and (repeat := self.repeats.next(now)) is not None:
             self._copy_ahead(now)
             return self._emit_again(repeat)
@@ -271,9 +268,8 @@ class Scheduler:
         decodes, prompts = self._runnable(alone, now)
         if promised is not None and decodes.size and (prompts.size or self.waiting):
             most = step.budget - decodes.size
-            step.budget = decodes.size + prompt_room(
-                self.order, most, decodes, prompts, promised, now
-            )
+            room = prompt_room(self.order, most, decodes, prompts, promised, now)
+            step.cap(decodes.size + room)
         self.filler.fill(step, decodes, prompts, now)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
             self.filler.fill(step, *self._runnable(-1, now), now)
@@ -283,8 +279,8 @@ class Scheduler:
             return None
         batch = self._emit(slots, counts, step.budget if drafts else 0)
         for slot, count in zip(step.prompts, step.chunks, strict=True):
-            self.slots.member(slot).story.add(now, What.CHUNK, count)
-            self.admission.seal(slot)  # later steps may share the blocks that it fills
+            sequence = self.admission.seal(slot)  # later steps may share the blocks that it fills
+            sequence.story.add(now, What.CHUNK, count)
         return batch
 
     def _runnable(self, alone: int, now: float) -> tuple[Slots, Slots]:
@@ -388,7 +384,8 @@ class Scheduler:
         joined = self._joined(flown) if flown.firsts.size else []
         ended = self.admission.retire(slots[ending].tolist()) if causes else []
         for sequence in ended:
-            self._end(sequence)
+            self.admission.let_go(sequence)
+            sequence.move(State.FINISHED)
         drafts = self.drafting.answered(flown, counts, offers, self.in_flight)
         return Answer(rows, sequences, why, joined, ended, causes, flown.work, drafts)
 

@@ -76,7 +76,8 @@ class SlotTable:
         self.arrival[slot] = sequence.arrival
         self.review_at[slot] = sequence.review_at
         self.rank[slot] = sequence.rank
-        self._expect(slot, sequence.expected_length)
+        self.expected[slot] = expected = sequence.expected_length
+        self.num_expected_tokens += expected
         self.predicted_end[slot] = sequence.predicted_length
         self.prompt[slot] = prompt
         self.first_s[slot] = sequence.first_token_s
@@ -90,7 +91,8 @@ class SlotTable:
     def _follows(self, sequence: Sequence) -> bool:
         """Whether it ranks behind all slots in the order, which is sorted."""
         last = self._new[-1] if self._new else self._order[-1] if self._order.size else -1
-        return last < 0 or (self.rank[last], self.arrival[last]) <= sequence.order_key
+        key = sequence.rank, sequence.arrival
+        return last < 0 or (self.rank[last], self.arrival[last]) <= key
 
     def set_rank(self, slot: int, sequence: Sequence) -> None:
         """Take over the rank and review of the sequence in a slot, which have changed."""
@@ -121,14 +123,17 @@ class SlotTable:
 
     def leave(self, slot: int) -> Sequence:
         """Vacate a slot; its epoch tells late answers from those for its next sequence."""
-        sequence = self.member(slot)
+        sequence = self.members[slot]
+        if sequence is None:
+            raise LookupError(f"slot {slot} is vacant")
         sequence.num_output_tokens = int(self.delivered[slot]) - sequence.num_prompt_tokens
         sequence.behind_prompts_s += float(self.behind_prompts_s[slot])
         sequence.slot = -1
         self.members[slot] = None
         self.sequence[slot] = -1
         self.review_at[slot] = NEVER
-        self._expect(slot, 0)
+        self.num_expected_tokens -= self.expected[slot]
+        self.expected[slot] = 0
         self.sums.remove(sequence.num_prompt_tokens, int(self.likely_end[slot]))
         self.epoch[slot] += 1
         self.departures += 1

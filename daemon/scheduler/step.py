@@ -57,29 +57,33 @@ class StepBuilder:
 
     def __init__(self, limits: Limits, policy: Policy, table: SlotTable) -> None:
         self.budget = limits.max_batch_tokens  # tokens that are left
+        self.room = 0  # of them, those that prompts may have
         self._chunk = limits.prefill_chunk
         self._policy = policy
         self.prompts: list[int] = []  # slots that got a chunk, and after `rows` still have it
         self._table = table
         self._departures = table.departures
-        self._prompt_room = limits.prompt_tokens(0)  # of the budget, beside decodes
         self._limits = limits
         self._num_decodes = self._prompt_tokens = 0
         self._decodes: list[Slots] = []
         self._decode_epochs: list[Int32] = []
         self.chunks: list[int] = []  # their tokens, as `prompts`
         self._chunk_epochs: list[int] = []
+        self._reckon()
 
     @property
     def empty(self) -> bool:
         """Whether no row was added."""
         return not (self._decodes or self.prompts)
 
-    @property
-    def room(self) -> int:
-        """Tokens that are left to prompts."""
-        room = self._prompt_room - self._prompt_tokens
-        return min(self.budget, room)
+    def cap(self, budget: int) -> None:
+        """Have only so many tokens left."""
+        self.budget = budget
+        self._reckon()
+
+    def _reckon(self) -> None:
+        room = self._limits.prompt_tokens(self._num_decodes) - self._prompt_tokens
+        self.room = min(self.budget, room)
 
     def chunk(self, pending: int, cost: int) -> int:
         """The tokens of a prompt's next chunk in this step, where `pending` are left; 0: none."""
@@ -92,7 +96,7 @@ class StepBuilder:
             self._decode_epochs.append(self._table.epoch[slots])
             self.budget -= slots.size
             self._num_decodes += slots.size
-            self._prompt_room = self._limits.prompt_tokens(self._num_decodes)
+            self._reckon()
 
     def add_prompt(self, slot: int, count: int, cost: int) -> None:
         """A chunk of `count` tokens for one slot, each of which counts as `cost`."""
@@ -102,6 +106,7 @@ class StepBuilder:
         tokens = count * cost
         self.budget -= tokens
         self._prompt_tokens += tokens
+        self.room = min(self.budget, self.room - tokens)
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots: decodes first."""

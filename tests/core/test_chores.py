@@ -46,7 +46,7 @@ def test_all_leave_a_few_with_each_event_and_ticks_come_at_once(event: Event) ->
     left = waiting(driver, 0)
     assert 0 < left <= MANY + 1 - AT_ONCE + 1
     assert WakeAt(driver.now) in actions
-    while core.chores:
+    while core.chores.left:
         actions = core.handle(Tick(driver.now))
         assert left - LATER - 2 <= waiting(driver, 0) < left, "some come by themselves"
         left = waiting(driver, 0)
@@ -62,6 +62,6 @@ def test_who_ended_or_left_meanwhile_is_passed_over() -> None:
     driver.abort(last)
     driver.ready(0, 60)  # the others may stay
     left = waiting(driver, 0)
-    while core.chores:
+    while core.chores.left:
         core.handle(Tick(driver.now))
     assert left - 8 <= waiting(driver, 0) <= left

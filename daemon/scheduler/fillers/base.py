@@ -93,20 +93,17 @@ class Filler(ABC):
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
         """Admit those that wait while budget, slots and memory last, in the policy's order."""
-        while self.waiting and step.room > 0:
-            if not self._admit_next(step, now):
+        while step.room > 0 and self.waiting.num:
+            sequence = self.admission.next_waiting(now)
+            if sequence is None or not self.admit_one(sequence, step, now):
                 return
 
     def admit_due(self, step: StepBuilder, now: float) -> None:
         """Likewise, but only streams whose pauses have to end."""
         while self.admission.pace.due(now) is not None and step.room > 0:
-            if not self._admit_next(step, now):
+            sequence = self.admission.next_waiting(now)
+            if sequence is None or not self.admit_one(sequence, step, now):
                 return
-
-    def _admit_next(self, step: StepBuilder, now: float) -> bool:
-        """Admit the next of those that wait; whether that was possible."""
-        sequence = self.admission.next_waiting(now)
-        return sequence is not None and self.admit_one(sequence, step, now)
 
     def admit_one(self, sequence: Sequence, step: StepBuilder, now: float) -> bool:
         """Admit one of those that wait; whether that was possible."""

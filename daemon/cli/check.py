@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from daemon.api.template_process import what_is_wrong
 from daemon.cli.faults import told
 from daemon.cli.kernels import KEY, kernel_notes
 from daemon.cli.parser import overrides
@@ -44,10 +45,12 @@ from daemon.models.embedded import (
     model_folder,
 )
 from daemon.models.generation import DefaultSampling, default_sampling
+from daemon.models.gguf_index import read_index
 from daemon.models.kept_folder import is_converted
 from daemon.models.quantisation import read_quantisation
 from daemon.models.quantised_folder import NONE, plain_folder, planned, quantised_shape
 from daemon.models.shape import ModelError, ModelShape, read_json
+from daemon.models.vocabulary import read_tokenizer
 from daemon.runtime.model import cache_folder, with_instances
 from daemon.runtime.preflight import holder, obstacles
 
@@ -140,6 +143,9 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
         found.folder = _folder(config)
         found.shape = _as_served(found.folder, config)
         found.sampling = default_sampling(config.model.generation_config, found.folder)
+        found.notes += [
+            ConfigFault("", "", text) for text in model_notes(found.folder, found.shape)
+        ]
     except (ModelError, OSError) as error:
         found.cannot(told(error))
         return
@@ -150,6 +156,27 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
         except SizingError as error:
             for text in (str(error), *pool_faults(config, found.shape, spec, devices)):
                 found.cannot(text)
+
+
+def model_notes(folder: Path, shape: ModelShape) -> Iterator[str]:
+    """What a model's files say that serving takes no notice of, or refuses where it is asked for.
+
+    Raises ModelError.
+    """
+    index = read_index(folder)
+    if index is not None and index.unused:
+        unused = ", ".join(index.unused)
+        yield f"{folder}: fields of the GGUF file that are of no use here: {unused}"
+    beyond = read_tokenizer(folder).beyond(shape.vocab_size)
+    if beyond:
+        named = ", ".join(f"{one.content!r} ({one.id})" for one in beyond[:8])
+        more = f" and {len(beyond) - 8} more" if len(beyond) > 8 else ""
+        yield (
+            f"{folder / 'tokenizer.json'} has tokens beyond the model's vocabulary of "
+            f"{shape.vocab_size}: {named}{more}; a prompt that contains one is refused"
+        )
+    if wrong := what_is_wrong(folder):
+        yield f"{folder}: {wrong}"
 
 
 def print_text(found: Checked) -> None:

@@ -2,8 +2,8 @@
 
 Byte-level vocabularies ("gpt2") are made here: the pre-tokenizer's name decides how text is cut
 into words, whether words that are tokens are merged at all, and whether a prompt begins with BOS,
-as in llama.cpp. Those of SentencePiece ("llama") are transformers' own, and told what it leaves
-out. A field that nobody here knows is refused by name.
+as in llama.cpp. Those of SentencePiece ("llama") have merges as transformers finds them. A field
+that nobody here knows is refused by name.
 """
 
 import json
@@ -47,6 +47,7 @@ _ENDS = frozenset(
     }
 )
 """Tokens at which llama.cpp ends an answer, whatever a file's fields say."""
+_SPACE = "\u2581"
 _HARMONY = {"<|return|>", "<|call|>", "<|end|>"}
 _END_FIELDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
@@ -97,14 +98,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "command-r": PreTokenizer((_DIGIT, _GPT_2), composes=True),
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), PreTokenizer((_SENTENCES,))),
     "viking": PreTokenizer((_SENTENCES, r"\p{N}")),
-    "falcon": PreTokenizer(
-        (
-            {"type": "Punctuation", "behavior": "Contiguous"},
-            _GPT_2,
-            {"type": "Digits", "individual_digits": False},
-            r"[0-9][0-9][0-9]",
-        )
-    ),
+    "falcon": PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT_2, r"[0-9][0-9][0-9]")),
     "deepseek-coder": PreTokenizer(
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", _DIGIT)
     ),
@@ -199,7 +193,8 @@ class GgufVocabulary:
     @property
     def spaced(self) -> bool:
         """Whether SentencePiece puts a space before a text."""
-        return bool(self._field("add_space_prefix", True))
+        default = not self._architecture.startswith("gemma")  # whose older files do not say
+        return bool(self._field("add_space_prefix", default))
 
     def added(self) -> list[dict[str, Any]]:
         """Tokens that are found in a text as they stand, before it is cut into words."""
@@ -335,27 +330,24 @@ def write_tokenizer(source: Path, target: Path, header: GgufHeader) -> GgufVocab
 
 
 def _of_sentences(source: Path, vocabulary: GgufVocabulary) -> dict[str, Any]:
-    """transformers' tokenizer of a SentencePiece vocabulary, and what it leaves out of the file."""
+    """A SentencePiece vocabulary: the merges that transformers finds by its scores, and spaces as
+    the file wants them, which transformers takes no notice of.
+
+    Each text between special tokens begins with a space, as in llama.cpp and in the tokenizers that
+    these files are made of.
+    """
     from transformers import AutoTokenizer
 
     there: Any = AutoTokenizer.from_pretrained(str(source.parent), gguf_file=source.name)
     made: dict[str, Any] = json.loads(there.backend_tokenizer.to_str())
     made["added_tokens"] = vocabulary.added()
     made["post_processor"] = vocabulary.post_processor()
-    if not vocabulary.spaced:
-        _without_space(made)
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    before = [{"type": "Prepend", "prepend": _SPACE}] if vocabulary.spaced else []
+    made["normalizer"] = {"type": "Sequence", "normalizers": [*before, replace]}
+    made["pre_tokenizer"] = None
+    back = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
+    behind = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if vocabulary.spaced else []
+    steps = [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *behind]
+    made["decoder"] = {"type": "Sequence", "decoders": steps}
     return made
-
-
-def _without_space(made: dict[str, Any]) -> None:
-    """No space before a text, and none that is taken off again."""
-    before = made["pre_tokenizer"] or {}
-    if before.get("type") == "Metaspace":
-        before["prepend_scheme"] = "never"
-    normalizer = made["normalizer"] or {}
-    if normalizer.get("type") == "Sequence":
-        kept = [one for one in normalizer["normalizers"] if one["type"] != "Prepend"]
-        normalizer["normalizers"] = kept
-    decoder = made["decoder"] or {}
-    if decoder.get("type") == "Sequence":
-        decoder["decoders"] = [one for one in decoder["decoders"] if one["type"] != "Strip"]

@@ -425,3 +425,23 @@ def test_a_gpu_that_the_running_daemon_holds_comes_free(
     assert main(flags) == 0
     (line,) = told(capsys, "cuda:0")
     assert line.startswith("cuda:0 (NVIDIA H100) serves: needs 1.")
+
+
+def test_what_files_say_and_nobody_uses_is_noted(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It serves all the same: a token beyond the embedding is a 400, a bad template the chat's."""
+    tokenizer = {"model": {"vocab": {}}, "added_tokens": [{"id": 512, "content": "<extra>"}]}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (model / "chat_template.jinja").write_text("{{ messages | length }}", encoding="utf-8")
+    assert main([*CHECK, "--model", str(model)]) == 0
+    said = capsys.readouterr().err
+    assert "beyond the model's vocabulary of 512: '<extra>' (512)" in said
+    assert "what a user says does not come out of it" in said
+
+
+def test_a_cut_file_is_no_model(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+    assert main([*CHECK, "--model", str(model)]) == 1
+    assert "model.safetensors is not whole" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Loads a model folder with transformers' own modelling code and our attention."""
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,13 @@ from daemon.models.weights import weight_shapes
 
 log = logging.getLogger(__name__)
 
+_BESIDE = re.compile(
+    r"(^|\.)(mtp\w*|nextn\w*|medusa\w*|eagle\w*|v_head|value_head|reward_head|score|classifier"
+    r"|summary|pooler|rotary_emb|vision\w*|visual|audio\w*|multi_modal_projector)(\.|$)"
+)
+"""Whole parts beside a causal model: they foretell more tokens, judge answers or read what is no
+text, and change no logits of the model's own."""
+_LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
 _SIDES = (1, 2, 3)
 """Of a weight; a mask has four, its value none."""
 
@@ -94,24 +102,21 @@ def _check_loaded(folder: Path, model: nn.Module, told: Any) -> None:
         log.warning("%s: %d weights are of no use here: %s ...", folder, len(unread), unread[0])
 
 
-def _belongs(folder: Path, model: nn.Module, name: str) -> bool:
-    """Whether a tensor that the model does not take belongs to one of its own layers.
+def _belongs(folder: Path, model: Any, name: str) -> bool:
+    """Whether the model was trained with a tensor that it does not take, and would be computed
+    without it: a bias or norm of a layer, or of the model as a whole.
 
-    The model was trained with that bias or norm and would be computed without it. Whole parts
-    beside the model's own (layers that foretell more tokens, a value head) change no logits of it.
+    What is known to lie beside a model does not belong to it, nor do layers behind its last.
     """
     base = f"{model.base_model_prefix}."
     shapes = weight_shapes(folder)
     sides = shapes.get(name, shapes.get(name.removeprefix(base), (1,)))
     if len(sides) not in _SIDES or name.endswith("inv_freq"):
         return False  # a constant that older files hold as if it were a weight
-    modules = dict(model.named_modules())
-    if base + name.partition(".")[0] in modules:  # stored as the base model alone
-        name = base + name
-    while name not in modules:
-        name = name.rpartition(".")[0]
-    owner = modules[name]
-    return owner not in (model, model.base_model) and not isinstance(owner, nn.ModuleList)
+    layer = _LAYER.search(name)
+    if layer and int(layer[3]) >= model.config.num_hidden_layers:
+        return False
+    return not _BESIDE.search(name)
 
 
 def class_of(config: Any) -> Any:

@@ -57,6 +57,9 @@ def test_a_model_is_as_transformers_loads_it(name: str, dtype: str, tmp_path: Pa
         ("model.layers.0.mlp.up_proj.lora_A.weight", (4, 64), "has not: model.layers.0.mlp.up"),
         ("layers.0.mlp.up_proj.bias", (96,), "has not: "),
         ("lm_head.bias", (193,), "has not: lm_head.bias"),
+        ("model.embed_norm.weight", (64,), "has not: model.embed_norm.weight"),
+        ("model.layers.0.another_norm.weight", (64,), "has not: model.layers.0.another_norm"),
+        ("a.name.of.tomorrow", (3,), "has not: a.name.of.tomorrow"),
         ("model.norm.weight", (63,), r"model.norm.weight is \[63\], .* asks for \[64\]"),
     ],
 )
@@ -73,6 +76,8 @@ def test_weights_that_would_go_unread_are_refused(
     [
         ("model.layers.2.eh_proj.weight", (64, 128)),  # of a layer that foretells more tokens
         ("v_head.summary.weight", (1, 64)),
+        ("mtp.layers.0.norm.weight", (64,)),
+        ("model.vision_tower.layers.0.norm.weight", (64,)),
         ("model.layers.0.self_attn.rotary_emb.inv_freq", (8,)),
         ("model.layers.0.self_attn.bias", (1, 1, 9, 9)),
         ("model.layers.0.self_attn.masked_bias", ()),

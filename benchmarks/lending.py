@@ -85,7 +85,7 @@ def setting(row: Row, workload: WorkloadSpec) -> Scenario:
 def measured(row: Row, workload: WorkloadSpec) -> list[float]:
     """Requests/s from 10 % to 90 % of completions, seconds until the last one, s/token, mean JCT,
     P99 of the longest gap, KV allocated and written, requests preempted after their first token,
-    recomputed tokens.
+    recomputed tokens, loans for 100 requests.
     """
     prepared = prepare(setting(row, workload))
     log = run(prepared)
@@ -103,21 +103,22 @@ def measured(row: Row, workload: WorkloadSpec) -> list[float]:
         report.kv_allocated_fraction or 0.0,
         report.kv_written_fraction or 0.0,
         float(log.requests.preempted_after_first.mean()),
-        float(report.recomputed_tokens),
+        float(report.recomputed_tokens or 0),
+        100.0 * (report.loans or 0) / len(log.requests),
     ]
 
 
 HEADS = "Policy", "req/s", "to sarathi", "all done", "s/token", "JCT", "P99 gap", "allocated"
-MORE_HEADS = "written", "preempted", "recomputed"
+MORE_HEADS = "written", "preempted", "recomputed", "loans/100"
 
 
 def table_row(name: str, found: Sequence[float], base: float) -> str:
     """A row of the table; `base` is the throughput of `sarathi`."""
-    rate, end_s, token_s, jct_s, gap_s, allocated, written, preempted, again = found
+    rate, end_s, token_s, jct_s, gap_s, allocated, written, preempted, again, loans = found
     return (
         f"| {name} | {rate:.2f} | {rate / base:.2f} | {end_s:.0f} s | {token_s:.4f} "
         f"| {jct_s:.1f} s | {gap_s:.2f} s | {allocated:.2f} | {written:.2f} "
-        f"| {100 * preempted:.1f} % | {again:,.0f} |"
+        f"| {100 * preempted:.1f} % | {again:,.0f} | {loans:.0f} |"
     )
 
 

@@ -93,6 +93,7 @@ class Sequence:
     preemptions: int = 0
     preemptions_after_first: int = 0  # of them, when it had delivered a token already
     recomputed_tokens: int = 0
+    loans: int = 0  # how often another one lent it room
     predicted_tokens: int = -1  # of output, in all; -1: no prediction came
     expected_tokens: int = -1  # the same, as scheduling sees it now: raised when it was too low
     high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown

@@ -78,8 +78,11 @@ class KVCache:
 
     def can_append(self, slots: Slots) -> bool:
         """Whether each of these slots can have a block that is not reserved for another one."""
-        lacking = slots.size - self.num_unreserved
-        return lacking <= 0 or lacking <= self.reservations.count_among(slots)
+        num_unreserved = self.num_unreserved
+        if slots.size <= num_unreserved:
+            return True
+        # Those that are owed may be on their way; what is reserved is there.
+        return slots.size - self.reservations.count_among(slots) <= max(0, num_unreserved)
 
     def append_each(self, slots: Slots) -> None:
         """Append a block to each of several distinct slots."""

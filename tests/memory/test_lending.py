@@ -62,6 +62,18 @@ def test_what_a_lodger_held_is_owed_until_steps_have_answered() -> None:
     assert (kv.reservations.most(0), kv.lending.num_owed, kv.num_unreserved) == (10, 0, 1)
 
 
+def test_what_is_reserved_is_there_though_others_wait_for_what_they_are_owed() -> None:
+    kv = kv_of((2, 10), (1, 0), (11, 12), (9, 0))
+    kv.lending.lend(0, 1, 4, 5)
+    kv.append_each(np.array([1]))
+    kv.release([1], 7)
+    assert kv.num_unreserved < 0 < kv.lending.num_owed
+    assert kv.can_append(np.array([0, 2])), "of eight and of one that are kept for them"
+    assert not kv.can_append(np.array([3]))
+    kv.append_each(np.array([0, 2]))
+    kv.reservations.check(kv.pool.num_available)
+
+
 def test_the_lodgers_of_one_that_left_are_its_hosts() -> None:
     kv = kv_of((2, 16), (1, 0), (1, 0))
     kv.lending.lend(0, 1, 8, 9)

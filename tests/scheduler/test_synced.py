@@ -5,6 +5,11 @@ import pytest
 
 from daemon.core.actions import Started
 from daemon.core.view import snapshot
+from daemon.lab.simulator.about import report_of
+from daemon.lab.simulator.run import prepare, run
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
+from daemon.lab.workload.workload import WorkloadSpec
+from daemon.scheduler.fillers.nested import longest_of
 from daemon.scheduler.fillers.ordered import best_fit
 from daemon.scheduler.padded_ends import PaddedEnds
 from daemon.scheduler.scheduler import Scheduler
@@ -206,6 +211,54 @@ def test_halves_are_lent_and_the_lodger_is_gone_before_its_host_needs_them() -> 
     driver.settle()
     assert driver.core.counters.preemptions == 0
     driver.check_nothing_left()
+
+
+def test_one_whose_prompt_waits_is_lent_room_for_it_and_its_answer() -> None:
+    """Of 40 blocks 34 are reserved, and two are the prompts' share, which the second has: the third
+    lodges before its prompt is computed.
+    """
+    driver, scheduler = driver_of("synced-nested", 40, max_len=200)
+    host = arrive(driver, 8, 128)
+    driver.answer()
+    driver.answer()
+    arrive(driver, 8, 120)  # too long for the half
+    lodger = arrive(driver, 8, 24)
+    driver.answer()
+    (loan,) = scheduler.kv.lending
+    assert scheduler.slots.member(loan.lodger).id == lodger and loan.num_blocks == 8
+    assert scheduler.slots.member(loan.host).id == host
+    while lodger in driver.alive:
+        driver.answer()
+    assert host in driver.alive
+    driver.settle()
+    assert driver.core.counters.preemptions == 0
+    driver.check_nothing_left()
+
+
+def test_of_two_that_fit_the_one_whose_deadline_is_far_lodges() -> None:
+    """Though the other one is longer, and so nearer to half."""
+    loose = np.array([False, True, True, False])
+    fits = np.array([True, True, False, True])
+    assert longest_of(fits, loose) == 1
+    assert longest_of(fits & ~loose, loose) == 3
+    assert longest_of(fits & False, loose) == -1
+
+
+def test_a_workload_lends_and_true_lengths_make_nobody_leave() -> None:
+    """Of 300 lengths as ShareGPT has them, all there at once."""
+    workload = WorkloadSpec(name="sharegpt", requests=300, arrivals="closed", seed=0)
+    group = InstanceGroup(profile="opt-13b@a100-80g", kv_bytes=12e9)
+    asked = Scenario(
+        workload=workload,
+        instance=(group,),
+        policy="synced-nested",
+        predictor="oracle",
+        limits=ScenarioLimits(max_len=2048),
+    )
+    prepared = prepare(asked)
+    report = report_of(prepared, run(prepared))
+    assert report.loans is not None and report.loans >= 60
+    assert report.preemptions == 0
 
 
 def test_a_lodger_that_is_late_leaves_before_its_host_waits() -> None:

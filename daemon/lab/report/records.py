@@ -38,6 +38,7 @@ class RequestLog:
     preemptions: Int32
     preempted_after_first: npt.NDArray[np.bool_]  # after its first token
     recomputed_tokens: Int32
+    loans: Int32  # of room that others had reserved
     swap_s: Float32  # waited for copies from host memory
     transfer_s: Float32  # waited for its KV on the way between instances
     paused_s: Float32  # after its first token
@@ -72,6 +73,7 @@ class RequestLog:
             preemptions=zeros(),
             preempted_after_first=np.zeros(num_requests, np.bool_),
             recomputed_tokens=zeros(),
+            loans=zeros(),
             swap_s=np.zeros(num_requests, np.float32),
             transfer_s=np.zeros(num_requests, np.float32),
             paused_s=np.full(num_requests, np.nan, np.float32),

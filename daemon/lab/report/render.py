@@ -39,7 +39,10 @@ LATENCIES = {
 """What people call each measure of a report, and its field."""
 _WAITS = {"waits for swaps": "swap_s", "waits for handoffs": "transfer_s"}
 
-_INSIDE = ("preemptions", "preempted_after_first", "recomputed_tokens", "swap_s", "transfer_s")
+_INSIDE = (
+    *("preemptions", "preempted_after_first", "recomputed_tokens", "loans"),
+    *("swap_s", "transfer_s"),
+)
 """Columns of a request that no client can know."""
 
 
@@ -122,6 +125,8 @@ def _facts(report: Report) -> Iterator[str]:
             f"after their first token; {_count(report.recomputed_tokens)} tokens recomputed, "
             f"{_count(report.swaps)} swaps"
         )
+    if report.loans:
+        facts["loans"] = f"{report.loans:,} of reserved memory, until it is needed"
     if report.handoffs or report.sent_bytes:
         sent = three_digits((report.sent_bytes or 0) / 1e9, "GB")
         failed = f"{_count(report.handoffs_failed)} transfers broke off or arrived wrong"

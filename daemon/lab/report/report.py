@@ -80,9 +80,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     )  # share of all requests that met every promise; None: none promised
     goodput_rps: float | None
     slo_by_class: dict[str, float]
-    preemptions: int | None  # None, as the three below and `iterations`: seen by clients alone
+    preemptions: int | None  # None, as the four below and `iterations`: seen by clients alone
     preempted_requests_fraction: float | None  # preempted after their first token
     recomputed_tokens: int | None
+    loans: int | None = None  # of reserved room, to others until it is needed
     swaps: int | None
     kv_allocated_fraction: float | None  # mean over time, from 10 % to 90 % of completions
     kv_written_fraction: float | None

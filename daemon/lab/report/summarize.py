@@ -113,6 +113,7 @@ def _moves(run: RunLog, inside: bool) -> dict[str, Any]:
         "preemptions": int(requests.preemptions.sum()),
         "preempted_requests_fraction": _share(requests.preempted_after_first.sum(), len(requests)),
         "recomputed_tokens": int(requests.recomputed_tokens.sum()),
+        "loans": int(requests.loans.sum()),
         "swaps": run.swaps,
         "handoffs": run.handoffs,
         "handoffs_failed": run.handoffs_failed,

@@ -123,6 +123,7 @@ def tell_moves(
             log.preemptions[row] = sequence.preemptions
             log.preempted_after_first[row] = sequence.preemptions_after_first > 0
             log.recomputed_tokens[row] = sequence.recomputed_tokens
+            log.loans[row] = sequence.loans
             log.swap_s[row] = sequence.swap_s
             if sequence.first_token_s >= 0.0:
                 log.paused_s[row] = sequence.paused_s + sequence.behind_prompts_s

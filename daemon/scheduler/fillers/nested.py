@@ -1,14 +1,20 @@
 """Nested halves: who has room reserved lends the half that it needs last (EcoServe, section 3.4).
 
 A lodger has to be done, with a buffer that nearly all answers keep to, when its host has filled the
-first half. Both lend again in the same way what they do not need yet, as dolls within dolls.
+first half. Both lend again in the same way what they do not need yet, as dolls within dolls. One
+whose prompt waits to be computed lodges as one whose prompt is there; then the half has room for
+both.
 """
 
 import numpy as np
 
+from daemon.scheduler.admission import Admission
 from daemon.scheduler.fillers.ordered import Ordered
+from daemon.scheduler.nearing import OPEN
+from daemon.scheduler.step import StepBuilder
+from daemon.sequence import Sequence
 from daemon.story import What
-from daemon.wire.columns import Slots
+from daemon.wire.columns import Bools, Slots
 
 LEAD_STEPS = 4
 """A lodger leaves so many tokens before its host needs what it has, and more where more steps are
@@ -17,9 +23,19 @@ in flight: until then they have answered."""
 MOST_HOSTS = 32
 """Hosts that are asked in one step, those that can lend most first."""
 
+LOOK_AT = 256
+"""Of those whose prompts wait, the first that may lodge."""
+
+PROMPT_STEPS = 2
+"""Steps that a prompt takes beside those that its tokens fill: it joins one, and waits for none."""
+
 
 class Nested(Ordered):
     """Reservations of predicted lengths, and halves of them lent."""
+
+    def __init__(self, admission: Admission) -> None:
+        super().__init__(admission)
+        self._found_none: tuple[int, ...] = ()  # who ran and waited when no prompt found a host
 
     def go_on(self, slots: Slots, now: float) -> Slots:
         """Lodgers whose loans are due leave first."""
@@ -44,27 +60,25 @@ class Nested(Ordered):
         kv, table = self.admission.kv, self.slots
         left = np.maximum(self.ends.of(waiting) - table.known[waiting], 1)
         by_left = left.argsort(kind="stable")
-        waiting, left = waiting[by_left], left[by_left]
-        margin = self.admission.order.lengths.outgrown(self.share).margin  # the paper's buffer b
-        needed = np.ceil(left * (1.0 + margin))
+        waiting, needed = waiting[by_left], np.ceil(left[by_left] * (1.0 + self._margin))
+        lacking = -(-self.ends.of(waiting) // kv.block_size) - kv.table.held[waiting]
+        loose = self._time_ranges(waiting) >= OPEN
         hosts = self._hosts()
         lodgers: list[int] = []
         while hosts and waiting.size:
             host = hosts.pop(0)
-            half = kv.reservations.unheld(host) // 2
-            filled = int(table.known[host]) + 2 * LEAD_STEPS
-            until_due = (kv.lending.due_block(host) - half) * kv.block_size - filled
-            place = int(needed.searchsorted(until_due, "right")) - 1
-            if half < 1 or place < 0:
+            half, until_due = self._offer(host)
+            fits = (needed <= until_due) & (lacking > 0) & (lacking <= half)
+            place = longest_of(fits, loose)
+            if place < 0:
                 continue
-            slot = int(waiting[place])
-            held = int(kv.table.held[slot])
-            lacking = kv.blocks_for(int(self.ends.of(waiting[place : place + 1])[0])) - held
-            if not 0 < lacking <= half:
-                continue
-            kv.lending.lend(host, slot, lacking, held + lacking)
+            slot, count = int(waiting[place]), int(lacking[place])
+            kv.lending.lend(host, slot, count, int(kv.table.held[slot]) + count)
+            table.member(slot).loans += 1
             lodgers.append(slot)
-            waiting, needed = np.delete(waiting, place), np.delete(needed, place)
+            left_over = np.arange(waiting.size) != place
+            waiting, needed = waiting[left_over], needed[left_over]
+            lacking, loose = lacking[left_over], loose[left_over]
             hosts += [slot, host]
         return np.array(lodgers, np.intp)
 
@@ -76,3 +90,90 @@ class Nested(Ordered):
         by_most = (-unheld).argsort(kind="stable")[:MOST_HOSTS]
         hosts: list[int] = begun[by_most[unheld[by_most] > 1]].tolist()
         return hosts
+
+    def _offer(self, host: int) -> tuple[int, int]:
+        """(blocks of the half that a host can lend, steps until it needs the first of them)."""
+        kv = self.admission.kv
+        half = kv.reservations.unheld(host) // 2
+        filled = int(self.slots.known[host]) + 2 * LEAD_STEPS
+        return half, (kv.lending.due_block(host) - half) * kv.block_size - filled
+
+    @property
+    def _margin(self) -> float:
+        """The paper's buffer b, as a share of what is kept for an answer."""
+        return self.admission.order.lengths.outgrown(self.share).margin
+
+    # Those whose prompts wait
+
+    def admit_in_order(self, step: StepBuilder, now: float) -> None:
+        """Admit prompts into what is kept for them, and then those that are lent room for all."""
+        super().admit_in_order(step, now)
+        who = self.slots.departures, self.slots.num_running, self.waiting.num_changes
+        if not self.waiting or step.room <= 0 or self.slots.full or who == self._found_none:
+            return
+        if not self._lodge_prompts(step, now):
+            self._found_none = who  # hosts have less to lend with each token
+
+    def _lodge_prompts(self, step: StepBuilder, now: float) -> bool:
+        """Ask those in for whom there is a host; whether there was one."""
+        kv = self.admission.kv
+        ones = [self.waiting.at(place) for place in range(min(LOOK_AT, len(self.waiting)))]
+        known, likely = self.waiting.columns(LOOK_AT)
+        padding = self.admission.order.lengths.padding(self.share)
+        left = np.maximum(np.ceil((likely - known) * padding), 1.0)
+        by_left = left.argsort(kind="stable")
+        ones = [ones[place] for place in by_left.tolist()]
+        known, left = known[by_left], left[by_left]
+        steps = left * (1.0 + self._margin) + known // max(1, step.budget) + PROMPT_STEPS
+        blocks = -(-(known + left).astype(np.int64) // kv.block_size)
+        loose = np.array([one.level >= OPEN for one in ones])
+        open_to = np.ones(len(ones), np.bool_)
+        found = False
+        hosts = self._hosts()
+        while hosts and open_to.any():
+            host = hosts.pop(0)
+            half, until_due = self._offer(host)
+            place = longest_of(open_to & (steps <= until_due) & (blocks <= half), loose)
+            if place < 0:
+                continue
+            open_to[place] = False
+            count = self._blocks_of(ones[place])
+            if count > half:
+                continue
+            if step.room <= 0 or not self._lodge_prompt(ones[place], host, count, step, now):
+                return found
+            found = True
+            hosts += [ones[place].slot, host]
+        return found
+
+    def _blocks_of(self, sequence: Sequence) -> int:
+        """What a prompt and its answer will take."""
+        lengths, age = self.admission.order.lengths, sequence.num_output_tokens
+        padded = lengths.padded(sequence, age, self.share)
+        return self.admission.kv.blocks_for(sequence.num_prompt_tokens + padded)
+
+    def _lodge_prompt(
+        self, sequence: Sequence, host: int, count: int, step: StepBuilder, now: float
+    ) -> bool:
+        """Admit one to a host that lends it all its blocks; whether that was possible."""
+        kv = self.admission.kv
+        kv.reservations.change(host, -count)  # so that admission finds them
+        self._num_ahead = 0  # it takes nothing of what is kept for prompts
+        admitted = self.admit_one(sequence, step, now)
+        self._num_ahead = None
+        kv.reservations.change(host, count)
+        if admitted:
+            kv.lending.lend(host, sequence.slot, count, count)
+            sequence.loans += 1
+        return admitted
+
+
+def longest_of(fits: Bools, loose: Bools) -> int:
+    """The last of those that fit, which are in ascending order of what is left of them: one that
+    may be late rather than another, as a lodger may have to leave; -1: none fits.
+    """
+    for among in (fits & loose, fits):
+        (places,) = among.nonzero()
+        if places.size:
+            return int(places[-1])
+    return -1

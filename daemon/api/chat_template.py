@@ -20,6 +20,8 @@ from daemon.api.tools.format import SMOLLM, Format, format_of
 from daemon.api.tools.history import Messages, in_words, one_call_each
 
 _LONGEST_MESSAGE = 300
+_MARK = "=the-last-message-ends-here= "
+"""Its last space says whether a template trims messages."""
 _PROBE: Messages = [{"role": "user", "content": "hello"}]
 _WORDS = "owl 7731"
 _SYSTEM, _USER, _ASSISTANT = (
@@ -102,10 +104,15 @@ class ChatTemplate:
         begin_answer: bool = True,
         tools: Messages | None = None,
         values: Mapping[str, Any] | None = None,
+        *,
+        continue_last: bool = False,
     ) -> str:
         """The prompt's text; with `begin_answer` ready for what the assistant says. `values` are of
-        variables that are the template's own.
+        variables that are the template's own. With `continue_last` it ends in the last message.
         """
+        if continue_last:
+            marked = self.render(_with_mark(messages), False, tools, values)
+            return _before_mark(marked)
         if not self._knows_developer:
             messages = [_as_system(message) for message in messages]
         if not self._knows_tools:
@@ -178,6 +185,22 @@ class ChatTemplate:
 
 def _as_parts(content: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": content}] if content else []
+
+
+def _with_mark(messages: Messages) -> Messages:
+    """The last message's text with a mark at its end."""
+    *before, last = messages
+    return [*before, {**last, "content": last["content"] + _MARK}]
+
+
+def _before_mark(text: str) -> str:
+    """What a template made of such messages, up to the mark."""
+    at = text.rfind(_MARK.strip())
+    if at < 0:
+        what = "the model's chat template does not show the last of these `messages`"
+        raise invalid(f"{what}, so that `continue_final_message` cannot go on with it", "messages")
+    # A template that trims messages would have trimmed this one, too.
+    return text[:at] if text.startswith(_MARK, at) else text[:at].rstrip()
 
 
 def _as_system(message: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ class TemplateConversation(msgspec.Struct, frozen=True):
     tools: list[Tool] = []
     begin_answer: bool = True
     values: dict[str, Any] = {}  # of the template's own variables
+    continue_last: bool = False  # the text ends in the last message, which the answer goes on with
 
 
 class Rendered(msgspec.Struct, frozen=True):

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from daemon.api.accepted import UNTOLD, accepted, came
 from daemon.api.errors import ApiError, invalid
 
 Request = TypeVar("Request")
@@ -19,6 +20,8 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*?)(?:\[\.\.\.\])?`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
 REPLACED = {"functions": "tools", "function_call": "tool_choice"}
 """Fields that OpenAI's API had before those that are served."""
+
+_MOST_WHOLE = 2.0**63
 
 LARGE_BYTES = 256 * 1024
 MAX_COMMAS = 2_000_000
@@ -49,11 +52,44 @@ def decode(decoder: "msgspec.json.Decoder[Request]", body: bytes) -> Request:
         _check_plausible(body)
     try:
         with _without_gc():
-            return decoder.decode(body)
+            try:
+                return decoder.decode(body)
+            except msgspec.ValidationError as error:
+                if "got `float`" not in str(error) or len(body) > LARGE_BYTES:
+                    raise
+                return decoder.decode(_with_whole_numbers(body))
     except msgspec.ValidationError as error:
-        raise _named(str(error), decoder.type) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
+        raise _named(str(error), decoder.type, body) from None
+    except UnicodeDecodeError:
+        raise invalid("the body is not valid UTF-8", code="invalid_json") from None
+    except (msgspec.DecodeError, RecursionError, OverflowError) as error:
+        raise invalid(_no_json(str(error), body), code="invalid_json") from None
+
+
+def _with_whole_numbers(body: bytes) -> bytes:
+    """The same JSON; a number like 538.0 is written as 538, which JSON Schema calls an integer."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
+            return int(value)
+        if isinstance(value, dict):
+            return {key: changed(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [changed(one) for one in value]
+        return value
+
+    try:
+        return msgspec.json.encode(changed(msgspec.json.decode(body)))
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        return body
+
+
+def _no_json(said: str, body: bytes) -> str:
+    if not body.strip():
+        return "the body is empty, and must be a JSON object"
+    if "truncated" in said:
+        return "the body is not valid JSON: it ends too early"
+    return f"the body is not valid JSON: {said.removeprefix('JSON is malformed: ')}"
 
 
 def _check_plausible(body: bytes) -> None:
@@ -72,7 +108,7 @@ def _without_gc() -> Iterator[None]:
         gc.enable()
 
 
-def _named(message: str, kind: type) -> ApiError:
+def _named(message: str, kind: type, body: bytes) -> ApiError:
     path = _PATH.search(message)
     where = path.group(1) if path else ""
     unknown = _UNKNOWN.search(message)
@@ -87,12 +123,26 @@ def _named(message: str, kind: type) -> ApiError:
     if missing:
         field = f"{where}.{missing.group(1)}" if where else missing.group(1)
         return invalid(f"`{field}` is required", field, "missing_required_parameter")
-    said = message[: path.start()] if path else message
-    said = f"{said[0].lower()}{said[1:]}"
-    if not path or not where:
-        return invalid(f"the body cannot be used: {said}", None, "invalid_type")
-    code = "invalid_type" if ", got " in said else "invalid_value"
-    return invalid(f"`{where}` cannot be used: {said}", where, code)
+    code = "invalid_type" if ", got " in message else "invalid_value"
+    try:
+        whole = msgspec.json.decode(body) if len(body) <= LARGE_BYTES else UNTOLD
+    except (msgspec.MsgspecError, RecursionError):
+        whole = UNTOLD
+    if not where:
+        return invalid(_but("the body must be a JSON object", came("", whole)), None, code)
+    of_key = "at `key` in" in message
+    must, is_now = accepted(kind, where, whole, of_key), "" if of_key else came(where, whole)
+    subject = f"a key of `{where}`" if of_key else f"`{where}`"
+    if not of_key and path is not None and "[...]" in path[0]:
+        subject, is_now = f"a value of `{where}`", ""
+        must = accepted(kind, f"{where}[...]", whole, of_key)
+    if not must:
+        return invalid(f"{subject} is not supported; leave it out", where, code)
+    return invalid(_but(f"{subject} must be {must}", is_now), where, code)
+
+
+def _but(must: str, is_now: str) -> str:
+    return f"{must}, and is {is_now}" if is_now else must
 
 
 def _meant(field: str, kind: type) -> str:

@@ -11,9 +11,11 @@ from aiohttp import web
 
 from daemon.api.account import Account
 from daemon.api.connection import Connection
+from daemon.api.elsewhere import nothing_here
 from daemon.api.errors import ApiError
 from daemon.api.hosts import Hosts
 from daemon.api.keyring import Keyring
+from daemon.api.openapi.operations import OPERATIONS
 from daemon.api.request_id import current
 from daemon.api.tally import Tally
 
@@ -30,10 +32,10 @@ OPEN_PATHS = frozenset({"/health", "/ping", "/ready"})
 """What a load balancer asks; they tell nothing of what is served to whom."""
 LEFT = "clients left before their answers were complete"
 
+PATHS = frozenset(operation.path for operation in OPERATIONS)
+
 _GOOD_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _TEXT_BY_STATUS = {
-    404: ("unknown_url", "there is nothing at this address"),
-    405: ("method_not_allowed", "this address does not take this method"),
     413: ("body_too_large", "the body is larger than this server takes"),
     417: ("expectation_failed", "the header `Expect` may only be 100-continue"),
 }
@@ -153,7 +155,7 @@ class Front:
         except ApiError as error:
             return self._response(error)
         except web.HTTPException as error:
-            return self._response(_in_shape(error), error.headers.get("Allow"))
+            return self._response(_in_shape(error, request), error.headers.get("Allow"))
         except ConnectionResetError:  # nobody reads this, but aiohttp wants an answer
             self._tally.note(LEFT)
             return self._response(ApiError(499, "the client has gone"))
@@ -207,6 +209,11 @@ def owner_of(request: web.Request) -> str:
     return account.key.name if account is not None else request.remote or ""
 
 
-def _in_shape(error: web.HTTPException) -> ApiError:
+def _in_shape(error: web.HTTPException, request: web.Request) -> ApiError:
+    if error.status == 404:
+        return nothing_here(request.path, PATHS)
+    if error.status == 405:
+        what = f"this address takes {error.headers.get('Allow', 'other methods')}"
+        return ApiError(405, f"{what}, not {request.method}", code="method_not_allowed")
     code, message = _TEXT_BY_STATUS.get(error.status, (None, error.reason))
     return ApiError(error.status, message, code=code)

@@ -12,6 +12,7 @@ from daemon.api.detokenizer import Detokenizer
 from daemon.api.echo import Echo
 from daemon.api.errors import ApiError, invalid, shown
 from daemon.api.offsets import offsets_of_tokens
+from daemon.api.response_format import wanted
 from daemon.api.sampling import (
     check_unsupported,
     given,
@@ -19,7 +20,13 @@ from daemon.api.sampling import (
     sampling_params,
     stop_strings,
 )
-from daemon.api.schema import ChatRequest, Common, CompletionRequest, Message, TextFormat
+from daemon.api.schema import (
+    ChatRequest,
+    Common,
+    CompletionRequest,
+    Message,
+    TokenizeRequest,
+)
 from daemon.api.text import Prompt, Text, too_long
 from daemon.api.tools.choice import Toolbox, offered, toolbox
 from daemon.api.tools.history import check_messages
@@ -66,13 +73,26 @@ def conversation(request: ChatRequest, serving: Serving) -> bytes:
     check_unsupported(request)
     check_messages(request.messages)
     _check_limit(*_chat_limit(request), serving.max_len)
-    begin_answer = request.add_generation_prompt is not False
     values = template_values(request.chat_template_kwargs)
     if request.reasoning_effort is not None:
         values = {"reasoning_effort": request.reasoning_effort, **values}
     return msgspec.json.encode(
-        TemplateConversation(request.messages, offered(request), begin_answer, values)
+        TemplateConversation(
+            request.messages,
+            offered(request),
+            begins_answer(request),
+            values,
+            bool(request.continue_final_message),
+        )
     )
+
+
+def begins_answer(request: ChatRequest | TokenizeRequest) -> bool:
+    """Whether an answer begins behind the conversation. Raises ApiError 400."""
+    if request.continue_final_message and request.add_generation_prompt:
+        what = "`continue_final_message` and `add_generation_prompt` cannot both be true"
+        raise invalid(what, "continue_final_message")
+    return not request.continue_final_message and request.add_generation_prompt is not False
 
 
 def prepare_chat(request: ChatRequest, said: Rendered, text: Text, serving: Serving) -> Work:
@@ -250,5 +270,5 @@ def _wanted(limit: int | None, room: int, default: int) -> int:
 
 def _bound_by(request: Common) -> str:
     """The field that a grammar comes from, if there is one."""
-    form = request.response_format
-    return "tools" if form is None or isinstance(form, TextFormat) else "response_format"
+    asked = wanted(request)
+    return "tools" if asked is None else asked.field

@@ -4,7 +4,7 @@ import secrets
 from typing import TypeVar
 
 from daemon.api.errors import invalid
-from daemon.api.response_format import grammar_of
+from daemon.api.response_format import grammar_of, wanted
 from daemon.api.schema import ChatRequest, Common, CompletionRequest
 from daemon.models.generation import DefaultSampling
 from daemon.request import SamplingParams
@@ -24,7 +24,8 @@ def num_choices(request: Common) -> int:
     n = given(request.n, 1)
     best_of = request.best_of if isinstance(request, CompletionRequest) else None
     if best_of is not None and best_of != n:
-        raise invalid("`best_of` is supported only when it equals `n`", "best_of")
+        what = "`best_of` must equal `n`: ask for `n` answers with `logprobs`, and take the best"
+        raise invalid(what, "best_of", "unsupported_parameter")
     return n
 
 
@@ -37,7 +38,8 @@ def stop_strings(request: Common) -> tuple[str, ...]:
 def check_unsupported(request: Common) -> None:
     """Refuse what would otherwise be ignored silently. Raises ApiError 400."""
     if isinstance(request, CompletionRequest) and request.suffix:
-        raise invalid("`suffix` is not supported yet", "suffix", "unsupported_parameter")
+        what = "`suffix` is not supported; write prefix and suffix into `prompt`, with the tokens "
+        raise invalid(f"{what}that the model has for it", "suffix", "unsupported_parameter")
     if request.stream_options is not None and not request.stream:
         raise invalid("`stream_options` needs `stream`", "stream_options")
 
@@ -59,7 +61,7 @@ def sampling_params(request: Common, defaults: DefaultSampling, vocab_size: int)
         stop_token_ids=_stop_token_ids(request.stop_token_ids or [], vocab_size),
         ignore_eos=bool(request.ignore_eos),
         min_tokens=given(request.min_tokens, 0),
-        grammar=grammar_of(request.response_format),
+        grammar=grammar_of(wanted(request)),
         prompt_logprobs=_logprobs(request) if _echoes(request) else -1,
     )
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from daemon.api.tool_schema import ToolCalls, ToolChoice, Tools
+from daemon.api.tool_schema import FunctionName, ToolCalls, ToolChoice, Tools
 from daemon.request import MAX_SEQUENCES_PER_REQUEST
 
 INT32_MAX = 2**31 - 1
@@ -25,7 +25,9 @@ TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 Label = Annotated[str, Meta(max_length=1024)]
 StopString = Annotated[str, Meta(max_length=1024)]
 # `$` would let a line feed pass at the end.
-BiasKey = Annotated[str, Meta(pattern=r"^[0-9]{1,9}(?![\s\S])")]
+BiasKey = Annotated[
+    str, Meta(pattern=r"^[0-9]{1,9}(?![\s\S])", description="a token id of 1 to 9 digits")
+]
 Bias = Annotated[float, Meta(ge=-100.0, le=100.0)]
 TemplateValues = Annotated[dict[Label, Any], Meta(max_length=64)]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
@@ -61,7 +63,7 @@ class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A JSON schema; it is always followed strictly, and what cannot be followed is refused."""
 
     schema: dict[str, msgspec.Raw]
-    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}(?![\s\S])")]
+    name: FunctionName
     description: str | None = None
     strict: bool | None = None
 
@@ -84,7 +86,19 @@ class RegexFormat(_Format, frozen=True, forbid_unknown_fields=True, tag="regex")
     regex: Annotated[str, Meta(min_length=1)]
 
 
+Pattern = Annotated[str, Meta(min_length=1)]
+Choices = Annotated[list[Pattern], Meta(min_length=1, max_length=MAX_LIST)]
 ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | GrammarFormat | RegexFormat
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`structured_outputs`, as vLLM has it: one of these says what the answer follows."""
+
+    json: str | dict[str, msgspec.Raw] | None = None  # a schema, or its text
+    json_object: bool | None = None
+    choice: Choices | None = None
+    regex: Pattern | None = None
+    grammar: Pattern | None = None
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,6 +155,12 @@ class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     deadline_s: Annotated[float, Meta(gt=0.0, le=MAX_DEADLINE_S)] | None = None
     user: str | None = None
     response_format: ResponseFormat | None = None
+    # As in vLLM; at most one of these and `response_format`.
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, msgspec.Raw] | None = None
+    guided_choice: Choices | None = None
+    guided_regex: Pattern | None = None
+    guided_grammar: Pattern | None = None
     # Taken and ignored: they are about OpenAI's own service.
     store: bool | None = None
     metadata: Annotated[dict[Label, Label], Meta(max_length=64)] | None = None
@@ -173,6 +193,7 @@ class ChatRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True)
     parallel_tool_calls: bool | None = None
     modalities: Annotated[list[Literal["text"]], Meta(max_length=16)] | None = None
     add_generation_prompt: bool | None = None  # null: yes
+    continue_final_message: bool | None = None
     chat_template_kwargs: TemplateValues | None = None
     reasoning_effort: Effort | None = None  # a value for the template, too
     # Taken and ignored: nothing here is guessed ahead, or longer for being asked to.
@@ -190,6 +211,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     messages: Annotated[list[Message], Meta(min_length=1)] | None = None
     add_special_tokens: bool | None = None  # null: to a prompt; chat templates write their own
     add_generation_prompt: bool | None = None  # null: yes
+    continue_final_message: bool | None = None
     tools: Tools | None = None  # told of in the conversation
     chat_template_kwargs: TemplateValues | None = None
     return_token_strs: bool | None = None

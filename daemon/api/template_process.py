@@ -79,7 +79,13 @@ def render(template: ChatTemplate, question: bytes) -> bytes:
     asked = _decode(question)
     messages = [template_message(message) for message in asked.messages]
     try:
-        text = template.render(messages, asked.begin_answer, described(asked.tools), asked.values)
+        text = template.render(
+            messages,
+            asked.begin_answer,
+            described(asked.tools),
+            asked.values,
+            continue_last=asked.continue_last,
+        )
         return _encode(Rendered(text, template.calls))
     except ApiError as error:
         return _encode(Rendered("", template.calls, error.message))

@@ -5,7 +5,7 @@ import msgspec
 from daemon.api.answers import Detokenized, Tokenized
 from daemon.api.conversation import Rendered, TemplateConversation
 from daemon.api.errors import invalid
-from daemon.api.prepare import template_values
+from daemon.api.prepare import begins_answer, template_values
 from daemon.api.sampling import given
 from daemon.api.schema import DetokenizeRequest, TokenizeRequest
 from daemon.api.text import Text, too_long
@@ -26,13 +26,20 @@ def asked_conversation(request: TokenizeRequest) -> bytes | None:
             raise invalid("`add_generation_prompt` needs `messages`", "add_generation_prompt")
         if request.tools is not None:
             raise invalid("`tools` needs `messages`", "tools")
+        if request.continue_final_message is not None:
+            raise invalid("`continue_final_message` needs `messages`", "continue_final_message")
         return None
     check_messages(request.messages)
     check_tools(request.tools or [])
-    begin_answer = given(request.add_generation_prompt, True)
     values = template_values(request.chat_template_kwargs)
     return msgspec.json.encode(
-        TemplateConversation(request.messages, request.tools or [], begin_answer, values)
+        TemplateConversation(
+            request.messages,
+            request.tools or [],
+            begins_answer(request),
+            values,
+            bool(request.continue_final_message),
+        )
     )
 
 

@@ -9,7 +9,13 @@ MAX_TOOLS = 128
 """Of a request, and calls of one message."""
 
 # `$` would let a line feed pass at the end.
-FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}(?![\s\S])")]
+FunctionName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-zA-Z0-9_-]{1,64}(?![\s\S])",
+        description="a name of 1 to 64 letters, digits, _ and -",
+    ),
+]
 
 
 class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

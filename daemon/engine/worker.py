@@ -114,7 +114,6 @@ class EngineWorker:
         self._answer_plans(engine, self._faulty(engine), links)
 
     def _load(self, load: Load, links: "WorkerLinks") -> "Engine":
-        began = time.perf_counter()
         import torch
 
         from daemon.engine.several import MOST_TIMES
@@ -142,7 +141,6 @@ class EngineWorker:
                 num_blocks=engine.cache.num_blocks,
                 block_bytes=engine.cache.block_bytes,
                 weight_bytes=engine.model.weight_bytes,
-                load_s=time.perf_counter() - began,
                 step_s=step_s,
                 num_host_blocks=swap.pool.num_blocks if swap else 0,
                 host_block_bytes=swap.pool.block_bytes if swap else 0,

@@ -116,7 +116,6 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_blocks: int
     block_bytes: int
     weight_bytes: int
-    load_s: float
     step_s: float  # time of one warm decode step of one sequence
     num_host_blocks: int = 0
     host_block_bytes: int = 0
@@ -188,6 +187,10 @@ class LinkState(msgspec.Struct, frozen=True, tag=True, array_like=True):
     link: int
     direct: bool = False  # blocks are written straight into the other's pool
     why: str = ""  # it is closed
+
+
+CANCELLED = "it was cancelled"
+"""Why a transfer is over that the Core itself broke off, since nobody needs it any more."""
 
 
 class TransferOver(msgspec.Struct, frozen=True, tag=True, array_like=True):

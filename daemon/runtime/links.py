@@ -13,7 +13,7 @@ from itertools import count
 
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
-from daemon.protocol.worker import LinkState, NewLink, SendBlocks, TransferOver
+from daemon.protocol.worker import CANCELLED, LinkState, NewLink, SendBlocks, TransferOver
 from daemon.runtime.late_ends import LateEnds, Pair, Remedies
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,9 @@ class LinkBroker:
     def over(self, instance: int, over: TransferOver) -> None:
         """A worker's end of a transfer is over."""
         if over.why:
-            log.warning("transfer %d at instance %d: %s", over.transfer, instance, over.why)
+            # What the Core broke off, for a client that left, is nothing to look after.
+            level = logging.DEBUG if over.why == CANCELLED else logging.WARNING
+            log.log(level, "transfer %d at instance %d: %s", over.transfer, instance, over.why)
         self._late.answered(instance, over.transfer)
         answer = over.transfer, over.num_right, over.elapsed_s
         self._dispatch(TransferEnded(time.monotonic(), instance, *answer))

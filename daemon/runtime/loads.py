@@ -30,6 +30,7 @@ class Loads:
         self._names: list[str] = []
         self._clocks: dict[int, LoadClock] = {}
         self._progress: dict[int, Loading] = {}
+        self._lost_s: dict[int, float] = {}  # since when an instance has no worker that is ready
 
     def remember(self, times: StartTimes, names: list[str]) -> None:
         """From now on look starts up in `times` and keep them there, an instance under its name."""
@@ -59,22 +60,29 @@ class Loads:
         return before is None or int(100 * share) > int(100 * before.fraction)
 
     def ended(self, instance: int) -> str:
-        """A worker is ready: what its stages took, in words."""
+        """A worker is ready: how long that took, all in all and stage by stage, in words."""
         self._progress.pop(instance, None)
+        lost_s = self._lost_s.pop(instance, None)
         clock = self._clocks.pop(instance, None)
+        now = time.monotonic()
         if clock is None:
-            return ""
-        stages = clock.took(time.monotonic())
+            return "ready"
+        stages = clock.took(now)
         if self._times is not None and _FIRST_STAGE in stages:
             self._times.keep(self._names[instance], stages)
             # Beside: answers wait for no disk.
             threading.Thread(target=self._times.write, name="start-times", daemon=True).start()
-        return ", ".join(f"{stage} {took_s:.1f} s" for stage, took_s in stages.items())
+        each = ", ".join(f"{stage} {took_s:.1f} s" for stage, took_s in stages.items())
+        if lost_s is not None:
+            return f"ready {now - lost_s:.1f} s after the one before it was lost ({each})"
+        return f"ready after {sum(stages.values()):.1f} s ({each})"
 
     def lost(self, instance: int) -> None:
         """A worker died, maybe while it loaded; another one begins anew."""
         self._progress.pop(instance, None)
         self._clocks.pop(instance, None)
+        if instance != CONVERSION:
+            self._lost_s.setdefault(instance, time.monotonic())  # until one is ready again
 
     def sentence(self) -> str:
         """What the one does that has furthest to go; empty where none loads."""
@@ -121,11 +129,11 @@ class Loads:
         )
 
 
-def describe(ready: Ready, stages: str) -> Iterator[str]:
-    """What a worker that is ready holds, and what its stages took."""
+def describe(ready: Ready, ended: str) -> Iterator[str]:
+    """What a worker that is ready holds, and how long it took to be so."""
     yield (
         f"{ready.num_blocks} blocks of {ready.block_bytes} bytes, weights {ready.weight_bytes} "
-        f"bytes, ready after {ready.load_s:.1f} s ({stages})"
+        f"bytes, {ended}"
     )
     if ready.num_host_blocks:
         copy_ms = 1e3 * ready.copy_block_s

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import aiohttp
@@ -239,3 +240,96 @@ async def test_foreign_origin(runtime, http: aiohttp.ClientSession):
         assert response.status == 403
         assert "Access-Control-Allow-Origin" not in response.headers
     assert not runtime.received
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/v1/embeddings", "embeddings are not served here; this server has /v1/chat/completions"),
+        ("/v1/responses", "OpenAI's Responses API is not served here; this server has /v1/chat"),
+        ("/v1/images/generations", "images are not served here"),
+        ("/v1/audio/speech", "speech is not served here"),
+        ("/v1/moderations", "moderation is not served here"),
+        ("/v1/files", "files are not served here"),
+        ("/v1/batches", "batches are not served here"),
+        ("/v1/assistants", "the Assistants API is not served here"),
+        ("/v1/threads/t/runs", "the Assistants API is not served here"),
+        ("/v1/fine_tuning/jobs", "fine-tuning is not served here"),
+        ("/v1/vector_stores", "vector stores are not served here"),
+        ("/v1/messages", "Anthropic's API is not served here"),
+        ("/api/generate", "Ollama's API is not served here"),
+        ("/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/v1/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/engines/tiny/completions", "did you mean /v1/completions?"),
+        ("/v1/status", "did you mean /status?"),
+        ("/models", "did you mean /v1/models?"),
+        ("/v2/surprise", "there is nothing at this address; this server has /v1/chat/completions"),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_what_is_not_here_is_named(
+    runtime, http: aiohttp.ClientSession, path: str, said: str, method: str
+):
+    async with http.request(method, path, json={}) as answer:
+        assert answer.status == 404
+        error = (await answer.json())["error"]
+    assert said in error["message"] and error["code"] == "unknown_url"
+
+
+async def test_another_method_is_named(runtime, http: aiohttp.ClientSession):
+    async with http.get("/v1/chat/completions") as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+        assert (await answer.json())["error"]["message"] == "this address takes POST, not GET"
+
+
+INSIDE = re.compile(r"`(str|int|float|array|bool|object|null)\b[^`]*`|regex |[Ee]num|msgspec")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"temperature": 5}, "`temperature` must be a number from 0 to 2, and is 5"),
+        ({"temperature": 10**400}, "`temperature` must be a number from 0 to 2"),
+        ({"top_p": 0}, "`top_p` must be a number above 0 and at most 1, and is 0"),
+        ({"n": 0}, "`n` must be a whole number from 1 to 128, and is 0"),
+        ({"max_tokens": "5"}, '`max_tokens` must be a whole number of at least 1, and is "5"'),
+        ({"max_tokens": 1.5}, "`max_tokens` must be a whole number of at least 1, and is 1.5"),
+        ({"stop": 5}, "a string of at most 1024 letters or a list of at most 16 entries, and is 5"),
+        ({"stop": ["a", 5]}, "`stop[1]` must be a string of at most 1024 letters, and is 5"),
+        ({"logit_bias": {"x": 1}}, "a key of `logit_bias` must be a token id of 1 to 9 digits"),
+        ({"logit_bias": {"1": "x"}}, "a value of `logit_bias` must be a number from -100 to 100"),
+        ({"messages": []}, "`messages` must be a list of at least 1 entry, and is an empty list"),
+        ({"messages": [{"role": "king"}]}, "must be 'assistant', 'developer', 'system', 'tool' or"),
+        ({"messages": [{"role": "user", "content": 5}]}, "a string or a list, and is 5"),
+        ({"stream": "yes"}, '`stream` must be true or false, and is "yes"'),
+        ({"tool_choice": "x"}, "`tool_choice` must be 'auto', 'none' or 'required' or an object"),
+        ({"response_format": {"type": "x"}}, "'json_object', 'json_schema', 'grammar' or 'regex'"),
+        ({"response_format": {"type": "regex", "regex": 5}}, "must be a string of at least 1 let"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "`tools[0].function.name` must be a name of 1 to 64 letters, digits, _ and -, and is",
+        ),
+        ({"metadata": {"a": 1}}, "a value of `metadata` must be a string of at most 1024 letters"),
+        ({"audio": {}}, "`audio` is not supported; leave it out"),
+        (
+            {"user": "x" * 10, "seed": 2**64},
+            "from -9223372036854775808 to 9223372036854775807",
+        ),
+    ],
+)
+async def test_a_refusal_says_what_came_and_what_is_taken(
+    runtime, http: aiohttp.ClientSession, fields: dict[str, Any], said: str
+):
+    status, error = await post(http, "/v1/chat/completions", {**CHAT, **fields})
+    assert status == 400 and said in error["message"]
+    assert not INSIDE.search(error["message"]), error
+
+
+@pytest.mark.parametrize("value", [5.0, 5])
+async def test_whole_numbers_may_have_a_point(runtime, http: aiohttp.ClientSession, value: float):
+    chat = {**CHAT, "max_tokens": value, "seed": 1e3, "temperature": 1.0, "n": 2.0}
+    completion = {"prompt": [[5.0, 6.0]], "max_tokens": value}
+    for path, body in (("/v1/chat/completions", chat), ("/v1/completions", completion)):
+        async with http.post(path, json=body) as answer:
+            assert answer.status == 200, await answer.text()
+    assert {asked.max_tokens for asked in runtime.of(Generate)} == {5}

@@ -60,7 +60,6 @@ class ToyWorker:
                 num_blocks=load.num_blocks,
                 block_bytes=BLOCK_BYTES,
                 weight_bytes=1,
-                load_s=0.0,
                 step_s=STEP_S,
                 num_host_blocks=load.num_host_blocks,
                 host_block_bytes=BLOCK_BYTES,

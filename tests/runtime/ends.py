@@ -138,7 +138,7 @@ class House:
         self.worker = ScriptedWorker(
             self.num_blocks, config.block_size, config.max_running, config.max_len
         )
-        self.runtime.worker_ready(0, Ready(self.num_blocks, 1, 1, 0.1, 0.001))
+        self.runtime.worker_ready(0, Ready(self.num_blocks, 1, 1, 0.001))
 
     def lose(self) -> None:
         """The worker dies with all that it was told and has not answered."""

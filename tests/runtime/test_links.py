@@ -1,6 +1,7 @@
 """Links between workers: who gets which end, and what the Core hears of them."""
 
 import asyncio
+import logging
 import os
 import time
 
@@ -8,7 +9,7 @@ import pytest
 
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
-from daemon.protocol.worker import LinkState, NewLink, TransferOver
+from daemon.protocol.worker import CANCELLED, LinkState, NewLink, TransferOver
 from daemon.runtime import late_ends
 from daemon.runtime import links as links_module
 from daemon.runtime.links import LinkBroker
@@ -168,3 +169,17 @@ async def test_a_worker_that_is_stopped_in_a_transfer_is_ended(
     told.sent_over(0, 1)
     await until(lambda: told.hung == [1])
     told.links.close()
+
+
+@pytest.mark.parametrize(
+    ("why", "level"), [(CANCELLED, "DEBUG"), ("the receiver is gone", "WARNING")]
+)
+async def test_a_transfer_that_the_core_broke_off_is_no_warning(
+    why: str, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = two()
+    told.sent_over(0, 1)
+    with caplog.at_level(logging.DEBUG):
+        told.links.over(0, TransferOver(7, 0, 0.0, why))
+    (said,) = [one for one in caplog.records if "transfer 7" in one.getMessage()]
+    assert said.levelname == level

@@ -74,7 +74,7 @@ def test_a_disk_that_stalls_holds_up_nobody(tmp_path: Path) -> None:
     loads = Loads()
     loads.remember(times, ["small"])
     loads.came(0, Loading("imports", 0.0))
-    assert loads.ended(0).startswith("imports ")
+    assert loads.ended(0).startswith("ready after 0.0 s (imports ")
     assert times.last("small").keys() == {"imports"}
 
 
@@ -128,8 +128,8 @@ def test_a_start_is_told_as_it_goes_and_kept_for_the_next(
     assert not loads.came(0, Loading("weights", 0.6)), "the same stage"
     assert loads.sentence() == "loading: weights 60%, about 3 s left", "at the pace so far"
     assert loads.bar().startswith("weights              [##################............]  60%")
-    assert loads.ended(0) == "imports 3.0 s, weights 20.0 s"
-    assert loads.ended(0) == "" and loads.sentence() == ""
+    assert loads.ended(0) == "ready after 23.0 s (imports 3.0 s, weights 20.0 s)"
+    assert loads.ended(0) == "ready" and loads.sentence() == ""
 
     loads.came(0, Loading("imports", 0.0))
     clock[0] += 1.0
@@ -138,11 +138,31 @@ def test_a_start_is_told_as_it_goes_and_kept_for_the_next(
     loads.came(0, Loading("weights", 0.5))
     loads.came(1, Loading("weights", 0.2))
     assert loads.sentence() == "loading: weights 20%", "of the one that has furthest to go"
-    assert loads.ended(0) == "imports 1.0 s, weights 0.0 s"
+    assert loads.ended(0) == "ready after 1.0 s (imports 1.0 s, weights 0.0 s)"
     loads.came(0, Loading("weights", 0.5))
     clock[0] += 7.0
-    assert loads.ended(0) == "weights 7.0 s"
+    assert loads.ended(0) == "ready after 7.0 s (weights 7.0 s)"
     assert times.last("small")["imports"] == 1.0, "a spare's start is not kept"
     loads.lost(1)
     assert loads.sentence() == ""
-    assert Loads().ended(0) == ""
+    assert Loads().ended(0) == "ready"
+
+
+def test_after_a_death_the_time_without_a_worker_is_said(clock: list[float]) -> None:
+    loads = Loads()
+    loads.came(0, Loading("weights", 0.5))
+    loads.ended(0)
+    clock[0] += 100.0
+    loads.lost(0)
+    clock[0] += 2.0  # until another one begins
+    loads.came(0, Loading("imports", 0.0))
+    clock[0] += 9.0
+    loads.lost(0)  # which dies too
+    clock[0] += 1.0
+    loads.came(0, Loading("imports", 0.0))
+    clock[0] += 7.0
+    said = "ready 19.0 s after the one before it was lost (imports 7.0 s)"
+    assert loads.ended(0) == said
+    loads.came(0, Loading("weights", 0.0))
+    clock[0] += 5.0
+    assert loads.ended(0) == "ready after 5.0 s (weights 5.0 s)"

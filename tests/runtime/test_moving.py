@@ -84,7 +84,7 @@ class Ordered:
 
     def second_ready(self, num_blocks: int) -> None:
         """The second worker begins anew."""
-        self.runtime.worker_ready(1, Ready(num_blocks, 1, 1, 0.1, 0.001))
+        self.runtime.worker_ready(1, Ready(num_blocks, 1, 1, 0.001))
 
 
 @pytest.fixture

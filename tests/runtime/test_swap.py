@@ -43,7 +43,7 @@ async def test_a_worker_s_words_become_the_core_s_events(
         return []
 
     monkeypatch.setattr(runtime.core, "handle", handle)
-    ready = protocol.Ready(64, 8192, 1, 0.1, 0.02, 32, 4096, 0.003)
+    ready = protocol.Ready(64, 8192, 1, 0.02, 32, 4096, 0.003)
     runtime.worker_ready(0, ready)
     runtime.copied(0, protocol.Copied(7, 3, 0.5, 2, 0.25))
     first, second = told

@@ -35,7 +35,7 @@ def work(fd: int) -> None:
             case Ping():
                 channel.send(encode(Alive()))
             case Load():
-                channel.send(encode(Ready(4, 1, 1, 0.0, 0.01)))
+                channel.send(encode(Ready(4, 1, 1, 0.01)))
 
 
 def main() -> int:

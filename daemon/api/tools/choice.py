@@ -7,8 +7,8 @@ import msgspec
 from daemon.api.errors import ApiError, invalid
 from daemon.api.json_schema import MAX_DEPTH, decoded, followed, too_deep
 from daemon.api.markers import MarkerTokens
-from daemon.api.response_format import SCHEMA_FIELD, WHITESPACE
-from daemon.api.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat, TextFormat
+from daemon.api.response_format import WHITESPACE, Wanted, wanted
+from daemon.api.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat
 from daemon.api.tool_schema import Function, NamedTool, Tool
 from daemon.api.tools.format import Format
 from daemon.api.tools.grammar import either, forced, held
@@ -78,28 +78,31 @@ def _of_choice(
 ) -> str:
     """The grammar where the model may call or answer."""
     answer: dict[str, Any]
-    match request.response_format:
-        case None | TextFormat():
+    asked = wanted(request)
+    match asked.form if asked is not None else None:
+        case None:
             needed = not several or any(function.strict for function in functions)
             return held(functions, form, tokens, several) if needed else ""
         case JsonObjectFormat():
             answer = {"type": "object"}
-        case JsonSchemaFormat(json_schema=wanted):
-            answer = followed(decoded(wanted.schema, SCHEMA_FIELD), SCHEMA_FIELD)
-        case other:
-            raise _not_both(other.type)
+        case JsonSchemaFormat(json_schema=given) if asked is not None:
+            answer = followed(decoded(given.schema, asked.schema_field), asked.schema_field)
+        case _:
+            raise _not_both(asked)
     if form.bare:
-        raise _not_both(request.response_format.type)
+        raise _not_both(asked)
     own = answer.get("x-guidance")
     layout = {"whitespace_pattern": WHITESPACE, **(own if isinstance(own, dict) else {})}
     return either(functions, form, tokens, several, {**answer, "x-guidance": layout})
 
 
-def _not_both(kind: str) -> ApiError:
+def _not_both(asked: Wanted | None) -> ApiError:
+    assert asked is not None
+    kind = f" {asked.form.type!r}" if asked.field == "response_format" else ""
     return invalid(
-        f"`response_format` {kind!r} cannot be combined with `tools` here, "
+        f"`{asked.field}`{kind} cannot be combined with `tools` here, "
         "unless `tool_choice` is 'none' or asks for a call",
-        "response_format",
+        asked.field,
     )
 
 

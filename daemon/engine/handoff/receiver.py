@@ -37,6 +37,7 @@ from daemon.engine.handoff.rows import Spans
 from daemon.engine.handoff.sums import Summed, Summer
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.streams import Stream, WorkEvent
+from daemon.protocol.worker import CANCELLED
 from daemon.wire.columns import Column
 
 Tell = Callable[[Told], None]
@@ -254,7 +255,7 @@ class Receiver:
             incoming = self._open[message.transfer]
             self._keep(incoming)
             del self._open[message.transfer]
-            why = "it was cancelled"
+            why = CANCELLED
             self._tell(Broken(message.transfer, why, incoming.leading, incoming.elapsed_s))
         elif isinstance(message, Declined):
             self._tell(Broken(message.transfer, message.reason))

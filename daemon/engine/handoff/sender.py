@@ -28,6 +28,7 @@ from daemon.engine.handoff.messages import (
 from daemon.engine.handoff.routes import Outgoing, QueuedCopy, Route, TransferPiece
 from daemon.engine.handoff.slots import AbandonedError
 from daemon.engine.streams import Stream, WorkEvent
+from daemon.protocol.worker import CANCELLED
 from daemon.wire.columns import Column
 
 Tell = Callable[[Told], None]
@@ -240,7 +241,7 @@ class Sender:
                     self._faults.reach(Stage.FILL, self._link)
                     self._link.send(message)
                 if isinstance(message, Cancelled):
-                    self._finish(message.transfer, "it was cancelled")
+                    self._finish(message.transfer, CANCELLED)
                 elif isinstance(message, Declined):
                     self._finish(message.transfer, message.reason)
         except Exception as error:  # noqa: BLE001 - as above

@@ -1,0 +1,61 @@
+"""What is said at addresses where nothing is: what other servers have there, and what is here."""
+
+from collections.abc import Collection
+
+from daemon.api.errors import ApiError
+
+_HERE = "/v1/chat/completions, /v1/completions, /v1/models, /tokenize and /detokenize"
+_ELSEWHERE = {
+    "embeddings": "embeddings are",
+    "responses": "OpenAI's Responses API is",
+    "conversations": "OpenAI's Conversations API is",
+    "images": "images are",
+    "videos": "videos are",
+    "audio": "speech is",
+    "chat": "what was stored of a chat is",
+    "realtime": "the Realtime API is",
+    "moderations": "moderation is",
+    "files": "files are",
+    "uploads": "files are",
+    "batches": "batches are",
+    "fine_tuning": "fine-tuning is",
+    "fine-tunes": "fine-tuning is",
+    "assistants": "the Assistants API is",
+    "threads": "the Assistants API is",
+    "vector_stores": "vector stores are",
+    "containers": "containers are",
+    "evals": "evals are",
+    "edits": "edits are",
+    "organization": "the Administration API is",
+    "engines": "engines are",
+    "rerank": "reranking is",
+    "score": "scoring of pairs is",
+    "classify": "classification is",
+    "messages": "Anthropic's API is",
+    "api": "Ollama's API is",
+    "generate": "TGI's API is",
+    "completion": "llama.cpp's own API is",
+    "infill": "llama.cpp's own API is",
+}
+"""The first part of other paths, `/v1` left out, and what is asked for there."""
+
+
+def nothing_here(path: str, paths: Collection[str]) -> ApiError:
+    """The 404 of a path that has no route; `paths` are those that have one."""
+    parts = [part for part in path.split("/") if part]
+    meant = sorted(one for one in paths if one[1:] and not one.endswith("/") and _meant(parts, one))
+    if meant:
+        said = f"there is nothing at this address; did you mean {max(meant, key=len)}?"
+        return ApiError(404, said, code="unknown_url")
+    rest = [part for part in parts if part != "v1"]
+    other = _ELSEWHERE.get(rest[0], "") if rest else ""
+    what = f"{other} not served here" if other else "there is nothing at this address"
+    return ApiError(404, f"{what}; this server has {_HERE}", code="unknown_url")
+
+
+def _meant(parts: list[str], path: str) -> bool:
+    """Whether a path that has a route ends the one that was asked for, or the other way round."""
+    here = [part for part in path.split("/") if part]
+    plain = [part for part in here if part != "v1"]
+    asked = [part for part in parts if part != "v1"]
+    return bool(plain) and "{" not in path and asked[-len(plain) :] == plain and parts != here

@@ -7,6 +7,7 @@ import msgspec
 
 from daemon import __version__
 from daemon.api.answers import ErrorAnswer, Health, Readiness
+from daemon.api.openapi.conditions import CONDITIONS, FIELDS
 from daemon.api.openapi.operations import EVERYWHERE, OPERATIONS, Operation
 
 Json = dict[str, Any]
@@ -55,6 +56,10 @@ def _types() -> list[type]:
 
 def _components() -> dict[str, Json]:
     _schemas, components = msgspec.json.schema_components(_types(), ref_template=REF)
+    for name, conditions in CONDITIONS.items():
+        components[name]["allOf"] = conditions
+    for name, fields in FIELDS.items():
+        components[name]["properties"] |= fields
     return components
 
 

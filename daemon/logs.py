@@ -61,6 +61,7 @@ def set_up(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(os.environ[_LEVEL].upper())
+    logging.getLogger("numba").setLevel(logging.WARNING)  # at debug it tells all that it compiles
     logging.captureWarnings(True)
     sys.excepthook = _last_words
 

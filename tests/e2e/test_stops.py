@@ -41,7 +41,7 @@ def test_while_another_start_holds_the_lock_of_the_conversion(tmp_path: Path) ->
     with folder.with_name(f".{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         daemon = LiveDaemon("--model", str(gguf), "--set", f'daemon.cache="{cache}"')
-        ended(daemon, lambda: "preparing the model" in daemon.text())
+        ended(daemon, lambda: "INFO daemon: preparing " in daemon.text())
 
 
 def test_while_a_model_is_converted(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def is_told(daemon: LiveDaemon) -> bool:
     """Whether its worker has been told what to load."""
-    return "instance cpu" in daemon.text()
+    return "default sampling" in daemon.text()
 
 
 def test_while_a_worker_loads_and_all_of_its_processes_are_stopped(folder: Path) -> None:
@@ -94,6 +94,6 @@ def test_ctrl_c_while_a_terminal_shows_how_far_it_is(folder: Path, tmp_path: Pat
 def test_at_any_moment(folder: Path, part: int) -> None:
     """From the first line of the log on; before it Python's own answer to SIGTERM is in force."""
     daemon = LiveDaemon("--model", str(folder), "--set", "daemon.spare=true", env=REAL)
-    until(lambda: "preparing the model" in daemon.text())
+    until(lambda: "INFO daemon: preparing " in daemon.text())
     time.sleep(0.1 * part)
     ended(daemon, lambda: True)

@@ -89,8 +89,8 @@ def _requests(case: Case, config: LlamaConfig, loop: tuple[int, int, float]) -> 
 
 
 def _flags(case: Case, device: str, model: Path) -> list[str]:
-    settings = (*case.settings, 'daemon.log_format="json"', 'predict.kind="none"')
-    settings = (*settings, "daemon.drain_s=1.0")
+    settings = (*case.settings, 'daemon.log_format="json"', 'daemon.log_level="debug"')
+    settings = (*settings, 'predict.kind="none"', "daemon.drain_s=1.0")
     flags = ["--model", str(model), "--instance", f"{device}:mixed", "--dtype", "bfloat16"]
     return [*flags, *(word for one in settings for word in ("--set", one))]
 

@@ -413,4 +413,5 @@ class Migration:
         counters = self._core.counters
         counters.sent_blocks += num_right
         counters.sent_bytes += num_right * home.block_bytes
-        counters.handoffs_failed += num_right < len(transfer.blocks)
+        is_awaited = transfer.sequence.state is not State.FINISHED  # else it was called off
+        counters.handoffs_failed += is_awaited and num_right < len(transfer.blocks)

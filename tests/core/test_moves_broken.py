@@ -1,9 +1,12 @@
 """Moves between instances that meet trouble on the way: nobody waits for ever, or moves in vain."""
 
+import msgspec
+
 from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
 from daemon.request import sequence_id
 from daemon.role import Role
+from tests.core.driver import Driver, configured
 from tests.core.test_migration import PROMPT, home, run_until_tokens, sends, two
 
 
@@ -101,3 +104,23 @@ def test_one_that_fails_forgets_no_blocks_that_another_sends() -> None:
     assert first not in driver.alive and second in driver.alive
     driver.settle()
     driver.check_nothing_left()
+
+
+def test_a_transfer_that_a_departing_client_calls_off_has_not_failed() -> None:
+    config = configured("gittins", 2, max_len=128)
+    roles = Role.PREFILL, Role.DECODE
+    pairs = zip(config.instances, roles, strict=True)
+    names = tuple(msgspec.structs.replace(one, role=role) for one, role in pairs)
+    driver = Driver(msgspec.structs.replace(config, instances=names), 40)
+    driver.link_all()
+    for number in range(3):
+        request = driver.arrive([number] * 30, 30)
+        while not driver.sendings:
+            driver.answer(0)
+        driver.abort(request)
+        for sending in list(driver.sendings):
+            for end in sorted(driver.sendings[sending].ends, reverse=True):
+                driver.land(sending, end, 1)
+        driver.settle()
+    counters = driver.core.counters
+    assert (counters.aborted, counters.handoffs_failed) == (3, 0)

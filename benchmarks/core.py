@@ -28,6 +28,9 @@ than those between, and policies differ in how many of an iteration's steps are 
 
     python -m benchmarks.core [--policy sarathi mlfq speculative] [--running 256 1000]
                               [--iterations 2000] [--clock wall] [--json]
+    python -m benchmarks.core --waiting 1000 10000 [--instances 1 4 16] [--policy gittins]
+
+The second form times single events while thousands wait (`core_queue.py`).
 """
 
 import argparse
@@ -44,6 +47,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from benchmarks import core_queue
 from benchmarks.object_loop import ObjectLoop
 from daemon.batch import Batch
 from daemon.core.actions import Action, Deliver, Submit
@@ -360,8 +364,16 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=2000)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--clock", choices=("cpu", "wall"), default="cpu")
+    parser.add_argument("--waiting", type=int, nargs="+", help="time events beside such queues")
+    parser.add_argument("--instances", type=int, nargs="+", default=[1, 4, 16])
     arguments = parser.parse_args()
     clock = thread_time if arguments.clock == "cpu" else perf_counter
+    if arguments.waiting:
+        for policy in arguments.policy:
+            for num_instances in arguments.instances:
+                for waiting in arguments.waiting:
+                    core_queue.report(policy, num_instances, waiting, clock)
+        return
     results = [
         measure(running, regime, arguments.iterations, clock, policy)
         for policy in arguments.policy

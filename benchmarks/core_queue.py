@@ -51,14 +51,21 @@ AFTER = 200
 class Crowd:
     """A Core whose queues are long, and workers that answer at once."""
 
-    def __init__(self, policy: str, num_instances: int, waiting: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        policy: str,
+        num_instances: int,
+        waiting: int,
+        clock: Clock,
+        lengths: tuple[int, int] = (SHORTEST, LONGEST),
+    ) -> None:
         half = [Role.PREFILL] * (num_instances // 2) + [Role.DECODE] * (num_instances // 2)
         roles = half or [Role.MIXED]
         names = tuple(InstanceConfig(f"i{i}", one, "cuda", 1, True) for i, one in enumerate(roles))
-        self._core = Core(
+        self.core = Core(
             Configured(0.0, names, policy, 16, PLACES, 512, 512, 10**9, 8192, True, depth=1)
         )
-        self._clock, self._chance = clock, random.Random(1)
+        self._clock, self._chance, self._lengths = clock, random.Random(1), lengths
         self.times_s: defaultdict[str, list[float]] = defaultdict(list)
         self._now, self._request = 0.0, 0
         self._flying: dict[int, deque[Batch]] = {i: deque() for i in range(len(roles))}
@@ -81,7 +88,7 @@ class Crowd:
     def handle(self, event: Event) -> None:
         """Give the Core an event, and note what it took."""
         start_s = self._clock()
-        actions = self._core.handle(event)
+        actions = self.core.handle(event)
         self.times_s[type(event).__name__].append(self._clock() - start_s)
         for action in actions:
             self._take(action)
@@ -103,7 +110,7 @@ class Crowd:
         """One more request, and what is predicted of it."""
         self._request += 1
         chance, number = self._chance, self._request
-        self._left[number * 128] = chance.randint(SHORTEST, LONGEST)
+        self._left[number * 128] = chance.randint(*self._lengths)
         self.handle(RequestArrived(self._now, number, chance.randint(20, 200), MAX_TOKENS))
         self.handle(Predicted(self._now, number, told := chance.randint(2, 60), 2 * told))
 
@@ -121,9 +128,9 @@ class Crowd:
             self._wake = False
             self.handle(Tick(self._now))
         self._now += STEP_S / 2
-        requests = {one.request for one in self._core.sequences.values() if one.slot < 0}
+        requests = {one.request for one in self.core.sequences.values() if one.slot < 0}
         self.handle(Abort(self._now, max(requests)))
-        while len(self._core.sequences) < self._most:
+        while len(self.core.sequences) < self._most:
             self.arrive()
 
     def settle(self) -> None:
@@ -139,7 +146,7 @@ class Crowd:
             return
         batch = self._flying[index].popleft()
         slots = batch.slots[batch.samples.astype(np.bool_)]
-        sequences = self._core.instances[index].scheduler.slots.sequence[slots].tolist()
+        sequences = self.core.instances[index].scheduler.slots.sequence[slots].tolist()
         reasons = np.array([self._left.get(one, 9) <= 1 for one in sequences], np.uint8)
         self.handle(StepDone(self._now, index, batch.step, reasons, STEP_S))
         if batch.out_blocks.size or batch.in_blocks.size:

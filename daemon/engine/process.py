@@ -33,6 +33,22 @@ def share_cores() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
+CACHE_VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""How many primitives oneDNN keeps, and torch beside it: one for each shape of a product."""
+
+CACHED_PRIMITIVES = 16
+
+
+def bound_caches() -> None:
+    """Have the libraries keep few of what they compile for each shape; before torch is imported.
+
+    Steps have any number of tokens, so there are thousands of shapes: by default a worker grows by
+    hundreds of megabytes before their caches are full.
+    """
+    for variable in CACHE_VARIABLES:
+        os.environ.setdefault(variable, str(CACHED_PRIMITIVES))
+
+
 def keep_to(cpus: Collection[int]) -> None:
     """Keep every thread that this process has, or will have, on these CPUs; nowhere if it is empty.
 

@@ -27,7 +27,13 @@ from daemon.config.paths import default_cache
 from daemon.engine.answers import AnswersBeside, AnswersHere
 from daemon.engine.compile_watch import CompileWatch
 from daemon.engine.preload import KINDS, preload, preload_idly
-from daemon.engine.process import give_back, keep_compiled, share_cores, stay_offline
+from daemon.engine.process import (
+    bound_caches,
+    give_back,
+    keep_compiled,
+    share_cores,
+    stay_offline,
+)
 from daemon.models.shape import ModelError
 from daemon.protocol.worker import (
     Compiling,
@@ -245,6 +251,7 @@ def main() -> int:
     die_with_parent(arguments.fd)
     stay_offline()
     share_cores()
+    bound_caches()
     keep_compiled(default_cache())
     channel = BlockingChannel(socket.socket(fileno=arguments.fd))
     links = socket.socket(fileno=arguments.links_fd) if arguments.links_fd >= 0 else None

@@ -5,7 +5,7 @@ import sys
 
 from daemon.config.paths import default_cache
 from daemon.engine.preload import preload
-from daemon.engine.process import keep_compiled, share_cores, stay_offline
+from daemon.engine.process import bound_caches, keep_compiled, share_cores, stay_offline
 from daemon.engine.worker import _SWITCH_S, EngineWorker
 from daemon.wire.blocking import BlockingChannel
 
@@ -13,6 +13,7 @@ KIND = "cpu"
 
 stay_offline()
 share_cores()
+bound_caches()
 keep_compiled(default_cache())
 sys.setswitchinterval(_SWITCH_S)
 preload(KIND)

@@ -1,0 +1,36 @@
+"""A CPU worker's memory stays flat, however many sizes its steps have."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.worker_memory import of_capacity
+from daemon.engine.process import CACHE_VARIABLES, CACHED_PRIMITIVES
+from tests.e2e.tiny import tiny_folder
+
+STEPS, MARKS = 20_000, 4
+MOST_MB_IN_10_000 = 1.0
+"""Of growth, once the sizes have been seen (the fault model's figure)."""
+
+
+def test_a_worker_bounds_the_caches_before_torch_is_imported() -> None:
+    """In a process of its own, where nothing else has set them."""
+    lines = "import os, sys; import daemon.engine.worker; assert 'torch' not in sys.modules; "
+    lines += "from daemon.engine.process import bound_caches; bound_caches(); "
+    lines += f"print([os.environ[name] for name in {CACHE_VARIABLES}])"
+    own = {name: value for name, value in os.environ.items() if name not in CACHE_VARIABLES}
+    command = [sys.executable, "-c", lines]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=own)
+    assert done.stdout.strip() == str([str(CACHED_PRIMITIVES)] * 2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_memory_does_not_grow_with_the_sizes_of_steps(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / "tiny")
+    found = of_capacity(str(folder), 0, STEPS, MARKS)["resident_mb"]
+    grown = (found[-1] - found[-2]) * 10_000 / (STEPS / MARKS)
+    assert grown <= MOST_MB_IN_10_000, found

@@ -68,7 +68,10 @@ class Dispatch:
         if not able:
             self._core.unplaceable(sequence, now)
             return
-        wanted = Role.DECODE if sequence.num_output_tokens else Role.PREFILL
+        wanted = Role.PREFILL
+        if sequence.num_output_tokens:
+            wanted, pledges = Role.DECODE, self._core.migration.pledges
+            able = [one for one in able if pledges.keeps(sequence, one)] or able
         chosen, left = self.choose(sequence, able, wanted, now), sequence.instance
         if is_anew and chosen.index != left:
             sequence.story.add(now, What.MOVED, left)

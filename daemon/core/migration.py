@@ -21,6 +21,8 @@ from daemon.core.flips import Flips
 from daemon.core.host import Host
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.moves import Move, Moves
+from daemon.core.pledges import Pledges, pace_of
+from daemon.core.relief import refuges
 from daemon.core.transfers import OpenTransfer, Transfers
 from daemon.handoff import HandoffMode
 from daemon.request import State
@@ -46,6 +48,7 @@ class Migration:
         self._mode = HandoffMode(core.config.handoff)
         self.flips = Flips(core.instances)
         self.moves = Moves(len(core.instances))
+        self.pledges = Pledges(core.instances, self._homes)
         self._left_s: dict[int, float] = {}  # when those that left with their KV did so
         for instance in core.instances:
             instance.scheduler.moving.parcels.is_stuck = self._is_stuck
@@ -53,6 +56,12 @@ class Migration:
     def hands_off(self, instance: Instance) -> bool:
         """Whether an instance computes prompts for others."""
         return instance.role is Role.PREFILL and len(self._core.instances) > 1
+
+    def _homes(self, sequence: Sequence, source: Instance) -> list[Instance]:
+        """Where the answer of a prompt that an instance computes may be drawn, if not there."""
+        others = (one for one in self._core.instances if one.role is not Role.PREFILL)
+        links, limit = self.transfers.links, sequence.limit
+        return [one for one in others if one.takes(limit) and links.up(source.index, one.index)]
 
     @property
     def idle(self) -> bool:
@@ -97,14 +106,24 @@ class Migration:
                 leaves_role = move.source == event.instance and event.role is not Role.PREFILL
                 if leaves_role or (move.target == event.instance and event.role is Role.PREFILL):
                     self._give_up(move)  # it was handed off for roles that are no more
+            self._drop_pledges(event.instance)
             self._replace_waiting(instance, event.now)
             self.tidy(instance, event.now)
             self.flips.look(instance, event.now)
+
+    def _drop_pledges(self, index: int) -> None:
+        """An instance is not what it was: prompts that are to be handed off look for a place anew
+        once they are computed.
+        """
+        for sequence, pledge in self.pledges.values():
+            if index in (pledge.source, pledge.target) and sequence not in self.moves:
+                self.pledges.drop(sequence)
 
     def on_drain_one(self, event: InstanceDrained) -> None:
         """Everything is to leave an instance."""
         instance = self._core.touch(event.instance)
         instance.drained = True
+        self._drop_pledges(event.instance)
         self.tidy(instance, event.now)
         self._core.chores.add(self._clear_out, list(instance.scheduler.waiting), event.now)
 
@@ -127,6 +146,7 @@ class Migration:
         for move in list(self.moves.values()):
             if index in (move.source, move.target):
                 self._give_up(move)
+        self._drop_pledges(index)
 
     # What should be elsewhere
 
@@ -145,10 +165,14 @@ class Migration:
                 known.after_prompt &= not instance.drained
         if not strangers or not self._may_leave(instance):
             return
+        finds_room = True
         for sequence in strangers:
-            target = self._target(sequence, instance, now)
-            if target is not None:
-                self.begin(sequence, target.index, now, after_prompt=not instance.drained)
+            if finds_room or instance.drained or self.pledges.target(sequence) >= 0:
+                target = self._target(sequence, instance, now)
+                if target is not None:
+                    self.begin(sequence, target.index, now, after_prompt=not instance.drained)
+                else:
+                    finds_room = False
 
     def _may_leave(self, instance: Instance) -> bool:
         """Whether there is any place for what an instance computed for others: looked at after each
@@ -165,7 +189,19 @@ class Migration:
     def _target(self, sequence: Sequence, source: Instance, now: float) -> Instance | None:
         """Where one that is to leave goes; None if there is nowhere, so that it stays."""
         fitting, wanted = destinations(sequence, source, self._core.instances, self.transfers.links)
+        if self._comes_begun(sequence, source):
+            # Without a place it goes where nobody gives way for it, or it might come back at once.
+            placed = source.drained or self.pledges.target(sequence) >= 0
+            keeps = self.pledges.keeps if placed else self.pledges.has_room
+            fitting = [one for one in fitting if keeps(sequence, one)]
         return self._core.dispatch.choose(sequence, fitting, wanted, now) if fitting else None
+
+    def _comes_begun(self, sequence: Sequence, source: Instance) -> bool:
+        """Whether one that leaves an instance will have a token when it comes, and so a pace."""
+        if sequence.slot < 0:
+            return sequence.num_output_tokens > 0
+        hands_off = source.role is Role.PREFILL and not source.drained
+        return hands_off or not is_prompt(source, sequence)
 
     def _replace_waiting(self, instance: Instance, now: float) -> None:
         """Have prompts that wait here queue where prompts are computed, if that is elsewhere."""
@@ -189,7 +225,7 @@ class Migration:
         self, sequence: Sequence, target: int, now: float, after_prompt: bool = False
     ) -> None:
         """Have a sequence go on at another instance, as soon as it can, or once its prompt is
-        computed.
+        computed. One that has begun stays where it is until the other instance can keep its pace.
         """
         there = self._core.instances[target]
         if sequence.instance == target or sequence.strikes or not there.takes(sequence.limit):
@@ -202,6 +238,9 @@ class Migration:
             self.moves.add(move)
             self._advance(move, now)
         elif sequence.slot < 0 and sequence.instance >= 0:
+            if sequence.num_output_tokens and not self.pledges.keeps(sequence, there):
+                self.moves.add(Move(sequence, sequence.instance, target, False))
+                return
             if sequence.residence.parcel is None:
                 self._left_s.pop(sequence.id, None)  # an earlier move of it is over
             self._core.touch(sequence.instance).scheduler.withdraw(sequence)
@@ -235,6 +274,7 @@ class Migration:
             return None
         move = Move(sequence, source.index, target.index, after_prompt=True)
         self.moves.add(move)
+        self.pledges.give(sequence, source.index, target.index)
         return move
 
     def _choose_anew(self, move: Move, source: Instance, now: float) -> None:
@@ -243,6 +283,7 @@ class Migration:
             target = self._target(move.sequence, source, now)
             if target is not None:
                 self.moves.redirect(move, target.index)
+                self.pledges.give(move.sequence, source.index, target.index)
 
     def _layers_pay(self, source: Instance, sequence: Sequence) -> bool:
         """Whether what is computed of a prompt takes so long to send that layers go one by one."""
@@ -273,11 +314,20 @@ class Migration:
                 self._count(transfer, transfer.num_right, self._core.touch(transfer.target))
         if instance.drained or instance.role is Role.PREFILL:
             self.tidy(instance, now)
+        if pace_of(instance).any_paused:
+            self._relieve(instance, now)
         if self.moves:
             for move in self.moves.leaving(instance.index):
                 self._advance(move, now)
         if self.flips.any_open:
             self.flips.look(instance, now)
+
+    def _relieve(self, instance: Instance, now: float) -> None:
+        """Have streams that wait for long at an instance go on where there is room."""
+        for sequence, target in refuges(
+            instance, self._core.instances, self.pledges, self.transfers.links, now
+        ):
+            self.begin(sequence, target.index, now)
 
     def after_copies(self, instance: Instance, now: float) -> None:
         """Swap copies of an instance have ended: who waits for its own to leave it may go, and no
@@ -305,6 +355,7 @@ class Migration:
     def ended(self, sequence: Sequence, is_fault: bool) -> None:
         """A sequence ended, wherever it was; `is_fault`: what it computed is not to be cached."""
         self.moves.pop(sequence.id)
+        self.pledges.drop(sequence.id)
         self._left_s.pop(sequence.id, None)
         if is_fault:
             self.transfers.taint(sequence)
@@ -326,6 +377,11 @@ class Migration:
             self.moves.pop(sequence.id)
             self.begin(sequence, move.target, now)
             return
+        if self.pledges.target(sequence) != move.target:
+            begun = self._comes_begun(sequence, source)
+            if begun and not self.pledges.keeps(sequence, target):
+                return
+            self.pledges.give(sequence, move.source, move.target)
         if not move.held and self._goes_ahead(move, now):
             return
         if move.after_prompt and is_prompt(source, sequence):
@@ -363,6 +419,7 @@ class Migration:
 
     def _queue(self, sequence: Sequence, target: int, now: float) -> None:
         instance = self._core.touch(target)
+        self.pledges.drop(sequence.id)
         instance.scheduler.add(sequence, now)
         instance.scheduler.moving.admit_early(sequence, now)
         self.flips.received(instance)
@@ -371,6 +428,7 @@ class Migration:
     def _give_up(self, move: Move) -> None:
         """A sequence stays where it is after all."""
         self.moves.pop(move.sequence.id)
+        self.pledges.drop(move.sequence.id)
         self._stay(move)
 
     def _stay(self, move: Move) -> None:

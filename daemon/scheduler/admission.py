@@ -304,6 +304,8 @@ class Admission:
             self._tell(sequence, plan, now)
         else:
             sequence.story.add(now, What.ADMITTED, plan.num_shared_tokens)
+        if self.pace.elsewhere is not None and not sequence.num_output_tokens:
+            self.pace.elsewhere.began(sequence)
         if not sequence.started:
             sequence.started = True
             self.started.append((sequence, plan.num_shared_tokens))
@@ -383,6 +385,8 @@ class Admission:
         sequence.recomputed_tokens += lost
         if sequence.num_output_tokens:
             sequence.preemptions_after_first += 1
+        if self.pace.elsewhere is not None:
+            self.pace.elsewhere.stays(sequence)
         if why is not None:
             sequence.story.add(now, why, parked, by)
         sequence.pause(now, cause_of(parked, why is None))

@@ -8,9 +8,14 @@ nobody gives way within its own turn; so those that come due within a turn's tim
 together. What could keep them out are turns that others began meanwhile, and nobody begins one
 (`leaves_room`) unless it fits beside all turns that run and all streams that come due before it
 ends, with what all of them grow by until then.
+
+A stream is counted where its answer is drawn: from elsewhere as soon as it is certain to come
+(`num_coming`), and no longer where it only has its prompt computed (`num_leaving`).
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Protocol
 
 import numpy as np
 
@@ -40,6 +45,19 @@ _LEAD_STEPS = 2.0
 _Place = tuple[float, int, Sequence]  # (paused since, arrival, who)
 
 
+class Elsewhere(Protocol):
+    """The instances that draw the answers of prompts that are computed here."""
+
+    def keeps(self, sequence: Sequence) -> bool | None:
+        """Whether one of them can keep a stream more; None: its answer is drawn here."""
+
+    def began(self, sequence: Sequence) -> None:
+        """A sequence has begun here: it is counted where its answer will be drawn."""
+
+    def stays(self, sequence: Sequence) -> None:
+        """It gave way, and is not certain to come there any more."""
+
+
 class StreamPace:
     """The pauses of one instance's streams, and the turns of those that run."""
 
@@ -52,6 +70,9 @@ class StreamPace:
         self._turn_ends_s = np.zeros(slots.max_slots)
         self._came_back = np.zeros(slots.max_slots, np.bool_)  # after a pause
         self._paused: list[_Place] = []  # those that wait, in the order in which they come due
+        self.num_coming = self.num_coming_tokens = 0  # that run elsewhere and will go on here
+        self.num_leaving = self.num_leaving_tokens = 0  # that run here and are counted elsewhere
+        self.elsewhere: Elsewhere | None = None  # of several instances, where answers are drawn
 
     # Who pauses
 
@@ -97,7 +118,7 @@ class StreamPace:
         pause has to end; else the first that may come; else whoever comes due first.
         """
         if not self.max_pause_s:
-            return first
+            return first if self._keeps_elsewhere(first) is not False else None
         if due := self.due(now):
             return due
         first = self._order.start_bound.overdue(first.priority, now) or first
@@ -149,14 +170,49 @@ class StreamPace:
         return num_slots <= self._slots.max_slots and num_blocks <= kv.pool.num_blocks
 
     def may_begin(self, sequence: Sequence, kv: KVCache) -> bool:
-        """Whether the pool can keep one stream more at this pace, by what all are expected to
-        need; one that is alone may always begin.
+        """Whether one stream more may begin: where its answer will be drawn, it can be kept at this
+        pace.
         """
-        if not self.max_pause_s or not (self._slots.num_running or self._paused):
+        kept = self._keeps_elsewhere(sequence)
+        return self.keeps(sequence, kv) if kept is None else kept
+
+    def _keeps_elsewhere(self, sequence: Sequence) -> bool | None:
+        """Whether the instance that is to draw its answer can keep it; None: it is drawn here."""
+        if self.elsewhere is None or sequence.num_output_tokens:
+            return None
+        return self.elsewhere.keeps(sequence)
+
+    def keeps(self, sequence: Sequence, kv: KVCache, most_pools: float = MOST_POOLS) -> bool:
+        """Whether the pool can keep one stream more at this pace, by what all are expected to need,
+        those that will come included; one that is alone can always be kept. With one pool, none has
+        to give way.
+        """
+        num = self._slots.num_running + len(self._paused) + self.num_coming - self.num_leaving
+        if not self.max_pause_s or num <= 0:
             return True
-        num_tokens = sequence.expected_length + self._slots.num_expected_tokens
-        num_tokens += sum(one.expected_length for _, _, one in self._paused)
-        return num_tokens <= self._most_pools(kv) * kv.capacity_tokens
+        num_tokens = sequence.expected_length + self.num_tokens
+        most_pools = min(most_pools, self._most_pools(kv))
+        enough_slots = num < most_pools * self._slots.max_slots
+        return enough_slots and num_tokens <= most_pools * kv.capacity_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """What all that draw their answers here are expected to need."""
+        paused = sum(one.expected_length for _, _, one in self._paused)
+        here = self._slots.num_expected_tokens - self.num_leaving_tokens
+        return here + paused + self.num_coming_tokens
+
+    @property
+    def any_paused(self) -> bool:
+        """Whether a stream pauses here."""
+        return bool(self._paused)
+
+    def waiting_longest(self, now: float, least_s: float) -> Iterator[Sequence]:
+        """The streams that have paused for so long, in the order in which they come due."""
+        for since_s, _, sequence in self._paused:
+            if now - since_s < least_s:
+                return
+            yield sequence
 
     def _most_pools(self, kv: KVCache) -> float:
         """What all that have begun may need. What is beyond one pool comes back each pause. By

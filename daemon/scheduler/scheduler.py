@@ -53,6 +53,7 @@ class Scheduler:
         self.started = self.admission.started
         self.in_flight = InFlight()
         self.suspects = self.admission.suspects
+        self.pace = self.admission.pace
         self.drafting = Drafting(self.admission)
         self.filler = FILLERS[policy.filler](self.admission)
         self.limits = limits

@@ -27,6 +27,7 @@ def check_laws(core: Core) -> None:
     for instance in core.instances:
         _check_instance(core, instance, seats)
     _check_moves(core)
+    _check_pledges(core)
     for leader, followers in core.held_back.by_leader.items():
         assert leader in core.sequences
         for follower in followers:
@@ -74,6 +75,22 @@ def check_nothing_left(core: Core) -> None:
         assert host.free == host.total, host
         assert instance.scheduler.slots.num_running == 0
         assert len(instance.scheduler.waiting) == 0
+
+
+def _check_pledges(core: Core) -> None:
+    """Who has a place elsewhere runs where it is said to, and is counted once."""
+    leaving, coming = Counter[int](), Counter[int]()
+    for sequence, pledge in core.migration.pledges.values():
+        one = core.sequences[sequence]
+        assert one.slot >= 0 and one.instance == pledge.source != pledge.target
+        leaving[pledge.source] += 1
+        coming[pledge.target] += 1
+    for instance in core.instances:
+        pace = instance.scheduler.pace
+        assert (pace.num_leaving, pace.num_coming) == (
+            leaving[instance.index],
+            coming[instance.index],
+        )
 
 
 def _check_moves(core: Core) -> None:

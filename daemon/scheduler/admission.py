@@ -304,8 +304,9 @@ class Admission:
             self._tell(sequence, plan, now)
         else:
             sequence.story.add(now, What.ADMITTED, plan.num_shared_tokens)
-        if self.pace.elsewhere is not None and not sequence.num_output_tokens:
-            self.pace.elsewhere.began(sequence)
+        pace = self.pace
+        if pace.max_pause_s and pace.elsewhere is not None and not sequence.num_output_tokens:
+            pace.elsewhere.began(sequence)
         if not sequence.started:
             sequence.started = True
             self.started.append((sequence, plan.num_shared_tokens))

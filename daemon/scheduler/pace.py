@@ -118,7 +118,7 @@ class StreamPace:
         pause has to end; else the first that may come; else whoever comes due first.
         """
         if not self.max_pause_s:
-            return first if self._keeps_elsewhere(first) is not False else None
+            return first
         if due := self.due(now):
             return due
         first = self._order.start_bound.overdue(first.priority, now) or first

@@ -129,7 +129,8 @@ class Crowd:
             self.handle(Tick(self._now))
         self._now += STEP_S / 2
         requests = {one.request for one in self.core.sequences.values() if one.slot < 0}
-        self.handle(Abort(self._now, max(requests)))
+        if requests:  # else all have slots: streams that wait go where there is room
+            self.handle(Abort(self._now, max(requests)))
         while len(self.core.sequences) < self._most:
             self.arrive()
 

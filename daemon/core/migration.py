@@ -189,7 +189,8 @@ class Migration:
     def _target(self, sequence: Sequence, source: Instance, now: float) -> Instance | None:
         """Where one that is to leave goes; None if there is nowhere, so that it stays."""
         fitting, wanted = destinations(sequence, source, self._core.instances, self.transfers.links)
-        if self._comes_begun(sequence, source):
+        paced = [one for one in fitting if one.scheduler.pace.max_pause_s]
+        if paced and self._comes_begun(sequence, source):
             # Without a place it goes where nobody gives way for it, or it might come back at once.
             placed = source.drained or self.pledges.target(sequence) >= 0
             keeps = self.pledges.keeps if placed else self.pledges.has_room
@@ -274,8 +275,12 @@ class Migration:
             return None
         move = Move(sequence, source.index, target.index, after_prompt=True)
         self.moves.add(move)
-        self.pledges.give(sequence, source.index, target.index)
+        self._give_place(move)
         return move
+
+    def _give_place(self, move: Move) -> None:
+        if self._core.instances[move.target].scheduler.pace.max_pause_s:
+            self.pledges.give(move.sequence, move.source, move.target)
 
     def _choose_anew(self, move: Move, source: Instance, now: float) -> None:
         """Where nothing of a prompt went ahead, its answer may still go on anywhere."""
@@ -283,7 +288,7 @@ class Migration:
             target = self._target(move.sequence, source, now)
             if target is not None:
                 self.moves.redirect(move, target.index)
-                self.pledges.give(move.sequence, source.index, target.index)
+                self._give_place(move)
 
     def _layers_pay(self, source: Instance, sequence: Sequence) -> bool:
         """Whether what is computed of a prompt takes so long to send that layers go one by one."""
@@ -377,7 +382,7 @@ class Migration:
             self.moves.pop(sequence.id)
             self.begin(sequence, move.target, now)
             return
-        if self.pledges.target(sequence) != move.target:
+        if target.scheduler.pace.max_pause_s and self.pledges.target(sequence) != move.target:
             begun = self._comes_begun(sequence, source)
             if begun and not self.pledges.keeps(sequence, target):
                 return

@@ -20,7 +20,7 @@ BOUNDS = {  # (policy, instances): (a calm step, one with an end and a newcomer,
     ("sarathi", 1): (82, 220, 61),
     ("sarathi", 4): (280, 450, 510),
     ("gittins", 1): (123, 303, 81),
-    ("gittins", 4): (320, 515, 350),
+    ("gittins", 4): (270, 345, 265),
 }
 ROUNDS = 150
 

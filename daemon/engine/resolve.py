@@ -9,8 +9,11 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from daemon.engine.process import stay_offline
 from daemon.models.resolved import Resolved, Rope, read_shape
@@ -35,7 +38,9 @@ def shape_here(folder: Path) -> ModelShape:
 
 def resolve_here(folder: Path) -> Resolved:
     """A folder's configuration, in a process that may load transformers. Raises ModelError."""
-    return resolved_of(read_config(folder))
+    config = read_config(folder)
+    unread = _unread(config, read_json(folder / "config.json"))
+    return msgspec.structs.replace(resolved_of(config), unread=unread)
 
 
 def read_config(folder: Path) -> Any:
@@ -98,6 +103,22 @@ def resolved_of(config: Any) -> Resolved:
             key: _plain(value) for key, value in config.to_dict().items() if key not in _UNTOLD
         },
     )
+
+
+def _unread(config: Any, told: dict[str, Any]) -> dict[str, Any]:
+    """What a config.json says that neither the type's configuration has a field for nor its code
+    asks for; it would change nothing without a word.
+    """
+    kind = type(config)
+    declared = {*getattr(kind, "__dataclass_fields__", {}), *kind.attribute_map}
+    declared |= set(signature(kind.__init__).parameters)
+    files = [find_spec(kind.__module__), find_spec(_modelling(kind))]
+    sources = [Path(one.origin).read_text("utf-8") for one in files if one and one.origin]
+    return {
+        key: _plain(value)
+        for key, value in told.items()
+        if key not in declared and not any(key in source for source in sources)
+    }
 
 
 def refuse_configuration(source: Path, config: Any) -> None:
@@ -174,11 +195,14 @@ def _causal_class(model_type: str) -> str:
 
 def _source(config_class: type) -> str | None:
     """The text of a type's modelling code, since importing it would bring torch; None: none."""
-    module = config_class.__module__.replace(".configuration_", ".modeling_")
-    found = find_spec(module)
+    found = find_spec(_modelling(config_class))
     if found is None or found.origin is None:
         return None
     return Path(found.origin).read_text(encoding="utf-8")
+
+
+def _modelling(config_class: type) -> str:
+    return config_class.__module__.replace(".configuration_", ".modeling_")
 
 
 def _plain(value: Any) -> Any:

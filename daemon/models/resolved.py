@@ -44,6 +44,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 0  # tokens that some layers look back; 0: every layer sees all
     ropes: tuple[Rope, ...] = ()
     by_layer: tuple[str, ...] = ()  # what differs from layer to layer
+    unread: dict[str, Any] = {}  # what the file says and the type's code never asks for
     fields: dict[str, Any] = {}  # the whole configuration, defaults included
 
 

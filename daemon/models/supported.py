@@ -36,6 +36,24 @@ _UNSAID = {
 """What the configurations of these types do not say of all of their models."""
 _GROWING_ROPE = frozenset({"dynamic", "longrope"})
 _STEADY_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
+_COMPUTES = frozenset(
+    {
+        *("logit_scale", "logits_scaling", "logit_multiplier", "logits_soft_cap"),
+        *("residual_multiplier", "residual_scale", "scale_depth", "dim_model_base"),
+        *("embedding_multiplier", "embedding_scale", "scale_emb", "scale_embedding"),
+        *("attention_multiplier", "query_pre_attn_scalar", "attn_scale", "attention_scale"),
+        *("attn_logit_softcapping", "attn_logit_softcap", "final_logit_softcapping"),
+        *("router_logit_softcapping", "sliding_window", "attention_window", "window_size"),
+        *("alibi", "use_alibi", "clip_qkv", "parallel_attn", "use_parallel_residual"),
+        *("parallel_residual", "no_rope_layers", "nope_layers", "no_rope_layer_interval"),
+        *("partial_rotary_factor", "rotary_pct", "rotary_dim", "rotary_percent"),
+        *("attn_temperature_tuning", "is_causal", "use_bidirectional_attention"),
+        *("routed_scaling_factor", "scoring_func", "norm_topk_prob", "layer_types"),
+    }
+)
+"""Fields that say how other types compute, and have no tensor that would tell it."""
+_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, "", [], {})
+"""Values with which they say nothing."""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -61,6 +79,7 @@ def refusals(resolved: Resolved) -> Iterator[str]:
         yield f"its architecture {list(names)} is not a causal language model"
     if resolved.sees_ahead:
         yield "its tokens also see those after them, as an encoder's do"
+    yield from _unread_refusals(resolved)
     yield from _attention_refusals(resolved)
     yield from _position_refusals(resolved)
     yield from _quantisation_refusals(fields.get("quantization_config"))
@@ -87,6 +106,16 @@ def _attention_refusals(resolved: Resolved) -> Iterator[str]:
         yield _UNSAID[resolved.model_type]
     elif resolved.causal_class and not resolved.takes_attention:
         yield "its modelling code does not use transformers' attention interface"
+
+
+def _unread_refusals(resolved: Resolved) -> Iterator[str]:
+    """What config.json says of how the model computes, and transformers' code does not ask for."""
+    for name, value in resolved.unread.items():
+        neutral = _NEUTRAL if name != "is_causal" else (None, True)
+        wide = "window" in name and isinstance(value, int) and value >= resolved.context_len
+        full = name == "layer_types" and isinstance(value, list) and set(value) == {_FULL}
+        if name in _COMPUTES and value not in neutral and not wide and not full:
+            yield f"{name} is {str(value)[:60]} in its config.json, which its code does not read"
 
 
 def _quantisation_refusals(said: Any) -> Iterator[str]:

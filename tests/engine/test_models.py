@@ -243,3 +243,35 @@ def test_an_index_may_not_leave_its_folder(tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match="outside the folder"):
         shape_here(folder)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"logit_scale": 0.1},
+        {"sliding_window": 16},
+        {"residual_multiplier": 0.22},
+        {"final_logit_softcapping": 30.0},
+        {"use_parallel_residual": 2},
+        {"is_causal": False},
+        {"no_rope_layers": [0, 1]},
+    ],
+)
+def test_what_a_type_would_ignore_of_its_configuration_is_refused(
+    said: dict[str, Any], tmp_path: Path
+) -> None:
+    (name,) = said
+    resolved = resolve_here(folder_of(tmp_path / "m", {**LLAMA, **said}))
+    reasons = list(refusals(resolved))
+    assert any(name in reason or "see those after them" in reason for reason in reasons), reasons
+
+
+def test_what_says_nothing_in_a_configuration_is_served(tmp_path: Path) -> None:
+    said = {
+        "logit_scale": 1.0,
+        "sliding_window": None,
+        "_name_or_path": "x",
+        "unsloth_version": "2",
+    }
+    said |= {"residual_multiplier": 1, "auto_map": {"a": "b"}, "alibi": False, "is_causal": True}
+    assert not list(refusals(resolve_here(folder_of(tmp_path / "m", {**LLAMA, **said}))))

@@ -51,7 +51,7 @@ class InstanceView:
         self.role = home.role
         self.step_time = scheduler.step_time
         self.capacity_tokens = scheduler.kv.capacity_tokens
-        self.num_pending_tokens = scheduler.waiting.num_tokens
+        self.num_pending_tokens = scheduler.waiting.num_uncomputed_tokens
 
     @property
     def wait_s(self) -> float:

@@ -225,7 +225,7 @@ class Instance:
     @property
     def wait_s(self) -> float:
         """Predicted time to compute all that waits there."""
-        pending = self.scheduler.waiting.num_tokens
+        pending = self.scheduler.waiting.num_uncomputed_tokens
         return self.step_time.prefill_s(pending) if pending else 0.0
 
     def status(self) -> InstanceStatus:

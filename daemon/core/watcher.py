@@ -29,7 +29,7 @@ from daemon.core.wakes import NEVER
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.promised import Promised
-from daemon.request import FinishReason, State
+from daemon.request import FinishReason
 from daemon.role import AUTO, Role
 from daemon.roles.decide import MIXED, Decided, Decider, DeciderState
 from daemon.roles.forecast import Forecast, forecast
@@ -152,17 +152,25 @@ class Watcher:
         (self._drawing if work.num_decodes else self._prompts).observe(work, elapsed_s)
 
     def ended(self, sequence: Sequence, reason: int, now: float) -> None:
-        """An answer has ended."""
-        if reason == FinishReason.ABORT:
+        """An answer has ended. One whose client left says nothing of lengths, and of promises only
+        where one was broken by then: else the least patient would make a choice look better.
+        """
+        num = sequence.num_output_tokens
+        kept = reason != FinishReason.ERROR and self._keeps(sequence, num, now)
+        if reason != FinishReason.ABORT:
+            kept &= sequence.first_token_s >= 0.0
+            self._window.ended(now, sequence.arrived_s, sequence.num_prompt_tokens, num)
+        elif kept:
             return
-        num, first_s = sequence.num_output_tokens, sequence.first_token_s
-        self._window.ended(now, sequence.arrived_s, sequence.num_prompt_tokens, num)
-        kept = reason != FinishReason.ERROR and first_s >= 0.0
-        if kept:
-            config = self._core.config
-            kept = first_s - sequence.arrived_s <= config.slo_ttft_s
-            kept &= now - first_s <= config.slo_tpot_s * (num - 1) or num < 2
         self._decider.ended(sequence.arrived_s, kept, self._present())
+
+    def _keeps(self, sequence: Sequence, num_tokens: int, now: float) -> bool:
+        """Whether an answer has broken no promise by now."""
+        config, first_s = self._core.config, sequence.first_token_s
+        began_s = first_s if first_s >= 0.0 else now
+        if began_s - sequence.arrived_s > config.slo_ttft_s:
+            return False
+        return num_tokens < 2 or now - first_s <= config.slo_tpot_s * (num_tokens - 1)
 
     def promised(self, instance: Instance) -> Promised | None:
         """What an instance's steps are to keep, so that its prompts' chunks may be shorter; None:
@@ -265,16 +273,20 @@ class Watcher:
         return self._window.load(self._unended(), num_cached / num_prompt if num_prompt else 0.0)
 
     def _unended(self) -> list[Answer]:
-        """Answers of the present load that have not ended."""
-        homes, since_s, found = self._core.instances, self._window.since_s, []
-        for one in self._core.sequences.values():
-            if one.arrived_s < since_s:
-                continue
-            num_tokens = one.num_output_tokens
-            if one.state is State.RUNNING:
-                table = homes[one.instance].scheduler.slots
-                num_tokens = int(table.delivered[one.slot]) - one.num_prompt_tokens
-            found.append((one.num_prompt_tokens, num_tokens))
+        """Answers of the present load that have begun and not ended: others, of which there may be
+        thousands, say nothing of lengths.
+        """
+        since_s, found = self._window.since_s, []
+        for home in self._core.instances:
+            table, waiting = home.scheduler.slots, home.scheduler.waiting
+            for slot in table.order().tolist():
+                one = table.member(slot)
+                if one.arrived_s >= since_s:
+                    num_tokens = int(table.delivered[slot]) - one.num_prompt_tokens
+                    found.append((one.num_prompt_tokens, num_tokens))
+            for one in waiting.begun() if waiting.num_begun else ():
+                if one.arrived_s >= since_s:
+                    found.append((one.num_prompt_tokens, one.num_output_tokens))
         return found
 
     def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:

@@ -66,7 +66,7 @@ class Balancer:
         homes = self._homes
         idle = [home for home in homes if not home.scheduler.waiting and home.takes(0)]
         roles = {home.role for home in idle}
-        givers.sort(key=lambda index: -homes[index].scheduler.waiting.num_tokens)
+        givers.sort(key=lambda index: -homes[index].scheduler.waiting.num_uncomputed_tokens)
         takers: list[Taker] | None = None  # few givers have anybody who waits in vain
         changed: set[int] = set()
         for giver in givers:

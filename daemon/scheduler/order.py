@@ -87,7 +87,9 @@ class Order:
         if pool_tokens:
             steps, work = waiting.left_steps, waiting.left_work
             num_steps = max(work / pool_tokens, steps / self.slots.max_slots)
-            backlog_s = self.step_time.drain_s(num_steps, steps, work, waiting.num_tokens)
+            backlog_s = self.step_time.drain_s(
+                num_steps, steps, work, waiting.num_uncomputed_tokens
+            )
             self.start_bound.observe(backlog_s)
 
     # Ranks

@@ -27,6 +27,7 @@ class WaitingQueue:
         self._num_pushed = 0
         self.num = 0  # that wait
         self.unranked: dict[int, Sequence] = {}  # by id
+        self._parked: dict[int, Sequence] = {}  # by id: KV of theirs was kept when they came
         self.sums = LoadSums()
         self.num_tokens = 0  # known tokens of all that wait
         self.num_begun = 0  # of them, those that have delivered a token
@@ -59,6 +60,14 @@ class WaitingQueue:
         """The next sequence to run."""
         return self._order[0][3] if self._order else self.at(0)
 
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Known tokens of all that wait, less those whose KV is kept: what prefill has to do."""
+        if not self._parked:
+            return self.num_tokens
+        kept = sum(one.residence.parked_tokens for one in self._parked.values())
+        return self.num_tokens - kept
+
     def columns(self, most: int) -> tuple[Int32, Int32]:
         """(known tokens, likely lengths) of the first `most`, in order."""
         first = list(islice(self, most))
@@ -86,6 +95,8 @@ class WaitingQueue:
             self.num_begun += 1
             insort(self._begun, entry)
         self.num_tokens += num_tokens
+        if sequence.residence.parked_tokens:
+            self._parked[sequence.id] = sequence
         self.left_steps += sequence.left.steps
         self.left_work += sequence.left.work
 
@@ -120,5 +131,7 @@ class WaitingQueue:
             if is_ranked:
                 del self._begun[bisect_left(self._begun, key)]
         self.num_tokens -= num_tokens
+        if self._parked:
+            self._parked.pop(sequence.id, None)
         self.left_steps -= sequence.left.steps
         self.left_work -= sequence.left.work

@@ -207,6 +207,8 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
         seats[one.id] += 1
     waiting = sum(one.num_known_tokens for one in scheduler.waiting)
     assert scheduler.waiting.num_tokens == waiting
+    kept = sum(one.residence.parked_tokens for one in scheduler.waiting)
+    assert scheduler.waiting.num_uncomputed_tokens == waiting - kept
     assert scheduler.waiting.num_begun == sum(
         one.num_output_tokens > 0 for one in scheduler.waiting
     )

@@ -302,3 +302,20 @@ def test_what_can_never_be_served_is_no_load() -> None:
     driver.now += 10.0
     driver.tick()
     assert driver.core.watcher._window.num_requests == 1
+
+
+def test_clients_that_leave_count_where_a_promise_was_broken_by_then() -> None:
+    driver = watched(2, slo_ttft_s=1.0, slo_tpot_s=10.0)
+    served(driver, 10.0)
+    before = snapshot(driver.core, driver.now).roles
+    assert before.measured == 1.0
+    early, late = (driver.arrive([200 + k] * 9, max_tokens=4) for k in range(2))
+    driver.now += 0.5
+    driver.abort(early)
+    at_once = snapshot(driver.core, driver.now).roles
+    assert (at_once.measured, at_once.num_measured) == (1.0, before.num_measured)
+    driver.now += 1.0
+    driver.abort(late)
+    after = snapshot(driver.core, driver.now).roles
+    assert after.num_measured == before.num_measured + 1 and after.measured < 1.0
+    driver.settle()

@@ -83,3 +83,16 @@ def test_any_order_of_events_against_a_plain_list(events: list[tuple[str, int, f
     for _, _, one in pushed:
         queue.remove(one)
     assert list(queue) == [] and len(queue) == queue.num_tokens == 0
+
+
+def test_kept_keys_and_values_are_nothing_to_compute_until_they_are_lost() -> None:
+    queue, (first, second) = filled(1.0, 2.0)
+    third = waiting(3, 0.5)
+    third.residence.parked_tokens = third.num_known_tokens - 1
+    queue.push(third)
+    others = first.num_known_tokens + second.num_known_tokens
+    assert queue.num_uncomputed_tokens == others + 1
+    third.residence.parked_tokens = 0
+    assert queue.num_uncomputed_tokens == queue.num_tokens
+    queue.remove(third)
+    assert queue.num_uncomputed_tokens == others

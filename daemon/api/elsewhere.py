@@ -1,6 +1,7 @@
 """What is said at addresses where nothing is: what other servers have there, and what is here."""
 
 from collections.abc import Collection
+from difflib import get_close_matches
 
 from daemon.api.errors import ApiError
 
@@ -43,7 +44,8 @@ _ELSEWHERE = {
 def nothing_here(path: str, paths: Collection[str]) -> ApiError:
     """The 404 of a path that has no route; `paths` are those that have one."""
     parts = [part for part in path.split("/") if part]
-    meant = sorted(one for one in paths if one[1:] and not one.endswith("/") and _meant(parts, one))
+    here = sorted(one for one in paths if one[1:] and not one.endswith("/") and "{" not in one)
+    meant = [one for one in here if _meant(parts, one)] or _spelled_like(parts, here)
     if meant:
         said = f"there is nothing at this address; did you mean {max(meant, key=len)}?"
         return ApiError(404, said, code="unknown_url")
@@ -55,7 +57,12 @@ def nothing_here(path: str, paths: Collection[str]) -> ApiError:
 
 def _meant(parts: list[str], path: str) -> bool:
     """Whether a path that has a route ends the one that was asked for, or the other way round."""
-    here = [part for part in path.split("/") if part]
-    plain = [part for part in here if part != "v1"]
+    plain = [part for part in path.split("/") if part and part != "v1"]
     asked = [part for part in parts if part != "v1"]
-    return bool(plain) and "{" not in path and asked[-len(plain) :] == plain and parts != here
+    return bool(plain) and asked[-len(plain) :] == plain
+
+
+def _spelled_like(parts: list[str], paths: list[str]) -> list[str]:
+    """The path with a route, as deep as the one asked for, that differs by a letter or two."""
+    as_deep = [one for one in paths if one.count("/") == len(parts)]
+    return get_close_matches("/" + "/".join(parts), as_deep, 1, 0.9)

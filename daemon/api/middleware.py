@@ -213,7 +213,8 @@ def _in_shape(error: web.HTTPException, request: web.Request) -> ApiError:
     if error.status == 404:
         return nothing_here(request.path, PATHS)
     if error.status == 405:
-        what = f"this address takes {error.headers.get('Allow', 'other methods')}"
+        takes = error.headers.get("Allow", "other methods").replace(",", " and ")
+        what = f"this address takes {takes}"
         return ApiError(405, f"{what}, not {request.method}", code="method_not_allowed")
     code, message = _TEXT_BY_STATUS.get(error.status, (None, error.reason))
     return ApiError(error.status, message, code=code)

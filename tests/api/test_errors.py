@@ -263,6 +263,13 @@ async def test_foreign_origin(runtime, http: aiohttp.ClientSession):
         ("/v1/engines/tiny/completions", "did you mean /v1/completions?"),
         ("/v1/status", "did you mean /status?"),
         ("/models", "did you mean /v1/models?"),
+        ("/v1/completions/", "did you mean /v1/completions?"),
+        ("/v1/chat/completions/", "did you mean /v1/chat/completions?"),
+        ("/v1//chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("/v1/completion", "did you mean /v1/completions?"),
+        ("/v1/chat/completions/7", "what was stored of a chat is not served here"),
+        ("/completion", "llama.cpp's own API is not served here"),
         ("/v2/surprise", "there is nothing at this address; this server has /v1/chat/completions"),
     ],
 )
@@ -280,6 +287,9 @@ async def test_another_method_is_named(runtime, http: aiohttp.ClientSession):
     async with http.get("/v1/chat/completions") as answer:
         assert (answer.status, answer.headers["Allow"]) == (405, "POST")
         assert (await answer.json())["error"]["message"] == "this address takes POST, not GET"
+    async with http.post("/health", json={}) as answer:
+        said = (await answer.json())["error"]["message"]
+        assert said == "this address takes GET and HEAD, not POST"
 
 
 INSIDE = re.compile(r"`(str|int|float|array|bool|object|null)\b[^`]*`|regex |[Ee]num|msgspec")

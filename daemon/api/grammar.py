@@ -1,5 +1,6 @@
 """Grammars are tried out before a worker sees them: in a process that may be killed."""
 
+import re
 from math import inf
 
 from daemon.api.errors import ApiError, invalid
@@ -18,6 +19,9 @@ _GIVEN_UP = {
     QuestionOutcome.DIED: "it is too large or too deep to compile",
     QuestionOutcome.TOO_LONG: "it is too large to compile",
 }
+_LINE = re.compile(r"^line \d+, column \d+: ")
+_WRITTEN_BY_CLIENTS = ("response_format", "guided_grammar", "structured_outputs.grammar")
+"""Fields whose grammar a client may have written: its lines mean something there."""
 
 
 class Grammars:
@@ -45,6 +49,8 @@ class Grammars:
         else:
             said = await self._verdicts.get(text, owner, lambda: self._ask(text, owner))
         if said:
+            if param not in _WRITTEN_BY_CLIENTS:
+                said = _LINE.sub("", said)
             raise invalid(f"`{param}` cannot be used: {said}", param, "invalid_grammar")
 
     async def close(self) -> None:

@@ -54,6 +54,10 @@ _REWRITTEN = (
     (re.compile(r"Value for 'multipleOf' has too many digits: (.*)"),
      r"`multipleOf` has too many digits: \1"),
     (re.compile(r"Unsatisfiable schema: (.*)"), r"nothing fits the schema: \1"),
+    (re.compile(r"circular references with sibling keys are not supported.*"),
+     "a `$ref` leads back to its own place, and cannot be followed there"),
+    (re.compile(r"failed to compile JSON schema: (.*)"), r"\1"),
+    (re.compile(r"invalid regex \".*\" \(in regex\): (the regular expression .*)"), r"\1"),
 )  # fmt: skip
 """Sentences of llguidance that name its own parts or options."""
 

@@ -78,6 +78,20 @@ async def test_verdicts_are_kept_and_asked_for_once(grammars: Grammars) -> None:
     assert not pid(grammars)
 
 
+async def test_only_who_wrote_lines_is_told_of_them(grammars: Grammars) -> None:
+    schema = 'start: f\nf: %json {"type": "object", "$ref": "#"}'
+    regex = "start: /[0-9{4/"
+    refused = "`field` cannot be used: "
+    assert await verdict(grammars, schema) == (
+        f"{refused}a `$ref` leads back to its own place, and cannot be followed there"
+    )
+    assert await verdict(grammars, regex) == (
+        f"{refused}the regular expression cannot be read: unclosed character class"
+    )
+    with pytest.raises(ApiError, match="`guided_grammar` cannot be used: line 1, column 8: the"):
+        await grammars.check(SamplingParams(grammar=regex), "guided_grammar")
+
+
 async def test_what_takes_too_long_is_killed_and_neighbours_go_on(grammars: Grammars) -> None:
     assert await verdict(grammars, 'start: "a"') == ""
     first = pid(grammars)

@@ -137,6 +137,20 @@ async def test_a_call_that_is_cut_short(runtime, client, words: Tokenizer):
     assert choice.message.tool_calls[0].function.arguments.startswith('{"city": "Paris')
 
 
+@pytest.mark.parametrize("cut_after", ["get_time", '"Paris, 7e"}}', '"get_weather"', ", "])
+async def test_a_forced_answer_that_is_cut_short_has_no_text(
+    runtime, client, words: Tokenizer, cut_after: str
+):
+    runtime.script = saying(words, BOTH)
+    num_tokens = len(words.encode(BOTH[: BOTH.index(cut_after) + len(cut_after)]).ids)
+    fields = {"tool_choice": "required", "max_tokens": num_tokens}
+    choice = (await ask(client, **fields)).choices[0]
+    assert not choice.message.content and choice.finish_reason == "length"
+    (piece,) = await streamed(client, **fields)
+    assert (piece["content"], piece["reason"]) == ("", "length")
+    assert len(piece["calls"]) == len(choice.message.tool_calls or ())
+
+
 async def test_none_hides_the_tools(runtime, client, words: Tokenizer):
     runtime.script = saying(words, BOTH)
     choice = (await ask(client, tool_choice="none")).choices[0]

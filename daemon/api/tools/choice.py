@@ -25,10 +25,11 @@ class Toolbox(msgspec.Struct, frozen=True):
     bare: bool  # an answer that begins with a brace is a call
     shown: dict[int, str]  # tokens that mark calls and that decoding would leave out
     grammar: str  # what the answer is held to; empty: nothing
+    only_calls: bool  # the grammar allows nothing else
 
     def reader(self) -> CallReader:
         """A reader for one answer."""
-        return CallReader(self.names, self.bare)
+        return CallReader(self.names, self.bare, self.only_calls)
 
 
 def offered(request: ChatRequest) -> list[Tool]:
@@ -66,7 +67,8 @@ def toolbox(
     else:
         grammar = _of_choice(request, functions, form, tokens, several)
     names = frozenset(function.name for function in functions)
-    return Toolbox(names, form.bare, tokens.hidden, grammar)
+    only_calls = isinstance(choice, NamedTool) or choice == "required"
+    return Toolbox(names, form.bare, tokens.hidden, grammar, only_calls)
 
 
 def _of_choice(

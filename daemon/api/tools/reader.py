@@ -40,12 +40,16 @@ class Piece(NamedTuple):
 
 
 class CallReader:
-    """Reads one answer. `names` are the client's functions; `bare` as in `Format`."""
+    """Reads one answer. `names` are the client's functions; `bare` as in `Format`.
 
-    def __init__(self, names: frozenset[str], bare: bool) -> None:
+    With `only_calls` the answer was held to calls: what is none is one that was cut short.
+    """
+
+    def __init__(self, names: frozenset[str], bare: bool, only_calls: bool = False) -> None:
         self.num_calls = 0
         self._names = names
         self._bare = bare
+        self._no_call_is = "mark" if only_calls else "text"
         self._buffer = ""  # not yet in a piece
         self._pieces: list[Piece] = []
         self._state: Callable[[], bool] = self._in_text
@@ -75,7 +79,7 @@ class CallReader:
                 self._take("arguments", len(self._buffer))
             else:
                 blank = self.num_calls > 0 and self._buffer.isspace()
-                self._take("mark" if blank else "text", len(self._buffer))
+                self._take("mark" if blank else self._no_call_is, len(self._buffer))
         pieces, self._pieces = self._pieces, []
         return pieces
 
@@ -92,11 +96,11 @@ class CallReader:
         if found is None:
             sure = _sure(buffer, _OPENINGS)
             if sure > lead:
-                self._take("text", sure)
+                self._take(self._no_call_is, sure)
                 self._quiet = False
             return False
         if found.start() > lead:
-            self._take("text", found.start())
+            self._take(self._no_call_is, found.start())
         self._quiet = False
         end = len(self._buffer) - len(buffer) + found.end()
         return self._may_be_call(end, end, self._in_opening)
@@ -192,7 +196,7 @@ class CallReader:
 
     def _no_call(self) -> bool:
         """What opened it is text; what follows may still hold a call."""
-        self._take("text", self._mark)
+        self._take(self._no_call_is, self._mark)
         self._in_list = False
         self._quiet = False
         self._state = self._in_text

@@ -67,7 +67,7 @@ def test_a_body_of_too_many_elements_is_not_even_decoded(prompt: bytes):
         decode(COMPLETION, body)
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fields=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4), chat=st.booleans())
 def test_anything_is_work_or_a_clear_refusal(
     text: Text, template: ChatTemplate, fields: dict[str, Any], chat: bool

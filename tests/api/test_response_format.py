@@ -125,7 +125,7 @@ async def test_the_official_client_asks_in_a_chat(
             "'file:///etc/passwd' that leads to nothing in this schema",
         ),
         (schema(**{"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}), "", ""),
-        ({"type": "grammar", "grammar": ""}, "response_format.grammar", "length"),
+        ({"type": "grammar", "grammar": ""}, "response_format.grammar", "at least 1 letter"),
         ({"type": "grammar", "grammar": "start: nowhere"}, "response_format", "nowhere"),
         ({"type": "grammar", "grammar": "x" * 140_000}, "response_format", "bytes"),
         ({"type": "grammar", "grammar": TOO_DEEP}, "response_format", "too deep"),

@@ -284,9 +284,12 @@ class Watcher:
                 if one.arrived_s >= since_s:
                     num_tokens = int(table.delivered[slot]) - one.num_prompt_tokens
                     found.append((one.num_prompt_tokens, num_tokens))
-            for one in waiting.begun() if waiting.num_begun else ():
-                if one.arrived_s >= since_s:
-                    found.append((one.num_prompt_tokens, one.num_output_tokens))
+            if waiting.num_begun:
+                found.extend(
+                    (one.num_prompt_tokens, one.num_output_tokens)
+                    for one in waiting.begun()
+                    if one.arrived_s >= since_s
+                )
         return found
 
     def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:

@@ -54,7 +54,7 @@ BUDGETS_S: dict[str, float] = {
     "power": 5,
     "powerd": 6,
     "supervisor": 20,
-    "api": 75,
+    "api": 62,
     "tui": 28,
     "examples": 5,
     "install": 10,

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from daemon.protocol.api import AbortRequest, Generate, RequestRejected
+from daemon.request import NO_PLACE
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime, two_and_no_more
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -223,6 +224,26 @@ async def test_engine_error(runtime: ScriptedRuntime, client: openai.AsyncOpenAI
     runtime.fail_at = 1
     with pytest.raises(openai.APIError, match="the engine broke"):
         await anext(stream)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_only_a_lost_instance_could_hold_ends_with_a_503(
+    runtime, http: aiohttp.ClientSession, stream: bool
+):
+    """One that waits still has its status; one that streams is told in its stream."""
+    runtime.fail_at, runtime.fail_with = 0, NO_PLACE
+    async with http.post("/v1/completions", json={**COMPLETION, "stream": stream}) as response:
+        assert (response.status, response.headers.get("Retry-After")) == (503, "1")
+        error = (await response.json())["error"]
+    assert (error["message"], error["code"]) == (NO_PLACE, "instance_lost")
+    runtime.script, runtime.fail_at = two_and_no_more, None
+    body = {**COMPLETION, "prompt": "hello world", "stream": True}
+    async with http.post("/v1/completions", json=body) as response:
+        assert response.status == 200
+        await response.content.readline()
+        runtime.fail_at = 1
+        said = (await response.content.read()).decode()
+    assert NO_PLACE in said and "instance_lost" in said
 
 
 async def test_request_id(runtime, http: aiohttp.ClientSession):

@@ -36,25 +36,37 @@ _UNSAID = {
 """What the configurations of these types do not say of all of their models."""
 _GROWING_ROPE = frozenset({"dynamic", "longrope"})
 _STEADY_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
-_COMPUTES = frozenset(
-    {
-        *("logit_scale", "logits_scaling", "logit_multiplier", "logits_soft_cap"),
-        *("residual_multiplier", "residual_scale", "scale_depth", "dim_model_base"),
-        *("embedding_multiplier", "embedding_scale", "scale_emb", "scale_embedding"),
-        *("attention_multiplier", "query_pre_attn_scalar", "attn_scale", "attention_scale"),
-        *("attn_logit_softcapping", "attn_logit_softcap", "final_logit_softcapping"),
-        *("router_logit_softcapping", "sliding_window", "attention_window", "window_size"),
-        *("alibi", "use_alibi", "clip_qkv", "parallel_attn", "use_parallel_residual"),
-        *("parallel_residual", "no_rope_layers", "nope_layers", "no_rope_layer_interval"),
-        *("partial_rotary_factor", "rotary_pct", "rotary_dim", "rotary_percent"),
-        *("attn_temperature_tuning", "is_causal", "use_bidirectional_attention"),
-        *("routed_scaling_factor", "scoring_func", "norm_topk_prob", "layer_types"),
-    }
-)
-"""Fields that say how other types compute, and have no tensor that would tell it."""
-_NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, "", [], {})
-"""Values with which they say nothing."""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_SCALES = (
+    *("logit_scale", "logits_scaling", "logit_multiplier", "residual_multiplier"),
+    *("residual_scale", "scale_depth", "embedding_multiplier", "embedding_scale", "scale_emb"),
+    *("scale_embedding", "attn_scale", "attention_scale", "routed_scaling_factor"),
+    *("partial_rotary_factor", "rotary_pct", "rotary_percent"),
+)
+_BOUNDS = (
+    *("logits_soft_cap", "attn_logit_softcapping", "attn_logit_softcap", "swiglu_limit"),
+    *("final_logit_softcapping", "router_logit_softcapping", "clip_qkv"),
+)
+_WINDOWS = ("sliding_window", "attention_window", "window_size")
+_FLAGS = (
+    *("alibi", "use_alibi", "parallel_attn", "use_parallel_residual", "parallel_residual"),
+    *("attn_temperature_tuning", "use_bidirectional_attention", "rope_interleave"),
+)
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(_SCALES, (1,)),
+    **dict.fromkeys(_BOUNDS, (0,)),
+    **dict.fromkeys(_WINDOWS, (0, -1)),
+    **dict.fromkeys(_FLAGS, (False,)),
+    **dict.fromkeys(("dim_model_base", "query_pre_attn_scalar", "attention_multiplier"), ()),
+    **dict.fromkeys(("no_rope_layers", "nope_layers", "rotary_dim"), ()),
+    "no_rope_layer_interval": (0,),
+    "is_causal": (True,),
+    "scoring_func": ("softmax",),
+    "layer_types": (),
+}
+"""Fields that say how other types compute, and have no tensor that would tell it; and the values
+with which they say nothing, as null and empty ones do.
+"""
 
 
 def check_folder(folder: Path, resolved: Resolved) -> None:
@@ -111,11 +123,25 @@ def _attention_refusals(resolved: Resolved) -> Iterator[str]:
 def _unread_refusals(resolved: Resolved) -> Iterator[str]:
     """What config.json says of how the model computes, and transformers' code does not ask for."""
     for name, value in resolved.unread.items():
-        neutral = _NEUTRAL if name != "is_causal" else (None, True)
-        wide = "window" in name and isinstance(value, int) and value >= resolved.context_len
-        full = name == "layer_types" and isinstance(value, list) and set(value) == {_FULL}
-        if name in _COMPUTES and value not in neutral and not wide and not full:
+        if name in _NEUTRAL and not _says_nothing(name, value, resolved):
             yield f"{name} is {str(value)[:60]} in its config.json, which its code does not read"
+
+
+def _says_nothing(name: str, value: Any, resolved: Resolved) -> bool:
+    """Whether a field that the code does not read changes nothing by what it says."""
+    neutral = (None, "", [], {}, *_NEUTRAL[name])
+    if name in _WINDOWS:
+        off = resolved.fields.get("use_sliding_window") is False
+        return off or value in neutral or (isinstance(value, int) and value >= resolved.context_len)
+    own = {
+        "dim_model_base": [resolved.hidden_size],
+        "query_pre_attn_scalar": [resolved.head_dim],
+        "rotary_dim": [resolved.head_dim],
+        "attention_multiplier": [resolved.head_dim**-0.5] if resolved.head_dim else [],
+        "layer_types": [[_FULL] * resolved.num_layers],
+        "no_rope_layers": [[1] * resolved.num_layers],  # one: the layer has positions
+    }
+    return value in (*neutral, *own.get(name, ()))
 
 
 def _quantisation_refusals(said: Any) -> Iterator[str]:
@@ -134,6 +160,9 @@ def _position_refusals(resolved: Resolved) -> Iterator[str]:
         yield "it scales attention by positions that it counts itself"
     if resolved.counts_from_padding:
         yield "its positions are counted from its padding token"
+    for rope in resolved.ropes:
+        if rope.kind == "default" and rope.parameters.get("factor") not in (None, 1):
+            yield f"its rotary positions have a factor of {rope.parameters['factor']} and no kind"
     for kind in sorted({rope.kind for rope in resolved.ropes} - _STEADY_ROPE):
         if kind in _GROWING_ROPE:
             yield f"its rotary positions depend on the context's length ({kind})"

@@ -252,7 +252,12 @@ def test_an_index_may_not_leave_its_folder(tmp_path: Path) -> None:
         {"sliding_window": 16},
         {"residual_multiplier": 0.22},
         {"final_logit_softcapping": 30.0},
-        {"use_parallel_residual": 2},
+        {"use_parallel_residual": True},
+        {"use_alibi": True},
+        {"rope_interleave": True},
+        {"swiglu_limit": 7.0},
+        {"clip_qkv": 1},
+        {"attention_window": 1},
         {"is_causal": False},
         {"no_rope_layers": [0, 1]},
     ],
@@ -267,11 +272,27 @@ def test_what_a_type_would_ignore_of_its_configuration_is_refused(
 
 
 def test_what_says_nothing_in_a_configuration_is_served(tmp_path: Path) -> None:
-    said = {
+    said: dict[str, Any] = {
         "logit_scale": 1.0,
         "sliding_window": None,
         "_name_or_path": "x",
         "unsloth_version": "2",
     }
     said |= {"residual_multiplier": 1, "auto_map": {"a": "b"}, "alibi": False, "is_causal": True}
+    said |= {"norm_topk_prob": True, "attn_logit_softcapping": 0, "attention_window": -1}
+    said |= {"query_pre_attn_scalar": 16, "attention_multiplier": 0.25}
     assert not list(refusals(resolve_here(folder_of(tmp_path / "m", {**LLAMA, **said}))))
+
+
+def test_a_window_that_is_switched_off_is_no_window(tmp_path: Path) -> None:
+    said = {**LLAMA, "sliding_window": 64, "use_sliding_window": False}
+    assert not list(refusals(resolve_here(folder_of(tmp_path / "m", said))))
+
+
+@pytest.mark.parametrize("kind", [{}, {"rope_type": "default", "type": "linear"}])
+def test_a_scaling_of_positions_without_a_kind_is_refused(
+    kind: dict[str, Any], tmp_path: Path
+) -> None:
+    said = {**LLAMA, "rope_scaling": {**kind, "factor": 4.0}}
+    reasons = list(refusals(resolve_here(folder_of(tmp_path / "m", said))))
+    assert reasons == ["its rotary positions have a factor of 4.0 and no kind"]

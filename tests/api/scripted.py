@@ -84,7 +84,9 @@ class ScriptedRuntime:
         self.root = root
         self.script: Script = echo
         self.reject: RequestRejected | None = None
-        self.fail_at: int | None = None  # steps after which a sequence ends in an error
+        self.fail_at: int | None = (
+            None  # steps after which a sequence ends in an error; 0: it waits
+        )
         self.fail_with = "the engine broke"
         self.may_complain = False  # to stderr
         self.paused = False  # take requests, start none
@@ -236,6 +238,9 @@ class ScriptedRuntime:
         for message in self._waiting:
             for stream in range(message.n):
                 sequence = sequence_id(message.request, stream)
+                if self.fail_at == 0:
+                    self.send(SequenceEnded(sequence, FinishReason.ERROR, self.fail_with))
+                    continue
                 self.send(SequenceStarted(sequence, self.cached))
                 self._running[sequence] = (message, self.script(message, stream))
                 self._counts[sequence] = 0

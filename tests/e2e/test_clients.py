@@ -169,13 +169,19 @@ async def test_a_person_with_a_browser(daemon: LiveDaemon) -> None:
     body = "document.querySelector('.turn.assistant .body').innerText"
     async with browser() as chromium, chromium.tab(daemon.url) as tab:
         await tab.until("document.querySelector('#state').innerText.includes('cpu')")
+        endless = {"max_tokens": 4000, "stream": True, "extra_body": {"ignore_eos": True}}
+        remote = AsyncOpenAI(base_url=f"{daemon.url}/v1", api_key="unused", max_retries=0)
+        other = await remote.completions.create(
+            model=daemon.model()["id"], prompt="Once", **endless
+        )
+        await tab.until("document.querySelector('#running').innerText === '1'")
+        await other.close()
         await tab.type("Tell me a long story about a river.")
         await tab.press("Enter")
         await tab.until(f"{body}.length > 10")
         seen = await tab.evaluate(body)
         await tab.until(f"{body}.length > {len(seen) + 10}")
         assert (await tab.evaluate(body)).startswith(seen)
-        await tab.until("document.querySelector('#running').innerText === '1'")
         await tab.press("Escape")
         await tab.until("document.querySelector('.end')")
         assert (await tab.text(".end")).startswith("about ")

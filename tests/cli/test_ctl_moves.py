@@ -40,7 +40,7 @@ def test_text_shows_drained_instances_transfers_and_the_newest_flips() -> None:
     lines = as_text(moving()).splitlines()
     rows = lines[-10:-1]
     assert rows[0].split() == [
-        *("gpu0", "cuda:0", "prefill", "ready,", "drained", "1", "2", "3/4"),
+        *("gpu0", "cuda:0", "prefill", "ready,", "drained", "1", "2", "1/4"),
         *("12.5", "ms", "250.0", "ms"),
     ]
     assert rows[1].endswith(" 12.5 ms    -")

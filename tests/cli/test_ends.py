@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.models.embedded import embedded_gguf
 from tests.cli.commands import LLMD, LLMD_TOP, TIMEOUT_S, alive, children, closed_pipe, start
 from tests.supervisor.model_folder import write_llama
 
@@ -101,7 +102,7 @@ def test_a_signal_ends_a_profile_its_worker_and_leaves_no_file(
 
 def test_a_signal_ends_a_conversion_and_what_was_written(tmp_path: Path) -> None:
     gguf = tmp_path / "slow.gguf"
-    gguf.write_bytes(b"GGUF")
+    gguf.symlink_to(embedded_gguf())
     cache = tmp_path / "cache"
     words = ("check", "--model", str(gguf), "--set", f"daemon.cache={cache}", "--port", "0")
 

@@ -18,7 +18,7 @@ from daemon.core.events import Event
 
 BOUNDS = {  # (policy, instances): (a calm step, one with an end and a newcomer, an arrival)
     ("sarathi", 1): (82, 220, 61),
-    ("sarathi", 4): (280, 450, 510),
+    ("sarathi", 4): (310, 475, 535),
     ("gittins", 1): (123, 303, 81),
     ("gittins", 4): (270, 345, 265),
 }

@@ -54,7 +54,7 @@ def test_its_tokenizer_splits_as_the_model_learned(folder: Path, tokenizer: Toke
     text = "<|im_start|>user\nIt  costs  $1234!\nnaïve 日本<|im_end|>"
     tokens = tokenizer.encode(text)
     assert tokens.ids[0] == 1
-    assert shape_here(folder).eos_token_ids == (tokens.ids[-1],) == (2,)
+    assert shape_here(folder).eos_token_ids[0] == tokens.ids[-1] == 2
     assert tokenizer.decode(tokens.ids, skip_special_tokens=False) == text
     # Digits are split off first, so that spaces before a number stay together.
     assert tokenizer.encode("x  12").tokens == ["x", "ĠĠ", "1", "2"]

@@ -64,6 +64,7 @@ def test_a_folder_and_a_file_are_no_names(tmp_path: Path, monkeypatch: pytest.Mo
         assert hub_name(path) == "", path
     assert hub_name("org/name") == hub_name("org/name@v1.0") == "org/name"
     (tmp_path / "org" / "name").mkdir(parents=True)
+    (tmp_path / "org" / "name" / "config.json").write_text("{}")
     assert hub_name("org/name") == ""
     assert model_folder("org/name", tmp_path) == tmp_path / "org" / "name"
 

@@ -190,7 +190,7 @@ def test_a_journal_that_begins_with_a_checkpoint_is_an_incident(
         (was.requests.last_s - was.requests.arrival_s)[-num:], nan_ok=True
     )
     assert again.instance.max() == 1
-    assert np.nanmean(again.last_s - again.arrival_s) == pytest.approx(np.nanmean(jct_s), rel=0.05)
+    assert np.nanmean(again.last_s - again.arrival_s) == pytest.approx(np.nanmean(jct_s), rel=0.08)
 
 
 def test_policies_chosen_before_a_checkpoint_are_those_of_its_instances(tmp_path: Path) -> None:

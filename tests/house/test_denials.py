@@ -1,0 +1,181 @@
+"""What the documents deny: each such sentence is held by the code, or by a test that it names."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.api.elsewhere import nothing_here
+from daemon.config.instance_text import engine_fault, parse_instance, role_fault
+from daemon.config.load import flatten, load
+from daemon.config.schema import Config
+from daemon.models.resolved import Resolved
+from daemon.models.supported import refusals
+from daemon.placement import PLACEMENTS
+from daemon.scheduler.policies import POLICIES
+from tests.house.source import ROOT, name_of
+
+FULL = Resolved(
+    model_type="llama",
+    architectures=("LlamaForCausalLM",),
+    causal_class="LlamaForCausalLM",
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=4,
+    head_dim=16,
+    hidden_size=64,
+    vocab_size=256,
+    context_len=4096,
+    dtype="bfloat16",
+)
+
+
+def refuses_devices() -> bool:
+    texts = ("cuda:0,1:tp2", "cuda:0,1:pp2")
+    return all(engine_fault(parse_instance(text)) for text in texts)
+
+
+def refuses(**fields: Any) -> bool:
+    assert not list(refusals(FULL))
+    return bool(list(refusals(msgspec.structs.replace(FULL, **fields))))
+
+
+def refuses_windows() -> bool:
+    return refuses(window=512) and refuses(layer_kinds=("full_attention", "sliding_attention"))
+
+
+def refuses_latent_and_linear_attention() -> bool:
+    linear = ("full_attention", "linear_attention")
+    return refuses(fields={"kv_lora_rank": 512}) and refuses(layer_kinds=linear)
+
+
+def has_one_model() -> bool:
+    return isinstance(load().config.model.path, str)
+
+
+def has_no_adapters() -> bool:
+    return not [key for key in flatten(Config()) if "lora" in key or "adapter" in key]
+
+
+def has_no_embeddings() -> bool:
+    return "embeddings are" in str(nothing_here("/v1/embeddings", ["/v1/models"]))
+
+
+def reads_no_images() -> bool:
+    return refuses(fields={"vision_config": {}})
+
+
+def knows_cuda_and_cpu_alone() -> bool:
+    for device in ("rocm:0", "xpu:0", "mps"):
+        with pytest.raises(ValueError, match="cpu or cuda"):
+            parse_instance(device)
+    return True
+
+
+def has_no_gpu_results() -> bool:
+    return not list((ROOT / "benchmarks" / "results").glob("gpu-*"))
+
+
+DENIED: dict[str, dict[str, Callable[[], bool]]] = {
+    "README.md": {
+        "uniform full-attention decoders": lambda: refuses_windows() and reads_no_images(),
+        "daemon serves one model": has_one_model,
+        "there is no tensor parallelism": refuses_devices,
+        "no GPU has run them yet": has_no_gpu_results,
+    },
+    "docs/configuration.md": {"(`cuda:0,1:tp2`) are refused": refuses_devices},
+    "docs/gpu.md": {"No GPU has run this code yet": has_no_gpu_results},
+    "docs/models.md": {"No GPU has run this": has_no_gpu_results},
+    "docs/sizing.md": {
+        "llmd has no tensor parallelism": refuses_devices,
+        "No GPU has run llmd yet": has_no_gpu_results,
+        "| One model over several GPUs | no |": refuses_devices,
+        "| LoRA adapters | no |": has_no_adapters,
+        "| Embeddings | no |": has_no_embeddings,
+        "| Images | no |": reads_no_images,
+        "| Several models, loaded when asked for | no, a daemon each |": has_one_model,
+        "linear attention (`docs/models.md`) | no |": (
+            lambda: refuses_windows() and refuses_latent_and_linear_attention()
+        ),
+        "| Cards but NVIDIA's | no; CPUs |": knows_cuda_and_cpu_alone,
+    },
+}
+"""Sentences of documents, and what must be so for them to be true."""
+
+
+def denials() -> Iterator[tuple[str, str, Callable[[], bool]]]:
+    for document, sentences in DENIED.items():
+        for sentence, holds in sentences.items():
+            yield document, sentence, holds
+
+
+@pytest.mark.parametrize(("document", "sentence", "holds"), list(denials()))
+def test_what_a_document_denies_is_so(
+    document: str, sentence: str, holds: Callable[[], bool]
+) -> None:
+    assert sentence in " ".join((ROOT / document).read_text(encoding="utf-8").split())
+    assert holds()
+
+
+def test_every_no_of_the_comparison_with_other_servers_is_held() -> None:
+    text = (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8")
+    denied = re.findall(r"^\| [^|]+ \| no\b[^|]*\|", text, re.MULTILINE)
+    assert len(denied) >= 6
+    held = DENIED["docs/sizing.md"]
+    assert [row for row in denied if not any(row.endswith(sentence) for sentence in held)] == []
+
+
+ROTS = re.compile(
+    r"so far\b(?! as\b)|\bnot (?:supported|served|possible) yet\b|\bhas run .{0,20}yet"
+)
+"""The words of sentences that are true until somebody builds what is missing."""
+
+
+def test_no_page_says_that_something_is_missing_until_later_without_a_test() -> None:
+    found = []
+    for path in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")]:
+        if path.name in ("measurements.md", "tree.md"):
+            continue  # records, and first lines of files
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        for match in ROTS.finditer(text):
+            around = text[max(match.start() - 80, 0) : match.end() + 80]
+            counted = re.search(r"(?:took|speed|waited|has) so far", around)
+            if not counted and not any(
+                sentence in around for sentence in DENIED.get(name_of(path), ())
+            ):
+                found.append(f"{name_of(path)}: {around}")
+    assert not found
+
+
+# What they grant, in lists that grow
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "mixed"])
+def test_the_roles_that_the_pages_offer_are_taken(role: str) -> None:
+    assert not role_fault(role) and parse_instance(f"cpu:{role}").role == role
+    text = (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8")
+    assert "different workers (roles) | yes" in text
+
+
+def test_the_comparison_says_that_drafts_come_from_prompts_as_they_do_by_default() -> None:
+    text = (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8")
+    assert "| Speculative decoding | prompt lookup" in text
+    assert load().config.scheduler.prompt_lookup
+
+
+@pytest.mark.parametrize(
+    ("value", "names"), [("scheduler.policy", POLICIES), ("scheduler.placement", PLACEMENTS)]
+)
+def test_the_configuration_page_names_every_choice(value: str, names: dict[str, object]) -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    (row,) = (line for line in text.splitlines() if line.startswith(f"| `{value}` |"))
+    assert set(re.findall(r"`([\w-]+)`", row)) - {value} >= set(names)
+
+
+def test_the_table_of_policies_is_one_table_and_names_all_but_the_parts_of_one() -> None:
+    text = (ROOT / "docs" / "scheduling.md").read_text(encoding="utf-8")
+    table = text.split("## What the policies do\n")[1].split("\n\n")[0]
+    named = set(re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\|[^|]+\|", table, re.MULTILINE))))
+    assert named == {name for name in POLICIES if not name.startswith("synced-")}

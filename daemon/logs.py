@@ -267,3 +267,10 @@ def _priority(record: logging.LogRecord) -> int:
 def _time(record: logging.LogRecord) -> str:
     moment = dt.datetime.fromtimestamp(record.created, dt.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def in_a_line(error: BaseException) -> str:
+    """The first cause of an exception, as one line of at most 300 characters."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

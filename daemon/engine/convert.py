@@ -50,9 +50,9 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, GenerationConfig
 
+    from daemon.engine.gguf_blocks import Indexer
     from daemon.engine.gguf_fields import recommended
     from daemon.engine.gguf_tokenizer import write_tokenizer
-    from daemon.engine.quantised.index import Indexer
 
     told(1 / _PARTS)
     config = _configuration(source, header)
@@ -91,7 +91,7 @@ def _configuration(source: Path, header: GgufHeader) -> Any:
     from transformers import AutoConfig
 
     from daemon.engine.gguf_fields import check_fields
-    from daemon.engine.resolve import in_a_line
+    from daemon.logs import in_a_line
 
     try:
         check_fields(header)

@@ -13,8 +13,9 @@ from transformers.utils import logging as transformers_logging
 
 from daemon.engine.attention import ATTENTION_NAME, register
 from daemon.engine.quantised.place import claimed, fill, with_layers
-from daemon.engine.resolve import in_a_line, read_config, resolved_of
+from daemon.engine.resolve import read_config, resolved_of
 from daemon.engine.weights import open_weights
+from daemon.logs import in_a_line
 from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder

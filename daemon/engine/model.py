@@ -4,10 +4,11 @@ import torch
 from torch import nn
 
 from daemon.engine.backend import Backend
+from daemon.engine.cpu.packed_linear import PackedLinear
 from daemon.engine.decoder import Decoder
 from daemon.engine.forward import Differing, Programs, Repeated
 from daemon.engine.kv_cache import PagedKV
-from daemon.engine.linear import PackedLinear, quantised_bytes
+from daemon.engine.linear import quantised_bytes
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.modules import Modules
 from daemon.engine.sampler.rules import DrawRules

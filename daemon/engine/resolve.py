@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from daemon.engine.process import stay_offline
+from daemon.logs import in_a_line
 from daemon.models.resolved import Resolved, Rope, read_shape
 from daemon.models.resolving import answer
 from daemon.models.shape import ModelError, ModelShape, read_json
@@ -62,13 +63,6 @@ def read_config(folder: Path) -> Any:
     except Exception as error:  # whatever a configuration's own checks raise
         said = f"transformers does not take it for a {name}: {in_a_line(error)}"
         raise ModelError(f"{file}: {said}") from error
-
-
-def in_a_line(error: BaseException) -> str:
-    """What a library raised, by its first cause."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def resolved_of(config: Any) -> Resolved:

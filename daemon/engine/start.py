@@ -13,10 +13,11 @@ from daemon.engine.grammar import SlotGrammars
 from daemon.engine.handoff.watch import AfterLayer, watched
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.loader import load_model, torch_dtype
+from daemon.engine.means import means_of
 from daemon.engine.process import keep_to
 from daemon.engine.quantise import KV_DTYPES, kv_fault
 from daemon.engine.resolve import shape_here
-from daemon.engine.sampler import Sampler, means_of
+from daemon.engine.sampler import Sampler
 from daemon.engine.scoring import PromptScorer
 from daemon.engine.selftest.choose import by_torch
 from daemon.engine.slots import Slots

@@ -11,9 +11,9 @@ from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.backend import choose, torch_backend
 from daemon.engine.cpu import calls, choose_linear, kernels
 from daemon.engine.cpu.kernels import run_program
+from daemon.engine.cpu.packed_linear import PackedLinear
 from daemon.engine.cpu.team import Team, table_of
 from daemon.engine.kv_cache import PagedKV
-from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.ops import Norm
 from daemon.wire.columns import int32

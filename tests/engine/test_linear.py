@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from daemon.engine.linear import PackedLinear, can_pack, packed
+from daemon.engine.cpu.packed_linear import PackedLinear, can_pack
+from daemon.engine.linear import packed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

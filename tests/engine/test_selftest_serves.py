@@ -16,11 +16,11 @@ from daemon.engine.backend import choose, triton_backend
 from daemon.engine.cuda import attention, ops
 from daemon.engine.families import ALL, DRAW, EDIT, NONE
 from daemon.engine.loader import load_model
+from daemon.engine.means import means_of, parted
 from daemon.engine.resolve import shape_here
-from daemon.engine.sampler import Sampler, means_of
+from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.on_host import HostMeans, PartedMeans
-from daemon.engine.sampler.sampler import parted
 from daemon.engine.selftest.choose import by_torch, subject_of
 from daemon.engine.start import assemble
 from daemon.engine.trial.kept import TrialVerdict

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.report import Check
+from daemon.engine.cuda.means import CudaMeans
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
-from daemon.engine.sampler.on_gpu import CudaMeans
 from daemon.request import SamplingParams
 from tests.gpu.attempts import attempted
 

@@ -107,7 +107,7 @@ def draw_checks(case: Case, device: str) -> Iterator[Check]:
 
 def sampler_of(vocab: int, device: str) -> Sampler:
     """The sampler of a device, the GPU's through the interpreter where that is the CPU."""
-    from daemon.engine.sampler.on_gpu import CudaMeans
+    from daemon.engine.cuda.means import CudaMeans
 
     return Sampler(vocab, device, EOS, CudaMeans(vocab, torch.device(device)))
 

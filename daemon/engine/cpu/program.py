@@ -14,6 +14,7 @@ from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.calls import Constants, Contexts, DrawColumns, Places
 from daemon.engine.cpu.choose_linear import reads_in_turn
 from daemon.engine.cpu.mixtures import MixtureCalls, is_called, mixture_buffers
+from daemon.engine.cpu.packed_linear import PackedLinear
 from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply
 from daemon.engine.cpu.quantised_calls import unpacked
 from daemon.engine.cpu.team import Call, Team, table_of
@@ -22,7 +23,6 @@ from daemon.engine.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
 from daemon.engine.embeddings import Embeddings, PlainEmbeddings, QuantisedRows
 from daemon.engine.forward import Repeated
 from daemon.engine.kv_cache import PagedKV
-from daemon.engine.linear import PackedLinear
 from daemon.engine.metadata import FlatBatch
 from daemon.engine.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.ops import Norm

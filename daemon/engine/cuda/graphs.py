@@ -28,10 +28,10 @@ from daemon.engine.forward import Forward
 from daemon.engine.kernels import DecodeRows, prepare_decode
 from daemon.engine.kv_cache import PagedKV
 from daemon.engine.metadata import FlatBatch
-from daemon.engine.resolve import in_a_line
 from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.slots import Slots
 from daemon.engine.upload import upload
+from daemon.logs import in_a_line
 
 log = logging.getLogger(__name__)
 

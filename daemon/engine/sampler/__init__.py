@@ -2,6 +2,6 @@
 
 from daemon.engine.sampler.drafted import Drafted
 from daemon.engine.sampler.drawn import Drawn, Draws
-from daemon.engine.sampler.sampler import Sampler, means_of
+from daemon.engine.sampler.sampler import Sampler
 
-__all__ = ["Drafted", "Drawn", "Draws", "Sampler", "means_of"]
+__all__ = ["Drafted", "Drawn", "Draws", "Sampler"]

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 
 from daemon.engine.download import download
-from daemon.engine.families import DRAW, EDIT, NONE, ByTorch
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import Params, SlotColumns
 from daemon.engine.sampler.drafted import Drafted
@@ -23,7 +22,7 @@ from daemon.engine.sampler.drawn import Drawn
 from daemon.engine.sampler.edits import edits_logits, end_ids
 from daemon.engine.sampler.logprobs import logprobs_of
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
-from daemon.engine.sampler.on_host import HostMeans, PartedMeans
+from daemon.engine.sampler.on_host import HostMeans
 from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.upload import upload
 from daemon.request import SamplingParams
@@ -34,7 +33,7 @@ Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
 class Sampler:
     """Draws the next token of the sequences that hold its slots.
 
-    `means`: what does it on the device; if not given, the device's own.
+    `means`: what does it on the device; if not given, torch on the host.
     """
 
     def __init__(
@@ -48,7 +47,8 @@ class Sampler:
         self.device = torch.device(device)
         self._eos_ids = eos_ids
         self._columns = SlotColumns(vocab_size)
-        self._means = means or means_of(vocab_size, self.device)
+        host = TorchMeans if self.device.type == "cpu" else HostMeans
+        self._means = means or host(vocab_size)
 
     def join(
         self, slot: int, sampling: SamplingParams, num_prompt_tokens: int, history: Integers = ()
@@ -145,21 +145,3 @@ class Sampler:
         others = params.copy()
         others["inverse"][changed] = 0.0
         return self._means.choose(logits, others, positions).index_copy_(1, index, chosen)
-
-
-def means_of(vocab_size: int, device: torch.device, by_torch: ByTorch = NONE) -> Means:
-    """What works for the sampler on a device; of a GPU's kernels not those that torch computes."""
-    if device.type != "cuda":
-        return TorchMeans(vocab_size)
-    if by_torch >= {DRAW, EDIT}:
-        return HostMeans(vocab_size)
-    from daemon.engine.sampler.on_gpu import CudaMeans
-
-    return parted(CudaMeans(vocab_size, device), HostMeans(vocab_size), by_torch)
-
-
-def parted(means: Means, host: Means, by_torch: ByTorch) -> Means:
-    """A device's means, but for what the host computes in their place."""
-    if not by_torch & {DRAW, EDIT}:
-        return means
-    return PartedMeans(host if EDIT in by_torch else means, host if DRAW in by_torch else means)

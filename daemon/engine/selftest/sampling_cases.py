@@ -5,10 +5,10 @@ from itertools import product
 import numpy as np
 import torch
 
+from daemon.engine.cuda.means import CudaMeans
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import SlotColumns
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
-from daemon.engine.sampler.on_gpu import CudaMeans
 from daemon.engine.selftest.bench import Bench
 from daemon.engine.selftest.compare import WrongError, alike
 from daemon.request import SamplingParams

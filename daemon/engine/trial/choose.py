@@ -22,7 +22,6 @@ from daemon.engine.prepare import prepare_linears
 from daemon.engine.quantise import KV_DTYPES
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear, count_params, quantised_layers
-from daemon.engine.resolve import in_a_line
 from daemon.engine.trial import kept, reference, script, wide
 from daemon.engine.trial.judge import (
     ROUTED_TIMES,
@@ -38,6 +37,7 @@ from daemon.engine.trial.kept import TrialVerdict
 from daemon.engine.trial.listen import asked_too_much
 from daemon.engine.trial.script import TrialRoom, Wave, WaveSequence
 from daemon.engine.trial.served import TrialPool, compute, far_steps, repeated_steps
+from daemon.logs import in_a_line
 from daemon.memory.sizing import KEEP_BOTH_BYTES
 from daemon.models.shape import ModelError, ModelShape
 from daemon.protocol.worker import Load

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from aiohttp import web
 
 from daemon.api.errors import ApiError
-from daemon.api.tally import Tally
+from daemon.api.tally import ClientEvent, Tally
 from daemon.config.schema import ServerConfig
 
 if TYPE_CHECKING:
@@ -21,7 +21,16 @@ LEAST_PROGRESS_BYTES = 16 * 1024
 """A client that takes less of its answer than this in `stall_timeout_s` is cut."""
 LOOKS = 4
 """So often in `stall_timeout_s` what is unsent is looked at."""
-CUT = "clients cut that did not take their answers"
+CUT = ClientEvent(
+    "clients cut that did not take their answers", "client cut that did not take its answer"
+)
+_LEFT_REFUSED = ClientEvent(
+    "clients left while they were being refused", "client left while it was being refused"
+)
+_NO_HTTP = ClientEvent("requests that are no HTTP", "request that is no HTTP")
+_NO_HEADERS = ClientEvent(
+    "connections closed whose headers did not come", "connection closed whose headers did not come"
+)
 PROBE_S = 1.0
 """So often it is tried whether a client that sends nothing more is still there."""
 _A_MOMENT_S = 0.05
@@ -139,7 +148,7 @@ class Connection(web.RequestHandler):
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """What aiohttp has to say of a connection; of one that is lost, no line of its own."""
         if self.transport is None:
-            self._tally.note("clients left while they were being refused")
+            self._tally.note(_LEFT_REFUSED)
         else:
             super().log_exception(*args, **kw)
 
@@ -153,7 +162,7 @@ class Connection(web.RequestHandler):
         """The answer to what aiohttp could not parse: in our shape, with nothing of it."""
         if request.writer.output_size:
             raise ConnectionResetError("an answer has begun already")
-        self._tally.note("requests that are no HTTP")
+        self._tally.note(_NO_HTTP)
         error = ApiError(status, "this is not a valid HTTP request", code="invalid_http")
         response = web.Response(
             status=status,
@@ -174,7 +183,7 @@ class Connection(web.RequestHandler):
     def _too_slow(self) -> None:
         self._silent = None
         if not self._busy:
-            self._tally.note("connections closed whose headers did not come")
+            self._tally.note(_NO_HEADERS)
             self.force_close()
 
     def _settle_in(self, wait_s: float, settle: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from daemon.api.connection import Connection
 from daemon.api.errors import unavailable
-from daemon.api.tally import Tally
+from daemon.api.tally import ClientEvent, Tally
 from daemon.config.schema import ServerConfig
 from daemon.files import raise_descriptor_limit
 
@@ -20,6 +20,10 @@ SPARE_DESCRIPTORS = 64
 MAX_REFUSING = 32
 """Connections that are being told 503; beyond, they are closed without a word."""
 REFUSING_S = 1.0
+_TOO_MANY = ClientEvent(
+    "connections refused: as many as server.max_connections are open",
+    "connection refused: as many as server.max_connections are open",
+)
 
 
 class Connections:
@@ -37,7 +41,7 @@ class Connections:
     def connect(self, server: "Server") -> asyncio.Protocol:
         """The protocol of a new connection."""
         if len(self.open) >= self._limit:
-            self._tally.note("connections refused: as many as server.max_connections are open")
+            self._tally.note(_TOO_MANY)
             return _Refusal(self)
         return Connection(server, self._config, self._tally, self.open)
 

@@ -20,6 +20,8 @@ _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*?)(?:\[\.\.\.\])?`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
 REPLACED = {"functions": "tools", "function_call": "tool_choice"}
 """Fields that OpenAI's API had before those that are served."""
+INSTEAD = {"best_of": "ask for `n` answers with `logprobs`, and take the best"}
+"""What to do instead of sending a field that is not supported everywhere."""
 
 _MOST_WHOLE = 2.0**63
 
@@ -116,6 +118,9 @@ def _named(message: str, kind: type, body: bytes) -> ApiError:
         field = f"{where}.{unknown.group(1)}" if where else unknown.group(1)
         if field in REPLACED:
             message = f"`{field}` is deprecated and not supported; use `{REPLACED[field]}`"
+            return invalid(message, field, "unsupported_parameter")
+        if field in INSTEAD:
+            message = f"`{field}` is not supported here: {INSTEAD[field]}"
             return invalid(message, field, "unsupported_parameter")
         said = f"`{field}` is an unknown field{'' if where else _meant(field, kind)}"
         return invalid(said, field, "unknown_parameter")

@@ -17,7 +17,7 @@ from daemon.api.hosts import Hosts
 from daemon.api.keyring import Keyring
 from daemon.api.openapi.operations import OPERATIONS
 from daemon.api.request_id import current
-from daemon.api.tally import Tally
+from daemon.api.tally import ClientEvent, Tally
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,9 @@ ACCOUNT = web.RequestKey("account", Account)
 """Of the key that the request came with; missing where no keys are configured."""
 OPEN_PATHS = frozenset({"/health", "/ping", "/ready"})
 """What a load balancer asks; they tell nothing of what is served to whom."""
-LEFT = "clients left before their answers were complete"
+LEFT = ClientEvent(
+    "clients left before their answers were complete", "client left before its answer was complete"
+)
 
 PATHS = frozenset(operation.path for operation in OPERATIONS)
 
@@ -138,7 +140,8 @@ class Front:
             if not self._is_open(request):
                 self._identify(request)
         except ApiError as error:
-            self._tally.note(f"requests refused: {error.code}")
+            what = f"refused: {error.code}"
+            self._tally.note(ClientEvent(f"requests {what}", f"request {what}"))
             return self._response(error)
         return None
 

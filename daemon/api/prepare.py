@@ -211,6 +211,13 @@ def _check_limit(limit: int | None, name: str, max_len: int) -> None:
         raise too_long(name, max_len, f"asks for {shown(limit)} beside at least one of the prompt")
 
 
+def _check_least(least: int | None, most: int, name: str) -> None:
+    """`least` is the request's `min_tokens`, and `most` the limit that the field `name` sets."""
+    if least is not None and least > most:
+        what = f"`min_tokens` asks for at least {least}, and `{name}` allows {most}"
+        raise invalid(what, "min_tokens")
+
+
 def _no_room(num_tokens: int, limit: tuple[int | None, str], max_len: int, param: str) -> ApiError:
     """A prompt and what is to come behind it are too much. `limit`: so much, and whose word it is.
 
@@ -244,6 +251,7 @@ def _work(
         wanted = _wanted(limit[0], room, default)
         if room < 1 or wanted > room:
             raise _no_room(num_tokens, limit, serving.max_len, param)
+        _check_least(request.min_tokens, wanted if limit[0] is None else limit[0], limit[1])
         limits.append(wanted)
     return Work(
         prompts=tuple(prompts),

@@ -230,7 +230,7 @@ class _Process:
             if self._link.lost:
                 lost_at_s = lost_at_s or loop.time()
                 if loop.time() - lost_at_s > LAST_WORDS_S:
-                    log.warning("%d requests end unfinished", self._front.num_open)
+                    log.warning("requests that end unfinished: %d", self._front.num_open)
                     return
             await asyncio.sleep(0.02)
 

@@ -3,6 +3,7 @@
 import secrets
 from typing import TypeVar
 
+from daemon.api.decode import INSTEAD
 from daemon.api.errors import invalid
 from daemon.api.response_format import grammar_of, wanted
 from daemon.api.schema import ChatRequest, Common, CompletionRequest
@@ -24,7 +25,7 @@ def num_choices(request: Common) -> int:
     n = given(request.n, 1)
     best_of = request.best_of if isinstance(request, CompletionRequest) else None
     if best_of is not None and best_of != n:
-        what = "`best_of` must equal `n`: ask for `n` answers with `logprobs`, and take the best"
+        what = f"`best_of` must equal `n`: {INSTEAD['best_of']}"
         raise invalid(what, "best_of", "unsupported_parameter")
     return n
 

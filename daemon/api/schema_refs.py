@@ -26,6 +26,7 @@ class References:
         self._where = where
         self._named: dict[str, Schema] = {_BASE: root}  # by URI; anchors with their fragment
         self._bases: dict[int, str] = {}  # what references of a schema are relative to, by identity
+        self._paths: dict[int, str] = {}  # of schemas, likewise
         self.places: list[Place] = []
         """All schemas in `root`, those included that only references lead to."""
         self._look_through(where, root, _BASE)
@@ -42,12 +43,12 @@ class References:
         """
         reference = schema["$ref"]
         if not isinstance(reference, str):
-            raise self._refused(reference, "is no string")
+            raise self._refused(schema, "is no string")
         base = self._bases.get(id(schema), _BASE)
         try:
             whole = base + reference if reference[:1] == "#" else urljoin(base, reference)
         except ValueError:
-            raise self._refused(reference, "is no address") from None
+            raise self._refused(schema, "is no address") from None
         resource, fragment = urldefrag(whole)
         found: Any = self._named.get(whole)
         if found is None:
@@ -56,7 +57,7 @@ class References:
             return found
         if isinstance(found, bool):
             return None
-        raise self._refused(reference, "leads to nothing in this schema")
+        raise self._refused(schema, "leads to nothing in this schema")
 
     def _look_through(self, path: str, schema: Schema, base: str) -> None:
         """Find the schemas in one, with their names and anchors."""
@@ -70,6 +71,7 @@ class References:
             if isinstance(anchor, str):
                 self._named[f"{base}#{anchor}"] = schema
             self._bases[id(schema)] = base
+            self._paths.setdefault(id(schema), path)
             self._check_static(path, schema)
             self.places.append((path, schema))
             pending += [(at, part, base) for at, part in parts_of(path, schema)]
@@ -79,8 +81,9 @@ class References:
             what = f"`{path}.{key}` is not supported; use `$ref`"
             raise invalid(what, self._param, "invalid_schema")
 
-    def _refused(self, reference: Any, what: str) -> ApiError:
-        said = f"`{self._where}` has a `$ref` {str(reference)[:100]!r} that {what}"
+    def _refused(self, schema: Schema, what: str) -> ApiError:
+        where = self._paths.get(id(schema), self._where)
+        said = f"`{where}` has a `$ref` {str(schema['$ref'])[:100]!r} that {what}"
         return invalid(said, self._param, "invalid_schema")
 
 

@@ -56,7 +56,6 @@ def converse(talk: Talk, screen: Screen, read: Read) -> None:
         except KeyboardInterrupt:
             screen.tell("\n(the answer was ended)")
         else:
-            screen.answer("\n")
             screen.tell(f"{timing}\n")
 
 

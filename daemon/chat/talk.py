@@ -66,6 +66,7 @@ class Talk:
     async def _turn(self, said: list[str], screen: Screen) -> Timing:
         timing = Timing(perf_counter())
         loop = asyncio.get_running_loop()
+        repeats = False
         hint = loop.call_later(PATIENCE_S, screen.wait, "waiting for the first token ...")
         try:
             async for event in self._endpoint.stream(self._asked.body(self.conversation.messages)):
@@ -74,6 +75,10 @@ class Talk:
                     hint.cancel()
                     said.append(delta.content)
                     screen.answer(delta.content)
+                repeats = repeats or event.repeats
         finally:
             hint.cancel()
+        screen.answer("\n")
+        if repeats:
+            screen.tell("(the answer was ended, since it repeated itself)")
         return timing

@@ -45,7 +45,6 @@ def chat(arguments: argparse.Namespace) -> int:
         talk = _talk(arguments)
         if question := _question(arguments.question):
             timing = talk.say(question, screen)
-            screen.answer("\n")
             if arguments.stats:
                 screen.tell(str(timing))
         elif sys.stdin is not None and sys.stdin.isatty():

@@ -102,7 +102,7 @@ def reloaded(answer: Reloaded) -> str:
 def drained(snapshot: Snapshot) -> str:
     """What is left to do."""
     left = snapshot.running + snapshot.waiting
-    return f"no new requests are taken; {left} answers are under way"
+    return f"no new requests are taken; answers under way: {left}"
 
 
 def instance_drained(snapshot: Snapshot, name: str) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 DONE = b"[DONE]"
+REPETITION = "repetition"
+"""The `stop_reason` of an answer that llmd ended because it repeated itself."""
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
 """What decoding raises: the second where JSON's own bytes are not UTF-8."""
@@ -27,6 +29,7 @@ class Choice(msgspec.Struct):
     text: str | None = None
     delta: Delta | None = None
     finish_reason: str | None = None
+    stop_reason: str | int | None = None  # as in vLLM; `repetition` is llmd's own
     index: int = 0  # of a request's several choices
 
 
@@ -57,6 +60,11 @@ class Event(msgspec.Struct):
     def finish_reason(self) -> str | None:
         """Why the answer ended, in the event that ends it."""
         return self.choices[0].finish_reason if self.choices else None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it ends an answer that repeated itself."""
+        return any(choice.stop_reason == REPETITION for choice in self.choices or [])
 
     @property
     def has_tokens(self) -> bool:

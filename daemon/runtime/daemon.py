@@ -215,7 +215,7 @@ class Daemon:
         runtime.drain()
         self._say_stopping()
         running = runtime.core.num_running + runtime.core.num_waiting
-        log.info("stopping; %d answers are under way", running)
+        log.info("stopping; answers under way: %d", running)
         reasons = [asyncio.ensure_future(e.wait()) for e in (runtime.empty, self.life.hurry)]
         await asyncio.wait(
             reasons,
@@ -225,7 +225,7 @@ class Daemon:
         for reason in reasons:
             reason.cancel()
         if runtime.core.sequences:
-            log.warning("%d answers are cut off", len(runtime.core.sequences))
+            log.warning("answers that are cut off: %d", len(runtime.core.sequences))
             self.parts.link.end_all()
 
     def _say_stopping(self) -> None:

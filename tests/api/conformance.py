@@ -78,6 +78,7 @@ def answered(document: dict[str, Any], model: str, max_tokens: int = 4) -> dict[
             del request["properties"][field]
         request["properties"]["max_tokens"] = {"type": "integer", "enum": [1, 2, max_tokens]}
         request["properties"]["n"] = {"enum": [1, 3]}
+        request["properties"]["min_tokens"] = {"enum": [0, 1, None]}  # no more than `max_tokens`
         request["properties"]["stream"] = {"enum": [True, True, True, False]}
         request["required"] = [*request["required"], "stream", "max_tokens"]
         request["properties"].pop("tools", None)  # whose description alone may fill the context

@@ -49,6 +49,9 @@ BAD_FIELDS: list[tuple[str, dict[str, Any]]] = [
     ("response_format.type", {"response_format": {"type": "yaml"}}),
     ("stream_options", {"stream_options": {"include_usage": True}}),
     ("stream_options.more", {"stream": True, "stream_options": {"more": 1}}),
+    ("min_tokens", {"min_tokens": 9, "max_tokens": 8}),
+    ("min_tokens", {"min_tokens": 10**6}),
+    ("best_of", {"best_of": 2}),
     ("functions", {"functions": []}),
     ("surprise", {"surprise": 1}),
 ]
@@ -91,7 +94,6 @@ async def test_bad_fields(runtime, http: aiohttp.ClientSession, param: str, fiel
         ("/v1/completions", "prompt", {**COMPLETION, "prompt": ["a", 1]}),
         ("/v1/completions", "prompt", {**COMPLETION, "prompt": [400]}),
         ("/v1/completions", "prompt", {**COMPLETION, "prompt": ["a"] * 129}),
-        ("/v1/completions", "best_of", {**COMPLETION, "best_of": 2}),
         ("/v1/completions", "suffix", {**COMPLETION, "suffix": "end"}),
         ("/v1/completions", "logprobs", {**COMPLETION, "logprobs": 21}),
         ("/v1/chat/completions", "messages", {**CHAT, "messages": []}),

@@ -233,7 +233,10 @@ def test_a_reference_is_followed_however_it_is_written(case: str, grammars: Gram
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        (to("#/$defs/D"), "'#/$defs/D' that leads to nothing"),
+        (
+            to("#/$defs/D"),
+            "`the.field.properties.a` has a `$ref` '#/$defs/D' that leads to nothing",
+        ),
         (to("http://elsewhere/x"), "'http://elsewhere/x' that leads to nothing"),
         (to("#/properties/a/x"), "leads to nothing"),
         (to("#/required/7", required=["a"]), "leads to nothing"),

@@ -311,7 +311,7 @@ async def test_the_log(folder: Path):
         said, lines = runtime.said(), runtime.said().splitlines()
         assert 1 <= len(lines) <= time.monotonic() - began + 1
         assert sum(map(int, re.findall(r"(\d+) clients left before", said))) == 120
-        assert "1 requests refused: host_not_allowed" in said
+        assert "1 request refused: host_not_allowed" in said
         assert "evil-marker" not in said
         runtime.may_complain = True
         await break_one(runtime)

@@ -30,6 +30,8 @@ from tests.api.scripted import MODEL, Answer, ScriptedRuntime
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+ROOM = 65536
+"""Tokens of a context that no conversation of schemathesis fills."""
 STEADY = ("--seed", "1", "--generation-database", "none")
 
 
@@ -118,6 +120,7 @@ async def test_what_schemathesis_makes_of_it_conforms(runtime: ScriptedRuntime, 
 @pytest.mark.parametrize("mode", ["positive", "negative", "all"])
 async def test_twenty_thousand_cases_conform(runtime: ScriptedRuntime, tmp_path: Path, mode: str):
     runtime.script = short
+    runtime.change(max_len=ROOM, context_len=ROOM)
     document = await described(runtime.url)
     checks: tuple[str, ...] = CHECKS
     if mode == "positive":

@@ -81,6 +81,17 @@ def test_a_schema_that_python_cannot_write_is_refused() -> None:
     assert caught.value.param == "response_format.json_schema.schema"
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "g"}}])
+def test_a_reference_that_leads_nowhere_is_named_with_its_path(choice: Any) -> None:
+    dangling = {"type": "object", "properties": {"city": {"items": {"$ref": "#/$defs/City"}}}}
+    with pytest.raises(ApiError) as caught:
+        boxed(tools=[tool(), tool(name="g", parameters=dangling)], tool_choice=choice)
+    where = "tools[1].function.parameters"
+    assert caught.value.param == where
+    said = f"`{where}.properties.city.items` has a `$ref` '#/$defs/City' that leads to nothing"
+    assert caught.value.message.startswith(said)
+
+
 def test_tools_have_limits() -> None:
     assert boxed(tools=[tool(parameters=nested(MAX_DEPTH))]) is not None
     for param, tools in (

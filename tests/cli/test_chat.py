@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -28,7 +29,9 @@ NOBODY = "http://127.0.0.1:9"
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ScriptedRuntime]:
     folder: Path = build(tmp_path_factory.mktemp("chat") / "tiny")
-    async with ScriptedRuntime(folder) as runtime:
+    made = ScriptedRuntime(folder, max_repeated_tokens=300)
+    made.serving = msgspec.structs.replace(made.serving, max_len=1024, context_len=1024)
+    async with made as runtime:
         await until_ready(runtime.url)
         yield runtime
 
@@ -94,6 +97,13 @@ async def test_one_question_is_one_plain_answer(runtime: ScriptedRuntime) -> Non
     assert await run(runtime.url, "hello", "--seed", "3") == (0, f"{ANSWER}\n", "")
     (asked,) = runtime.of(Generate)
     assert asked.sampling.seed == 3
+
+
+async def test_an_answer_that_repeated_itself_says_so(runtime: ScriptedRuntime) -> None:
+    runtime.script = saying(tokenizer(), "hello world " * 400)
+    status, out, err = await run(runtime.url, "hello")
+    assert status == 0 and out.startswith("hello world") and out.endswith("\n")
+    assert err == "(the answer was ended, since it repeated itself)\n"
 
 
 async def test_a_pipe_follows_the_question(runtime: ScriptedRuntime) -> None:

@@ -149,7 +149,7 @@ def test_drain_and_resume_are_ordered_and_say_so(
     socket_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ctl", "drain", "--socket", str(socket_path)]) == 0
-    assert capsys.readouterr().out == "no new requests are taken; 3 answers are under way\n"
+    assert capsys.readouterr().out == "no new requests are taken; answers under way: 3\n"
     assert main(["ctl", "--socket", str(socket_path), "resume"]) == 0
     assert capsys.readouterr().out.startswith("requests are taken again")
     assert CHOSEN == ["sarathi", "drained", "resumed"]

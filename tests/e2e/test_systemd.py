@@ -160,7 +160,7 @@ def _survives_kill_and_hang(booted: Booted) -> None:
 def _drains_and_stops(booted: Booted) -> None:
     ctl = ("llmd", "ctl", "--socket", "/run/llmd/llmd.sock")
     client = asking(booted)
-    assert booted.out(*ctl, "drain").endswith("1 answers are under way")
+    assert booted.out(*ctl, "drain").endswith("answers under way: 1")
     assert status_of(booted) == 503 and status_of(booted, "/health") == 200
     assert answer(client) == WHOLE
     assert booted.show("ActiveState") == "active"

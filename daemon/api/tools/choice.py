@@ -57,18 +57,33 @@ def toolbox(
     if not tools:
         return None
     choice = request.tool_choice
-    functions = [tool.function for tool in tools]
+    named = choice.function.name if isinstance(choice, NamedTool) else ""
+    is_forced = bool(named) or choice == "required"
+    functions = [
+        _kept(tool.function, f"tools[{index}].function.parameters", is_forced)
+        for index, tool in enumerate(tools)
+        if named in ("", tool.function.name)
+    ]
     several = request.parallel_tool_calls is not False
-    if isinstance(choice, NamedTool):
-        functions = [one for one in functions if one.name == choice.function.name]
+    if named:
         grammar = forced(functions, form, tokens, several=False)
     elif choice == "required":
         grammar = forced(functions, form, tokens, several)
     else:
         grammar = _of_choice(request, functions, form, tokens, several)
     names = frozenset(function.name for function in functions)
-    only_calls = isinstance(choice, NamedTool) or choice == "required"
-    return Toolbox(names, form.bare, tokens.hidden, grammar, only_calls)
+    return Toolbox(names, form.bare, tokens.hidden, grammar, is_forced)
+
+
+def _kept(function: Function, where: str, is_forced: bool) -> Function:
+    """The function, with a schema that a grammar follows if its calls are kept to one.
+
+    `where` is the schema's path. Raises ApiError 400.
+    """
+    if function.parameters is None or not (is_forced or function.strict):
+        return function
+    schema = {**function.parameters, "type": "object"}
+    return msgspec.structs.replace(function, parameters=followed(schema, where))
 
 
 def _of_choice(

@@ -8,7 +8,6 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from daemon.api.json_schema import followed
 from daemon.api.markers import MARKERS, PYTHON, MarkerTokens
 from daemon.api.tool_schema import Function
 from daemon.api.tools.format import Format
@@ -86,22 +85,18 @@ def _call_rules(functions: Sequence[Function], form: Format, strict: bool) -> li
     for number, function in enumerate(functions):
         head = json.dumps(form.head(function.name))
         keep = strict or bool(function.strict)
-        schema = arguments_schema(function) if keep else {"type": "object"}
+        schema = _arguments(function) if keep else {"type": "object"}
         layout = {"x-guidance": {**_LAYOUT, "lenient": not function.strict}}
         rules.append(f'call_{number}: {head} arguments_{number} "}}"')
         rules.append(f"arguments_{number}: %json {json.dumps({**schema, **layout})}")
     return rules
 
 
-def arguments_schema(function: Function) -> dict[str, Any]:
-    """The schema of a function's arguments, which are an object whatever it says.
-
-    Raises ApiError 400.
-    """
+def _arguments(function: Function) -> dict[str, Any]:
+    """The schema of a function's arguments, which are an object whatever it says."""
     if function.parameters is None:
         return _NO_ARGUMENTS
-    schema = {**function.parameters, "type": "object"}
-    return followed(schema, f"{function.name}.parameters", "tools")
+    return {**function.parameters, "type": "object"}
 
 
 def _literal(text: str, tokens: MarkerTokens) -> str:

@@ -18,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from daemon.api.errors import ApiError, invalid
 from daemon.api.tools.format import SMOLLM, Format, format_of
 from daemon.api.tools.history import Messages, in_words, one_call_each
+from daemon.models.added_tokens import named_tokens
 
 _LONGEST_MESSAGE = 300
 _MARK = "=the-last-message-ends-here= "
@@ -212,12 +213,8 @@ def read_template(folder: Path) -> ChatTemplate | None:
 
     Raises OSError, ValueError, and whatever compiling it comes to: it is a program.
     """
-    config = {
-        **_read_json(folder / "special_tokens_map.json"),
-        **_read_json(folder / "tokenizer_config.json"),
-    }
-    source = _template_source(folder, config)
-    return ChatTemplate(source, _special_tokens(config)) if source else None
+    source = _template_source(folder, _read_json(folder / "tokenizer_config.json"))
+    return ChatTemplate(source, named_tokens(folder)) if source else None
 
 
 def _template_source(folder: Path, config: dict[str, Any]) -> str:
@@ -230,16 +227,6 @@ def _template_source(folder: Path, config: dict[str, Any]) -> str:
         named = {entry["name"]: entry["template"] for entry in source}
         source = named.get("default")
     return source if isinstance(source, str) else ""
-
-
-def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    tokens = {}
-    for name, value in config.items():
-        if name.endswith("_token"):
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                tokens[name] = text
-    return tokens
 
 
 def _read_json(path: Path) -> dict[str, Any]:

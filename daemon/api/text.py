@@ -13,6 +13,7 @@ from daemon.api.markers import marker_tokens
 from daemon.api.offsets import offsets_of_spans, with_whole_spans
 from daemon.api.token_bytes import TokenBytes
 from daemon.memory.hashing import chain_hashes
+from daemon.models.vocabulary import tokenizer_json
 from daemon.protocol.api import Serving
 from daemon.wire.columns import Int32, int32
 
@@ -53,9 +54,10 @@ class Text:
     """Everything between text and tokens. Its methods may run in any thread."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the folder's files. Raises OSError, ValueError."""
+        """Read the folder's files. Raises ValueError."""
+        said = tokenizer_json(folder)
         try:
-            read = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            read = Tokenizer.from_buffer(said)
         except Exception as error:
             raise ValueError(f"{folder / 'tokenizer.json'}: {error}") from error
         self.tokenizer = with_whole_spans(read)

@@ -198,10 +198,11 @@ class GgufVocabulary:
 
     def added(self) -> list[dict[str, Any]]:
         """Tokens that are found in a text as they stand, before it is cut into words."""
-        ends, strip = set(self.ends), self._strips()
+        begin = self.special("bos")
+        known, strip = {*self.ends, *([self._ids[begin]] if begin else [])}, self._strips()
         found = []
         for number, (text, kind) in enumerate(zip(self.tokens, self._kinds, strict=True)):
-            if text and (kind in (_UNKNOWN, _CONTROL, _USER) or number in ends):
+            if text and (kind in (_UNKNOWN, _CONTROL, _USER) or number in known):
                 found.append(
                     {
                         "id": number,
@@ -210,7 +211,7 @@ class GgufVocabulary:
                         "lstrip": False,
                         "rstrip": strip and text not in ("<unk>", "<s>", "<|endoftext|>"),
                         "normalized": False,
-                        "special": kind != _USER or number in ends,
+                        "special": kind != _USER or number in known,
                     }
                 )
         return found
@@ -313,8 +314,11 @@ def write_tokenizer(source: Path, target: Path, header: GgufHeader) -> GgufVocab
     except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         raise ModelError(f"its vocabulary makes no tokenizer: {error}") from None
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+    found_whole = {one["content"] for one in made["added_tokens"]}
     config: dict[str, Any] = {
-        f"{name}_token": vocabulary.special(field) for field, name in names.items()
+        f"{name}_token": text
+        for field, name in names.items()
+        if (text := vocabulary.special(field)) in found_whole  # a word stays a word of any text
     }
     config |= {
         "tokenizer_class": "PreTrainedTokenizerFast",

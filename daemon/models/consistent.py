@@ -8,11 +8,12 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from daemon.models.added_tokens import AddedToken
 from daemon.models.resolved import read_shape
 from daemon.models.resolving import Ask, ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape
 from daemon.models.supported import check_folder
-from daemon.models.vocabulary import AddedToken, read_tokenizer
+from daemon.models.vocabulary import read_tokenizer
 from daemon.models.weights import check_files, weight_shapes
 
 _LAYER = re.compile(r"\.(?:layers|layer|blocks|h)\.(\d+)\.")

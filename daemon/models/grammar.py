@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from daemon.models.vocabulary import tokenizer_json
+
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
@@ -87,7 +89,7 @@ class Compiler:
             max_lexer_states=20_000,  # half a kilobyte each
             verbose_errors=False,
         )
-        self._tokenizer = _tokenizer(folder / "tokenizer.json", vocab_size, eos_token_ids)
+        self._tokenizer = _tokenizer(folder, vocab_size, eos_token_ids)
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
 
     @property
@@ -166,12 +168,12 @@ class _Lengths(msgspec.Struct):
     padding: Any = None
 
 
-def _tokenizer(path: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "LLTokenizer":
+def _tokenizer(folder: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "LLTokenizer":
     from llguidance import LLTokenizer
 
     ends = list(eos_token_ids) or None
     try:
-        text = path.read_text(encoding="utf-8")
+        text = tokenizer_json(folder).decode()
         lengths = msgspec.json.decode(text, type=_Lengths)
         if lengths.truncation or lengths.padding:
             # Cut or filled, the tokens of what a grammar forces would not spell it.
@@ -181,5 +183,7 @@ def _tokenizer(path: Path, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "
             return LLTokenizer(text, n_vocab=vocab_size, eos_token=ends)
         except ValueError:  # it knows more tokens than the model
             return LLTokenizer(text, eos_token=ends)
-    except (OSError, ValueError) as error:
-        raise GrammarError(f"{path} cannot be used for grammars: {error}") from error
+    except ValueError as error:
+        raise GrammarError(
+            f"{folder / 'tokenizer.json'} cannot be used for grammars: {error}"
+        ) from error

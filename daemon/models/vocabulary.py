@@ -1,6 +1,7 @@
-"""What a folder's tokenizer.json says of its tokens' ids, and which tokens end an answer.
+"""A folder's tokenizer: the ids of its tokens, and which tokens end an answer.
 
-A model answers with ids below its vocabulary's size. A tokenizer may have tokens beyond: they have
+Whoever needs it has it from here: tokenizer.json with the tokens that other files add. A model
+answers with ids below its vocabulary's size. A tokenizer may have tokens beyond: they have
 no row in the embedding, and no prompt may contain them.
 """
 
@@ -9,16 +10,8 @@ from typing import Any
 
 import msgspec
 
+from daemon.models.added_tokens import AddedToken, all_added, end_texts
 from daemon.models.shape import ModelError, read_json
-
-_CONFIG, _OLDER = "tokenizer_config.json", "special_tokens_map.json"
-
-
-class AddedToken(msgspec.Struct):
-    """A token that is found in a text as it stands."""
-
-    id: int
-    content: str
 
 
 class _Template(msgspec.Struct):
@@ -30,7 +23,7 @@ class _Model(msgspec.Struct):
 
 
 class TokenizerFile(msgspec.Struct):
-    """Of tokenizer.json, what says which ids there are."""
+    """What says which ids a tokenizer has; of those added, with what other files add."""
 
     model: _Model
     added_tokens: list[AddedToken] | None = None
@@ -55,14 +48,19 @@ class TokenizerFile(msgspec.Struct):
         for one in self.added_tokens or ():
             if one.content == text:
                 return one.id
+        return self.vocabulary().get(text)
+
+    def vocabulary(self) -> dict[str, int]:
+        """The ids of its tokens, added ones aside."""
         vocab = self.model.vocab
         if isinstance(vocab, dict):
-            return vocab.get(text)
-        for number, raw in enumerate(vocab):
-            entry = msgspec.json.decode(raw)
-            if isinstance(entry, list) and entry and entry[0] == text:
-                return number
-        return None
+            return vocab
+        entries = [msgspec.json.decode(raw) for raw in vocab]  # a text and a score
+        return {
+            entry[0]: number
+            for number, entry in enumerate(entries)
+            if isinstance(entry, list) and entry and isinstance(entry[0], str)
+        }
 
 
 def _ids(step: Any) -> list[int]:
@@ -77,14 +75,37 @@ def _ids(step: Any) -> list[int]:
 
 
 def read_tokenizer(folder: Path) -> TokenizerFile:
-    """A folder's tokenizer.json. Raises ModelError."""
-    file = folder / "tokenizer.json"
+    """A folder's tokenizer. Raises ModelError."""
+    return _read(folder)[1]
+
+
+def tokenizer_json(folder: Path) -> bytes:
+    """A tokenizer.json that has all added tokens of a folder. Raises ModelError."""
+    data, file, is_changed = _read(folder)
+    if not is_changed:
+        return data
+    whole = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    whole["added_tokens"] = msgspec.Raw(msgspec.json.encode(file.added_tokens))
+    return msgspec.json.encode(whole)
+
+
+def _read(folder: Path) -> tuple[bytes, TokenizerFile, bool]:
+    """The bytes of tokenizer.json, what is read of it and of what other files add, and whether they
+    add or change anything.
+    """
+    path = folder / "tokenizer.json"
     try:
-        return msgspec.json.decode(file.read_bytes(), type=TokenizerFile)
+        data = path.read_bytes()
+        file = msgspec.json.decode(data, type=TokenizerFile)
+        own = file.added_tokens or []
+        file.added_tokens = all_added(folder, own, file.vocabulary())
     except OSError as error:
-        raise ModelError(f"{file}: {error.strerror}") from None
+        raise ModelError(f"{path}: {error.strerror}") from None
+    except ModelError:
+        raise
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ModelError(f"{file} is not a tokenizer: {error}") from None
+        raise ModelError(f"{path} is not a tokenizer: {error}") from None
+    return data, file, file.added_tokens != own
 
 
 def end_token_ids(folder: Path, configured: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
@@ -98,18 +119,7 @@ def end_token_ids(folder: Path, configured: tuple[int, ...], vocab_size: int) ->
     if not all(isinstance(one, int) for one in listed):
         raise ModelError(f"{folder}: eos_token_id must be a token or a list of them, got {ids!r}")
     found = [*listed, *configured]
-    if text := _eos_token(folder):
-        number = read_tokenizer(folder).id_of(text)
-        found += [] if number is None else [number]
+    if texts := end_texts(folder):
+        tokenizer = read_tokenizer(folder)
+        found += [number for text in texts if (number := tokenizer.id_of(text)) is not None]
     return tuple(dict.fromkeys(one for one in found if 0 <= one < vocab_size))
-
-
-def _eos_token(folder: Path) -> str:
-    """The end token's text as the tokenizer's configuration names it; empty where none does."""
-    for name in (_CONFIG, _OLDER):
-        if (folder / name).exists():
-            value = read_json(folder / name).get("eos_token")
-            text = value.get("content") if isinstance(value, dict) else value
-            if isinstance(text, str):
-                return text
-    return ""

@@ -181,3 +181,13 @@ def test_the_folder_says_the_ends_and_the_template(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["chat_template"] == "{{ messages }}"
     assert (config["bos_token"], config["eos_token"]) == ("<s>", "</s>")
+
+
+def test_a_word_that_fills_or_is_unknown_stays_a_word_of_any_text(tmp_path: Path) -> None:
+    """Some files name a word as the token that fills; BOS is one whatever its kind."""
+    told = header(token_type=[1] * 8, padding_token_id=5, unknown_token_id=5, bos_token_id=0)
+    tokenizer = made(tmp_path, told)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert config["bos_token"] == "<s>" and not {"pad_token", "unk_token"} & set(config)
+    found = [one.content for one in tokenizer.get_added_tokens_decoder().values()]
+    assert "<s>" in found and header().fields["tokenizer.ggml.tokens"][5] not in found

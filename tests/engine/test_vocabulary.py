@@ -17,7 +17,7 @@ ADDED = [{"id": 4, "content": "<|im_end|>"}, {"id": 5, "content": "</s>"}]
 
 def folder_of(folder: Path, **files: Any) -> Path:
     """A folder with such contents of its JSON files; its tokenizer has six tokens."""
-    tokenizer = {"model": {"vocab": {"a": 0, "b": 1, "end": 3}}, "added_tokens": ADDED}
+    tokenizer = {"model": {"vocab": {"a": 0, "b": 1, "c": 2, "end": 3}}, "added_tokens": ADDED}
     for name, value in ({"tokenizer": tokenizer} | files).items():
         (folder / f"{name}.json").write_text(json.dumps(value))
     return folder
@@ -76,7 +76,8 @@ def test_a_token_beyond_the_embedding_is_refused_where_every_prompt_has_it(tmp_p
         "type": "Sequence",
         "processors": [{"special_tokens": {"</s>": {"id": "</s>", "ids": [5], "tokens": []}}}],
     }
-    tokenizer = {"model": {"vocab": {"a": 0}}, "added_tokens": ADDED, "post_processor": around}
+    vocabulary = {"a": 0, "b": 1, "c": 2, "end": 3}
+    tokenizer = {"model": {"vocab": vocabulary}, "added_tokens": ADDED, "post_processor": around}
     with pytest.raises(
         ModelError, match=r"puts the token '</s>' \(5\), beyond the vocabulary of 5"
     ):

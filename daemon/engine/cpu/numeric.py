@@ -16,8 +16,9 @@ inner = njit(cache=True, fastmath=_FASTMATH, error_model="numpy", inline="always
 item = njit(cache=True, fastmath=_FASTMATH, error_model="numpy")
 # Where the order of sums matters: no reassociation, and no inlining that would bring it in.
 exactly = njit(cache=True, fastmath={"contract"}, error_model="numpy")
-# Where each operation rounds by itself, as it does elsewhere.
-strictly = njit(cache=True, error_model="numpy")
+# Where each operation rounds by itself, as it does elsewhere. A function that does not say its
+# fastmath has from numba that of the first caller that it is compiled for.
+strictly = njit(cache=True, fastmath=False, error_model="numpy")
 
 
 @exactly

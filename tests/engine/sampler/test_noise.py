@@ -2,8 +2,11 @@
 
 import numpy as np
 import pytest
+from numba import njit
+from numba.core.caching import NullCache
 
 from daemon.engine.cpu import kernels_race
+from daemon.engine.cpu.numeric import strictly
 from daemon.engine.noise import (
     BLOCK,
     REACH,
@@ -45,6 +48,16 @@ def test_logarithms_are_right_to_their_last_bits() -> None:
     values = np.exp(np.random.default_rng(4).uniform(-45, 45, 20_000)).astype(np.float32)
     assert np.abs(log(values) - np.log(values.astype(np.float64))).max() < 4e-6
     assert log(np.ones(1, np.float32))[0] == 0.0
+
+
+def test_compiled_noise_rounds_each_operation_whoever_it_is_compiled_for() -> None:
+    fast = njit(fastmath={"contract", "reassoc"})
+    series = strictly(kernels_race._series.py_func)
+    series._cache = NullCache()  # compiled now, as a part of its caller
+    caller = fast(lambda rest, exponent: series(rest, exponent))
+    caller(np.float32(0.1), np.float32(3.0))
+    (code,) = series.inspect_llvm().values()
+    assert "fmul float" in code and "fmul contract" not in code and "reassoc" not in code
 
 
 def test_compiled_noise_is_the_same_to_the_last_bit() -> None:

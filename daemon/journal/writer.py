@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from daemon.core.checkpoint import checkpoint
+from daemon.core.checkpoint import Checkpoint, checkpoint
 from daemon.core.core import Core
 from daemon.core.events import Configured, Event
 from daemon.journal.beside import FileBeside
@@ -50,6 +50,10 @@ class JournalWriter:
     def error(self) -> str:
         """Why something could not be written, the newest; empty: all could."""
         return self._file.error
+
+    def goes_on_from(self, state: Checkpoint) -> None:
+        """The Core whose events come next begins in this state."""
+        self._put(state)
 
     def append(self, event: Event) -> None:
         """Take one event; it reaches the file with the next flush."""

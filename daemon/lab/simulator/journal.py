@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from daemon.core.actions import Action, Deliver, Finished, Rejected, Send, Started, Submit
+from daemon.core.checkpoint import Checkpoint, checkpoint
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
@@ -85,7 +86,7 @@ class _Step:
     """One step that was answered."""
 
     instance: int
-    number: int  # from 1 on, as the journal begins
+    number: int  # the plan's
     work: StepWork
     start_s: float  # when it was sent, or the step before it answered, whichever came later
     end_s: float
@@ -96,7 +97,7 @@ class _Step:
 class Swap:
     """The swap copies of one plan."""
 
-    number: int  # the plan's, as a step's
+    number: int  # the plan's
     sent_s: float
     copied: CopiesDone
 
@@ -119,6 +120,7 @@ class Incident:
 
     source: str
     config: Configured  # with the policy that reigned when the journal begins
+    state: Checkpoint | None = None  # the Core's when the journal begins; None: no worker was ready
     # By sequence, in order of arrival.
     streams: dict[int, JournalStream] = field(default_factory=dict)
     steps: list[_Step] = field(default_factory=list)
@@ -225,7 +227,6 @@ class _Reader:
         self._recorder = Recorder(RequestLog.empty(0), [None] * len(configs), configs)
         incident.instances = self._recorder.instances
         self._core = Core(incident.config)
-        self._first: dict[int, int] = {}  # by instance: plans that were made before the journal
         self._sent: dict[tuple[int, int], tuple[float, StepWork]] = {}
         self._copying: dict[tuple[int, int], float] = {}
         self._answered_s: dict[int, float] = {}
@@ -242,9 +243,10 @@ class _Reader:
         incident = self._incident
         if not incident.streams and core.instances:
             incident.config = _as_it_stands(incident.config, core)
+            incident.told.clear()
+            is_ready = any(one.state is WorkerState.READY for one in core.instances)
+            incident.state = checkpoint(core, 0.0) if is_ready else None
         for instance in core.instances:
-            if not incident.steps:
-                self._first[instance.index] = instance.scheduler.step
             if instance.state is WorkerState.READY:
                 incident.homes.setdefault(instance.index, _home(instance))
 
@@ -285,26 +287,20 @@ class _Reader:
         counted = counters.handoffs, counters.handoffs_failed, counters.accepted_tokens
         self._counted = counted
 
-    def _number(self, instance: int, step: int) -> int:
-        """A step's number, counted from where the journal begins."""
-        return step - self._first.get(instance, 0)
-
     def _answer(self, event: StepDone) -> None:
         sent = self._sent.pop((event.instance, event.step), None)
         before_s = self._answered_s.get(event.instance, 0.0)
         self._answered_s[event.instance] = event.now
         if sent is not None:
             start_s = max(sent[0], before_s)
-            number = self._number(event.instance, event.step)
-            step = _Step(event.instance, number, sent[1], start_s, event.now, event.elapsed_s)
+            step = _Step(event.instance, event.step, sent[1], start_s, event.now, event.elapsed_s)
             self._incident.steps.append(step)
             done = Computed(start_s, event.now, event.now - start_s, event.reasons, None)
             self._recorder.answered(self._core.instances[event.instance], sent[1], done)
 
     def _copied(self, event: CopiesDone) -> None:
         sent_s = self._copying.pop((event.instance, event.step), event.now)
-        number = self._number(event.instance, event.step)
-        self._incident.swaps.append(Swap(number, sent_s, event))
+        self._incident.swaps.append(Swap(event.step, sent_s, event))
 
     def _landed(self, event: TransferEnded) -> None:
         """A transfer is over where it went to."""

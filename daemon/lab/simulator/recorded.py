@@ -11,9 +11,10 @@ from daemon.wire.columns import Int32
 
 
 class RecordedWorker:
-    """Takes as long for its n-th step as the journal says; beyond those, as long as the mean.
+    """Takes as long for each step as the journal says of the one of its number; beyond those, as
+    long as the mean.
 
-    So do the swap copies of its n-th plan; other copies take what a block took when it was ready.
+    So do the swap copies of each plan; other copies take what a block took when it was ready.
     """
 
     def __init__(

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from daemon.core.checkpoint import Checkpoint
 from daemon.core.events import Configured, Event, MoveOrdered, PolicyChosen, Predicted
 from daemon.core.limits import limits_of
+from daemon.core.snapshot import Counters
+from daemon.core.wakes import NEVER
 from daemon.cost.profile import Profile
 from daemon.journal.reader import JournalError
 from daemon.lab.report.records import Outcome, RunLog
@@ -40,8 +43,10 @@ def rerun(
     """Simulate an incident's traffic on its own instances.
 
     Without a profile each step takes its recorded time, which means most under the recorded policy:
-    another policy's steps are others. With one, steps take what its model says. What predictors
-    said then is said again. Raises ScenarioError, JournalError, SimulationError.
+    another policy's steps are others; and the Core begins as it was where the journal begins, with
+    cached blocks and all that it had learned. With one, steps take what its model says, and the
+    Core begins new. What predictors said then is said again.
+    Raises ScenarioError, JournalError, SimulationError.
     """
     options = options or Options()
     config = configured(incident, policy, profile)
@@ -60,11 +65,16 @@ def rerun(
     recorder.spans = [] if options.spans else None
     chance, *noises = chances(seed, 1 + len(names))
     told = _told(incident, rows, bool(policy), options.predictor is not None)
+    state = _state(incident, config) if profile is None else None
+    journal = journal_of(options, config)
+    if journal is not None and state is not None:
+        journal.goes_on_from(state)
     extras = Extras(
         predictor=options.predictor,
         chance=chance,
-        journal=journal_of(options, config),
+        journal=journal,
         told=told,
+        state=state,
         progress=options.progress,
         after_event=options.after_event,
     )
@@ -98,6 +108,31 @@ def configured(incident: Incident, policy: str, profile: Profile | None) -> Conf
         )
         config = msgspec.structs.replace(config, instances=instances)
     return config
+
+
+def _state(incident: Incident, config: Configured) -> Checkpoint | None:
+    """What the Core begins in, under the policies of `config`; nothing is counted yet, and there
+    are no links, as a journal does not tell what copies over them take.
+    """
+    if incident.state is None:
+        return None
+    instances = [
+        msgspec.structs.replace(
+            one,
+            scheduler=msgspec.structs.replace(one.scheduler, policy=limits_of(own, config).policy),
+        )
+        for one, own in zip(incident.state.instances, config.instances, strict=True)
+    ]
+    return msgspec.structs.replace(
+        incident.state,
+        instances=instances,
+        counters=Counters(),
+        wake_at_s=NEVER,
+        links=[],
+        link_times=[],
+        num_transfers=0,
+        num_flips=0,
+    )
 
 
 def _traffic(incident: Incident, rows: list[int]) -> Traffic:

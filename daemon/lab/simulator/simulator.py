@@ -19,6 +19,7 @@ from daemon.core.actions import (
     Submit,
     WakeAt,
 )
+from daemon.core.checkpoint import Checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
@@ -31,6 +32,7 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
+from daemon.core.instance import WorkerState
 from daemon.cost.work import StepWork
 from daemon.journal.writer import JournalWriter
 from daemon.lab.report.records import Outcome, RunLog
@@ -79,6 +81,7 @@ class Extras:
     journal: JournalWriter | None = None
     faults: tuple[WorkerFault, ...] = ()
     told: Sequence[Event] = ()  # what the Core is told besides, each at its time
+    state: Checkpoint | None = None  # what the Core begins in, with workers that are ready; or new
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None  # for checks of every ledger
 
@@ -95,13 +98,15 @@ class Simulator:
         extras: Extras | None = None,
     ) -> None:
         self.core = Core(config)
+        self._extras = extras or Extras()
+        if self._extras.state is not None:
+            restore(self.core, self._extras.state)
         self._decisions = TimedDecisions(self.core.dispatch.decide)
         self.core.dispatch.decide = self._decisions
         self._agenda = Agenda()
         self._traffic = traffic
         self._machine = machine
         self._recorder = recorder
-        self._extras = extras or Extras()
         self._journal = self._extras.journal
         self._num_ended = 0
         self._guesses: dict[int, float] = {}  # of the predictor, by request
@@ -142,7 +147,8 @@ class Simulator:
         """From the first arrival to the last event. Raises SimulationError if it gets stuck."""
         began_s = time.perf_counter()
         for instance, ready_s in enumerate(self._machine.ready_s):
-            if ready_s < float("inf"):
+            is_ready = self.core.instances[instance].state is WorkerState.READY
+            if ready_s < float("inf") and not is_ready:
                 self._agenda.add(ready_s, Rank.READY, (instance, 0))
         for fault in self._extras.faults:
             self._agenda.add(fault.at_s, Rank.LOSS, fault)

@@ -234,6 +234,8 @@ class Migration:
         known = self.moves.pop(sequence.id)
         if known is not None:
             self._stay(known)
+            if known.target != target:
+                self.pledges.drop(sequence.id)
         if sequence.state is State.RUNNING:
             move = Move(sequence, sequence.instance, target, after_prompt)
             self.moves.add(move)

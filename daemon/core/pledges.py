@@ -87,8 +87,15 @@ class Pledges:
         return pace_of(target).keeps(sequence, target.scheduler.kv, most_pools)
 
     def has_room(self, sequence: Sequence, target: Instance) -> bool:
-        """Whether an instance can keep a stream that comes without anybody giving way for it."""
-        pools = 1.0 - PROMPT_SHARE if target.role is Role.PREFILL else 1.0
+        """Whether an instance can keep a stream that comes without anybody giving way for it: what
+        is held there for those that go on elsewhere, and have not fetched it, is no room.
+        """
+        kv, held = target.scheduler.kv, target.scheduler.moving.parcels.num_blocks
+        if held and held + kv.blocks_for(sequence.expected_length) > kv.pool.num_blocks:
+            return False
+        pools = 1.0 - held / max(1, kv.pool.num_blocks)
+        if target.role is Role.PREFILL:
+            pools -= PROMPT_SHARE
         return self.keeps(sequence, target, pools)
 
     def homes(self, sequence: Sequence, source: Instance) -> list[Instance]:

@@ -167,6 +167,7 @@ class StreamPace:
                 num_blocks += kv.blocks_for(one.num_known_tokens + 1)
         if step_s := self._order.step_time.mean_s:
             num_blocks += int(growing_s / step_s) // kv.block_size
+        num_blocks += self._residency.parcels.num_blocks  # which are fetched nobody knows when
         return num_slots <= self._slots.max_slots and num_blocks <= kv.pool.num_blocks
 
     def may_begin(self, sequence: Sequence, kv: KVCache) -> bool:

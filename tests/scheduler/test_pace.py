@@ -111,6 +111,19 @@ def test_nobody_begins_a_turn_that_keeps_out_one_that_comes_due() -> None:
     assert room.pace.leaves_room(two, room.kv, before), "its turn is over by then"
 
 
+def test_what_others_have_not_fetched_is_counted_as_a_turn_is() -> None:
+    """As above, but the four blocks are of one that left, and goes on elsewhere."""
+    room = Room()
+    room.leave(room.run(begun(79, 0), 0.0), 1.0)
+    now = 1.0 + MAX_PAUSE_S - 0.5 * TURN_S
+    left = begun(64, 1)
+    room.run(left, now)
+    room.residency.pack(left, 64, room.kv)
+    room.slots.leave(left.slot)
+    assert room.pace.leaves_room(sequence(15, 2), room.kv, now)
+    assert not room.pace.leaves_room(sequence(31, 3), room.kv, now)
+
+
 def test_what_grows_meanwhile_is_counted() -> None:
     """As above, and steps of a fiftieth of a turn: a block for each 16 tokens of three streams."""
     room = Room()

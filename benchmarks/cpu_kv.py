@@ -21,14 +21,14 @@ import numpy as np
 import torch
 
 from daemon.config.paths import default_cache
-from daemon.engine.backend import torch_backend
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.loader import load_model
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.model.backend import torch_backend
 from daemon.engine.process import keep_compiled
-from daemon.engine.resolve import shape_here
-from daemon.engine.start import assemble
-from daemon.engine.step import Engine
-from daemon.engine.trial.kept import TrialVerdict
+from daemon.engine.step.step import Engine
+from daemon.engine.verify.model.kept import TrialVerdict
+from daemon.engine.worker.start import assemble
 from daemon.models.embedded import model_folder
 from daemon.protocol.worker import Load
 from tests.engine.driver import Driver

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.handoff_peer import Ended, Join, Leave, Peer, PoolSizes
-from daemon.engine.handoff.layout import WHOLE, layout_of
-from daemon.engine.handoff.messages import Done
-from daemon.engine.handoff.sums import BlockSums
-from daemon.engine.kv_cache import PagedKV
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.transfer.layout import WHOLE, layout_of
+from daemon.engine.transfer.messages import Done
+from daemon.engine.transfer.sums import BlockSums
 
 POOLS = {
     "SmolLM2 135M": PoolSizes(512, 30, 16, 3, 64, seed=-1),

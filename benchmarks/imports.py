@@ -13,12 +13,12 @@ import subprocess
 import sys
 
 from benchmarks.peers.machine import describe
-from daemon.engine.preload import KINDS
+from daemon.engine.worker.preload import KINDS
 
 PROGRAM = """
 import json, sys, time
 from pathlib import Path
-from daemon.engine import preload
+from daemon.engine.worker import preload
 
 if {whole}:
     preload.leave_out = lambda: None

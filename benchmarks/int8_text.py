@@ -23,8 +23,8 @@ from tokenizers import Tokenizer
 
 from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled
-from daemon.engine.start import start
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import start
 from daemon.length_models.prediction import Float32
 from daemon.models.embedded import model_folder
 from daemon.protocol.worker import Load, Reply

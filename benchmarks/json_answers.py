@@ -27,7 +27,7 @@ from benchmarks.live import READY_S, daemon
 from daemon.api.response_format import grammar_of
 from daemon.api.schema import JsonSchema, JsonSchemaFormat
 from daemon.config.paths import default_cache
-from daemon.engine.resolve import shape_here
+from daemon.engine.loading.resolve import shape_here
 from daemon.models.embedded import model_folder
 from daemon.models.grammar import Compiler
 

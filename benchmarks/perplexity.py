@@ -25,11 +25,11 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from daemon.config.paths import default_cache
-from daemon.engine.loader import load_model
+from daemon.engine.blocks.linear import quantised_layers
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.requantise import requantise
 from daemon.engine.process import keep_compiled
-from daemon.engine.quantised.linear import quantised_layers
-from daemon.engine.requantise import requantise
-from daemon.engine.start import start
+from daemon.engine.worker.start import start
 from daemon.memory.sizing import WEIGHT_KINDS
 from daemon.models.embedded import model_folder
 from daemon.models.quantised_folder import beside_weights

@@ -32,7 +32,7 @@ def measure(folder: str, steps: int, marks: int) -> dict[str, list[float]]:
     """Resident MB at `marks` points of so many steps, and milliseconds of a step between them."""
     import torch
 
-    from daemon.engine.start import start
+    from daemon.engine.worker.start import start
     from daemon.protocol.worker import Load
     from tests.engine.driver import Driver
 

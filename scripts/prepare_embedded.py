@@ -45,7 +45,7 @@ def _start(cache: str) -> None:
     import torch
 
     from daemon.config.schema import Config, DaemonConfig, InstanceSpec
-    from daemon.engine.start import start
+    from daemon.engine.worker.start import start
     from daemon.runtime.model import find_model
 
     config = Config(instance=(InstanceSpec(device="cpu"),), daemon=DaemonConfig(cache=cache))

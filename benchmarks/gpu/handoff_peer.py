@@ -17,13 +17,13 @@ import msgspec
 import numpy as np
 import torch
 
-from daemon.engine.handoff.connect import EndPools, connect_receiver, connect_sender
-from daemon.engine.handoff.layout import HandoffError
-from daemon.engine.handoff.messages import Broken, Done, Lost, Told
-from daemon.engine.handoff.receiver import Receiver
-from daemon.engine.handoff.ring import NUM_SLOTS
-from daemon.engine.handoff.sender import Sender
-from daemon.engine.kv_cache import PagedKV
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
+from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.messages import Broken, Done, Lost, Told
+from daemon.engine.transfer.receiver import Receiver
+from daemon.engine.transfer.ring import NUM_SLOTS
+from daemon.engine.transfer.sender import Sender
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import Column, decoder, encoder
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.peers.formats import BFLOAT16, FLOAT32, OWN, PACKED
 from benchmarks.peers.gguf_file import write_gguf
-from daemon.engine.convert import convert
+from daemon.engine.loading.convert import convert
 from daemon.models.gguf_index import INDEX, LINK
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from daemon.config.schema import Config, InstanceSpec
 from daemon.engine.families import FAMILIES
-from daemon.engine.selftest.kept import CardStack, all_kept, version_of
+from daemon.engine.verify.kernels.kept import CardStack, all_kept, version_of
 from daemon.runtime.model import cache_folder
 
 KEY = "engine.kernels"

@@ -170,6 +170,6 @@ def _tell_former(cache: Path) -> None:
 def run_converter(gguf: Path, folder: Path, told: Told) -> None:
     """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
     read_gguf_header(gguf)  # what is cut, or a part, is told at once
-    fault = run_maker(["daemon.engine.convert", str(gguf), str(folder)], told)
+    fault = run_maker(["daemon.engine.loading.convert", str(gguf), str(folder)], told)
     if fault:
         raise ModelError(f"{gguf} could not be converted into {folder.parent}: {fault}")

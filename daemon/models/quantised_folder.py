@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 QUANTISER_VERSION = 4
 """Part of every folder's name: raise it when what is made changes."""
 NONE = "none"
-_MODULE = "daemon.engine.requantise"
+_MODULE = "daemon.engine.loading.requantise"
 _TEXTS = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 _LIMIT_S = 120.0
 

@@ -1,8 +1,8 @@
 """Asks a child process how transformers resolves a folder's configuration, and keeps the answer.
 
-transformers may not be loaded here, so `daemon.engine.resolve` reads the folder in a process of its
-own (about a second). The answer is kept under the content of the files and transformers' version:
-the next start only reads it.
+transformers may not be loaded here, so `daemon.engine.loading.resolve` reads the folder in a
+process of its own (about a second). The answer is kept under the content of the files and
+transformers' version: the next start only reads it.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ def _key(folder: Path) -> str:
 
 def ask_child(folder: Path) -> Resolved:
     """Have a process of its own read the folder; blocks for about a second. Raises ModelError."""
-    command = [sys.executable, "-m", "daemon.engine.resolve", str(folder)]
+    command = [sys.executable, "-m", "daemon.engine.loading.resolve", str(folder)]
     try:
         done = subprocess.run(
             command,

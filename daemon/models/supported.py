@@ -2,7 +2,7 @@
 
 Refusals go by what the resolved configuration says that a model does, not by names of models. What
 no configuration says (a residual that is scaled, a mask of its own) a worker finds out: it listens
-to what the model asks of attention, and tries it (`daemon.engine.trial`).
+to what the model asks of attention, and tries it (`daemon.engine.verify.model`).
 """
 
 from collections.abc import Iterator

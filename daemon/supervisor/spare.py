@@ -49,7 +49,7 @@ class StartedWorker(NamedTuple):
 
 def worker_module() -> str:
     """What is started as a worker. Raises FaultError where it may not be chosen."""
-    return in_test_mode(WORKER) or "daemon.engine.worker"
+    return in_test_mode(WORKER) or "daemon.engine.worker.main"
 
 
 async def start_worker(device: str, *flags: str) -> StartedWorker:

@@ -51,7 +51,7 @@ def toys(folder: Path, cases: list[Case], workers: int = 2) -> Subject:
 def embedded(folder: Path, cases: list[Case]) -> Subject:
     """The embedded model, whose files are in the folder, computed as always."""
     size_bytes = block_bytes(checked_shape(folder, default_cache()), BLOCK_SIZE, "float32")
-    return Subject("daemon.engine.worker", (), size_bytes, cases)
+    return Subject("daemon.engine.worker.main", (), size_bytes, cases)
 
 
 def marked(subject: Subject) -> tuple[str, dict[str, str]]:

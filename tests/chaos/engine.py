@@ -14,7 +14,7 @@ import numpy as np
 
 from daemon.batch import Batch
 from daemon.config.paths import default_cache
-from daemon.engine.metadata import FlatBatch, flatten
+from daemon.engine.batch.metadata import FlatBatch, flatten
 from daemon.models.consistent import checked_shape
 from daemon.models.grammar import Compiler
 from daemon.protocol.worker import Copied, Load, Logprobs, Plan, PromptLogprobs, Reply

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from daemon.engine.batch.streams import ThreadEvent, compute_stream
 from daemon.engine.families import ALL
-from daemon.engine.handoff.links import WorkerLinks
-from daemon.engine.host_pool import HostPool
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.streams import ThreadEvent, compute_stream
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.swap.host_pool import HostPool
+from daemon.engine.transfer.links import WorkerLinks
 from daemon.protocol.worker import FromWorker, Load, Plan, SendBlocks, StopSending, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import Column

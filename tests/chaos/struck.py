@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from daemon.engine.handoff.faults import LinkFaults
-from daemon.engine.handoff.links import WorkerLinks
+from daemon.engine.transfer.faults import LinkFaults
+from daemon.engine.transfer.links import WorkerLinks
 from daemon.protocol.worker import FromWorker, Load, Plan, SendBlocks, StopSending, TransferOver
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.faults import Faults

@@ -167,4 +167,4 @@ def worker_pids(daemon: LiveDaemon) -> list[int]:
     tasks = Path(f"/proc/{daemon.process.pid}/task").iterdir()
     pids = [pid for task in tasks for pid in (task / "children").read_text().split()]
     words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
-    return [int(pid) for pid in pids if b"daemon.engine.worker" in words[pid]]
+    return [int(pid) for pid in pids if b"daemon.engine.worker.main" in words[pid]]

@@ -12,12 +12,12 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from daemon.engine.handoff.connect import EndPools, connect_receiver, connect_sender
-from daemon.engine.handoff.faults import LinkFaults
-from daemon.engine.handoff.messages import Done
-from daemon.engine.host_pool import HostPool
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.streams import Here
+from daemon.engine.batch.streams import Here
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.swap.host_pool import HostPool
+from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
+from daemon.engine.transfer.faults import LinkFaults
+from daemon.engine.transfer.messages import Done
 from daemon.supervisor.spare import WORKER
 from daemon.wire.columns import Int32, int32
 from daemon.wire.faults import Fault, Faults

@@ -9,7 +9,7 @@ import pytest
 
 from daemon.cli.main import main
 from daemon.config import cuda
-from daemon.engine.selftest import kept
+from daemon.engine.verify.kernels import kept
 from tests.cli.test_check import CHECK, DARK, alone, model  # noqa: F401 - fixtures
 from tests.engine.subject import SUBJECT
 

@@ -38,7 +38,7 @@ def main(folder: str, count: int) -> None:
     import numpy as np
     import torch
 
-    from daemon.engine.noise import keys, noise
+    from daemon.engine.sampler.noise import keys, noise
     from tests.engine.gguf_files import unpacked
 
     model = unpacked(Path(folder) / "model.gguf")

@@ -32,7 +32,7 @@ EVERY_KIND = Counter(
         "daemon.api": 1,
         "daemon.api.grammar_process": 1,
         "daemon.api.template_process": 1,
-        "daemon.engine.worker": 2,  # one of them is the spare
+        "daemon.engine.worker.main": 2,  # one of them is the spare
         "daemon.predictor.process": 1,
     }
 )

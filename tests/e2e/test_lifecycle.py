@@ -105,7 +105,7 @@ async def test_killed_processes_come_back_and_answers_stay_whole(folder: Path) -
         again = asyncio.create_task(text_of(daemon.url, model, **asked))
         while not any(one.num_output_tokens > 100 for one in daemon.snapshot().sequences):
             await asyncio.sleep(0.01)
-        os.kill(daemon.children()["daemon.engine.worker"], signal.SIGKILL)
+        os.kill(daemon.children()["daemon.engine.worker.main"], signal.SIGKILL)
         assert await again == expected
         assert daemon.snapshot().counters.worker_deaths == 1
         before = await counted(daemon.url, 2400)

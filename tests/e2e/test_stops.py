@@ -47,7 +47,7 @@ def test_while_another_start_holds_the_lock_of_the_conversion(tmp_path: Path) ->
 def test_while_a_model_is_converted(tmp_path: Path) -> None:
     model = ["--model", str(embedded_gguf()), "--set", f'daemon.cache="{tmp_path}"']
     daemon = LiveDaemon(*model)
-    ended(daemon, lambda: "daemon.engine.convert" in daemon.children())
+    ended(daemon, lambda: "daemon.engine.loading.convert" in daemon.children())
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_while_a_worker_loads_and_all_of_its_processes_are_stopped(folder: Path)
         # The worker is there before: its model is looked at meanwhile, by a process that may not
         # have asked yet to die with its parent.
         children = daemon.children()
-        if children.keys() != {"daemon.api", "daemon.engine.worker"} or not is_told(daemon):
+        if children.keys() != {"daemon.api", "daemon.engine.worker.main"} or not is_told(daemon):
             return False
         for pid in children.values():
             os.kill(pid, signal.SIGSTOP)

@@ -26,8 +26,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from daemon.engine.convert import convert
-from daemon.engine.requantise import requantise
+from daemon.engine.loading.convert import convert
+from daemon.engine.loading.requantise import requantise
 from daemon.models.embedded import ensure_converted
 from tests.engine import gguf_files
 from tests.engine.test_quantised_models import unpacked

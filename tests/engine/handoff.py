@@ -11,12 +11,12 @@ from typing import Any, Self
 import numpy as np
 
 from benchmarks.gpu.handoff_peer import PoolSizes
-from daemon.engine.handoff.connect import EndPools, connect_receiver, connect_sender
-from daemon.engine.handoff.messages import Broken, Told
-from daemon.engine.handoff.receiver import Receiver
-from daemon.engine.handoff.sender import Sender
-from daemon.engine.host_pool import HostPool
-from daemon.engine.kv_cache import PagedKV
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.swap.host_pool import HostPool
+from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
+from daemon.engine.transfer.messages import Broken, Told
+from daemon.engine.transfer.receiver import Receiver
+from daemon.engine.transfer.sender import Sender
 from daemon.wire.columns import Int32, int32
 
 SOURCE, TARGET = PoolSizes(seed=1), PoolSizes(seed=2, num_blocks=30)

@@ -6,8 +6,8 @@ import torch
 
 from daemon.api.text import Text
 from daemon.config.load import load
-from daemon.engine.loader import load_model
-from daemon.engine.resolve import resolve_here
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.resolve import resolve_here
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
 from daemon.runtime.model import find_model

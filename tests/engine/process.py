@@ -23,15 +23,16 @@ from daemon.wire.columns import decoder, encoder
 
 
 class WorkerProcess:
-    """Starts `python -m daemon.engine.worker`, or a quick one that `environment` names, and speaks
-    its protocol.
+    """Starts `python -m daemon.engine.worker.main`, or a quick one that `environment` names.
+
+    It speaks the worker's protocol.
     """
 
     def __init__(self, stderr: Any = None, **environment: str) -> None:
         ours, theirs = socket.socketpair()
         self.links, their_links = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fds = [theirs.fileno(), their_links.fileno()]
-        command = [sys.executable, "-m", environment.get(WORKER, "daemon.engine.worker")]
+        command = [sys.executable, "-m", environment.get(WORKER, "daemon.engine.worker.main")]
         command += ["--fd", str(fds[0]), "--links-fd", str(fds[1])]
         environment = {**os.environ, **environment}
         self.process = subprocess.Popen(command, pass_fds=fds, stderr=stderr, env=environment)

@@ -9,8 +9,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from daemon.engine.kernels import activation, blocks, cache, decode, norm, prefill, qkv, sample
-from daemon.engine.selftest import child
+from daemon.engine.cuda.triton import activation, blocks, cache, decode, norm, prefill, qkv, sample
+from daemon.engine.verify.kernels import child
 
 
 @triton.jit

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine.attention_torch import TorchAttention
 from daemon.engine.cuda import attention, graphs, ops
 from daemon.engine.cuda.graphs import Work
 from daemon.engine.cuda.mixed_attention import mixed
-from daemon.engine.decoder import Decoder
 from daemon.engine.families import NONE
-from daemon.engine.ops import Ops
-from daemon.engine.selftest import graph_cases
-from daemon.engine.selftest.bench import Bench
-from daemon.engine.selftest.compare import WrongError, alike
+from daemon.engine.layers.attention_torch import TorchAttention
+from daemon.engine.layers.decoder import Decoder
+from daemon.engine.layers.ops import Ops
+from daemon.engine.verify.kernels import graph_cases
+from daemon.engine.verify.kernels.bench import Bench
+from daemon.engine.verify.kernels.compare import WrongError, alike
 from tests.engine.subject import SUBJECT
 from tests.engine.test_backends import batch_of
 

@@ -1,6 +1,6 @@
 """A small model's shapes, in which kernels are tried through Triton's interpreter."""
 
-from daemon.engine.selftest.subject import Subject
+from daemon.engine.verify.kernels.subject import Subject
 
 SUBJECT = Subject(
     device="cpu",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine.answers import AnswersBeside
-from daemon.engine.step import Begun, Engine
+from daemon.engine.step.step import Begun, Engine
+from daemon.engine.worker.answers import AnswersBeside
 from daemon.protocol.worker import Reply
 from daemon.request import SamplingParams
 from tests.engine.driver import Driver, Running

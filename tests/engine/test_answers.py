@@ -5,7 +5,7 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from daemon.engine.answers import AnswersBeside, AnswersHere
+from daemon.engine.worker.answers import AnswersBeside, AnswersHere
 from daemon.protocol.worker import Reply
 from daemon.wire.columns import int32
 

@@ -13,7 +13,7 @@ import triton.compiler.compiler as real_triton
 from numba.core.dispatcher import Dispatcher
 from triton.compiler.compiler import CompiledKernel
 
-from daemon.engine.compile_watch import CompileWatch
+from daemon.engine.worker.compile_watch import CompileWatch
 
 Work = Callable[[threading.Event], None]
 

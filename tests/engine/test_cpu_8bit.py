@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from daemon.engine.attention_torch import TorchAttention
-from daemon.engine.backend import Backend, choose, torch_backend
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.loader import load_model
-from daemon.engine.quantise import FP8, INT8, LARGEST, quantise
-from daemon.engine.resolve import shape_here
-from daemon.engine.start import assemble
-from daemon.engine.trial.kept import TrialVerdict
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.quantise import FP8, INT8, LARGEST, quantise
+from daemon.engine.layers.attention_torch import TorchAttention
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.model.backend import Backend, choose, torch_backend
+from daemon.engine.verify.model.kept import TrialVerdict
+from daemon.engine.worker.start import assemble
 from tests.engine.driver import Driver
 from tests.engine.test_backends import batch_of
 from tests.engine.tries import COMMON, Tries, save

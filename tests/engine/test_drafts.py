@@ -12,11 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.engine.drafts import kept_of, rows_of
-from daemon.engine.model import CausalModel
+from daemon.engine.model.model import CausalModel
 from daemon.engine.sampler import Drafted
-from daemon.engine.start import start
-from daemon.engine.step import Engine
+from daemon.engine.step.drafts import kept_of, rows_of
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import start
 from daemon.protocol.worker import Load
 from daemon.request import FinishReason, SamplingParams
 from tests.engine.driver import Driver, Running

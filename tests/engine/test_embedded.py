@@ -8,8 +8,8 @@ import torch
 from tokenizers import Tokenizer
 
 from daemon.config.paths import default_cache
-from daemon.engine.resolve import shape_here
-from daemon.engine.start import start
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.worker.start import start
 from daemon.models.embedded import model_folder
 from daemon.models.generation import DefaultSampling, default_sampling
 from tests.engine.driver import Driver

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from daemon.engine.start import start
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import start
 from daemon.protocol.worker import Load
 from tests.engine.driver import Driver, Running
 from tests.engine.tiny import CONFIGS, CONTEXT_LEN, FUSED, VOCAB_SIZE, greedy, reference, save

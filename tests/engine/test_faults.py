@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from daemon.engine.faults import FaultyEngine
-from daemon.engine.step import Engine
-from daemon.engine.streams import StreamError
+from daemon.engine.batch.streams import StreamError
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.faults import FaultyEngine
 from daemon.protocol.worker import Plan, Reply
 from daemon.request import FinishReason
 from daemon.wire.faults import Fault, Faults

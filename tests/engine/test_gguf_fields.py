@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine.convert import convert
-from daemon.engine.loader import load_model
+from daemon.engine.loading.convert import convert
+from daemon.engine.loading.loader import load_model
 from daemon.models.shape import ModelError
 from tests.engine.gguf_files import CONTEXT_LEN, HEADS, KV_HEADS, LAYERS, VOCAB_SIZE, WIDTH, write
 

@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 from transformers.modeling_gguf_pytorch_utils import _gguf_parse_value, read_field
 
-from daemon.engine.gguf_speed import _parse_value_of, _reader_of
+from daemon.engine.loading.gguf_speed import _parse_value_of, _reader_of
 
 
 def test_a_files_fields_and_tensors_are_read_as_gguf_reads_them(tmp_path: Path) -> None:

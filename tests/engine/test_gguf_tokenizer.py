@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from daemon.engine.gguf_tokenizer import PRE_TOKENIZERS, GgufVocabulary, write_tokenizer
+from daemon.engine.loading.gguf_tokenizer import PRE_TOKENIZERS, GgufVocabulary, write_tokenizer
 from daemon.models.gguf_header import GgufHeader, read_gguf_header
 from daemon.models.shape import ModelError
 from tests.engine.gguf_files import write

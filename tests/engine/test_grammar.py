@@ -13,7 +13,7 @@ import torch
 from llguidance import LLMatcher, LLTokenizer
 from transformers import AutoModelForCausalLM
 
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
 from daemon.models.grammar import BROKEN_OFF, Compiler
 from daemon.request import FinishReason, SamplingParams
 from tests.api.folder import EOS, tokenizer

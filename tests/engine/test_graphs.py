@@ -12,10 +12,10 @@ import torch
 
 pytest.importorskip("triton")
 
+from daemon.engine.batch.slots import Slots
 from daemon.engine.cuda.graphs import MAX_ROWS, DecodeGraphs, padded_sizes, padded_spans
-from daemon.engine.kernels import DecodeRows
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.slots import Slots
+from daemon.engine.cuda.triton import DecodeRows
+from daemon.engine.kv.kv_cache import PagedKV
 from tests.engine.tiny import save
 
 PROGRAM = """

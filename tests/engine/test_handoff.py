@@ -20,8 +20,8 @@ from benchmarks.gpu.handoff_peer import (
     Send,
     open_things,
 )
-from daemon.engine.handoff.layout import HandoffError
-from daemon.engine.handoff.messages import Done, Lost
+from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.messages import Done, Lost
 from daemon.wire.columns import Int32
 from tests.engine.handoff import SOURCE, TARGET, broken, columns
 from tests.gpu.handoff_checks import handoff_checks

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from daemon.engine.handoff import connect, gpu_rows, ipc, movers, rows
-from daemon.engine.handoff.messages import Done, Shared
-from daemon.engine.host_pool import HostPool
-from daemon.engine.packing import pack_blocks, unpack_blocks
-from daemon.engine.streams import CudaStream, ThreadEvent
+from daemon.engine.batch.streams import CudaStream, ThreadEvent
+from daemon.engine.kv.packing import pack_blocks, unpack_blocks
+from daemon.engine.swap.host_pool import HostPool
+from daemon.engine.transfer import connect, gpu_rows, ipc, movers, rows
+from daemon.engine.transfer.messages import Done, Shared
 from tests.engine.handoff import SOURCE, Pair, columns, over_host
 
 BLOCKS, TARGETS, FILLS = columns([3, 9, 4, 5, 20], [0, 7, 6, 12, 29], [4, 4, 4, 4, 2])

@@ -12,11 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.engine.handoff import rows
-from daemon.engine.handoff.connect import EndPools as Pools
-from daemon.engine.handoff.connect import connect_receiver, connect_sender
-from daemon.engine.handoff.layout import WHOLE, HandoffError, layout_of
-from daemon.engine.handoff.messages import (
+from daemon.engine.batch.streams import Here, Stream, ThreadEvent
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.transfer import rows
+from daemon.engine.transfer.connect import EndPools as Pools
+from daemon.engine.transfer.connect import connect_receiver, connect_sender
+from daemon.engine.transfer.layout import WHOLE, HandoffError, layout_of
+from daemon.engine.transfer.messages import (
     Broken,
     Bye,
     Done,
@@ -26,12 +28,10 @@ from daemon.engine.handoff.messages import (
     Opened,
     TransferWay,
 )
-from daemon.engine.handoff.receiver import Receiver
-from daemon.engine.handoff.routes import PeerRoute, Sources
-from daemon.engine.handoff.sender import PoolCounts, Sender
-from daemon.engine.handoff.sums import BlockSums, Summer
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.streams import Here, Stream, ThreadEvent
+from daemon.engine.transfer.receiver import Receiver
+from daemon.engine.transfer.routes import PeerRoute, Sources
+from daemon.engine.transfer.sender import PoolCounts, Sender
+from daemon.engine.transfer.sums import BlockSums, Summer
 from daemon.wire.frames import inline_frame
 from tests.engine.handoff import SOURCE, TARGET, Pair, broken, columns
 
@@ -285,7 +285,7 @@ def test_rubbish_ends_the_link_with_a_word() -> None:
 
 
 def test_an_end_that_does_not_answer_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daemon.engine.handoff.connect.MEETING_S", 0.05)
+    monkeypatch.setattr("daemon.engine.transfer.connect.MEETING_S", 0.05)
     here, there = socket.socketpair()
     with pytest.raises(HandoffError, match="did not meet: timed out"):
         connect_sender(here, Pools(SOURCE.make()))

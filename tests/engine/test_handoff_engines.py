@@ -10,16 +10,16 @@ from queue import SimpleQueue
 import pytest
 import torch
 
-from daemon.engine.backend import Backend, choose
-from daemon.engine.handoff.connect import EndPools, connect_receiver, connect_sender
-from daemon.engine.handoff.messages import Done, Told
-from daemon.engine.handoff.receiver import Receiver
-from daemon.engine.handoff.sender import Sender
-from daemon.engine.handoff.watch import watched
-from daemon.engine.loader import load_model
-from daemon.engine.resolve import shape_here
-from daemon.engine.start import assemble
-from daemon.engine.step import Engine
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.model.backend import Backend, choose
+from daemon.engine.step.step import Engine
+from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
+from daemon.engine.transfer.messages import Done, Told
+from daemon.engine.transfer.receiver import Receiver
+from daemon.engine.transfer.sender import Sender
+from daemon.engine.transfer.watch import watched
+from daemon.engine.worker.start import assemble
 from daemon.protocol.worker import Load
 from daemon.wire.columns import int32
 from tests.engine.driver import Driver, Running

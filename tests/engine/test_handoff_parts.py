@@ -17,19 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.gpu.handoff_peer import PoolSizes
-from daemon.engine.handoff import ipc, routes, rows
-from daemon.engine.handoff.layout import WHOLE, HandoffError, layout_of
-from daemon.engine.handoff.messages import (
+from daemon.engine.batch.streams import Here
+from daemon.engine.transfer import ipc, routes, rows
+from daemon.engine.transfer.layout import WHOLE, HandoffError, layout_of
+from daemon.engine.transfer.messages import (
     Filled,
     HandoffLink,
     Hello,
     Shared,
 )
-from daemon.engine.handoff.movers import GpuMovers
-from daemon.engine.handoff.ring import SharedRing, new_memory
-from daemon.engine.handoff.routes import Outgoing, RingRoute, Sources, TransferPiece
-from daemon.engine.handoff.slots import AbandonedError, Clearances, RingSlots
-from daemon.engine.streams import Here
+from daemon.engine.transfer.movers import GpuMovers
+from daemon.engine.transfer.ring import SharedRing, new_memory
+from daemon.engine.transfer.routes import Outgoing, RingRoute, Sources, TransferPiece
+from daemon.engine.transfer.slots import AbandonedError, Clearances, RingSlots
 from tests.engine.handoff import SOURCE, AnyTime, Timeline
 
 

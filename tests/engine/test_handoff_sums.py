@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.gpu.handoff_peer import PoolSizes
-from daemon.engine.handoff import rows, sums
-from daemon.engine.handoff.layout import WHOLE, layout_of
-from daemon.engine.handoff.messages import Done
-from daemon.engine.handoff.sums import BlockSums
-from daemon.engine.streams import ThreadEvent
+from daemon.engine.batch.streams import ThreadEvent
+from daemon.engine.transfer import rows, sums
+from daemon.engine.transfer.layout import WHOLE, layout_of
+from daemon.engine.transfer.messages import Done
+from daemon.engine.transfer.sums import BlockSums
 from daemon.wire.columns import int32
 from tests.engine.handoff import broken, columns
 from tests.engine.test_handoff_cuda import OnGpu

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine.backend import Backend, torch_backend
-from daemon.engine.handoff.watch import WatchedOps, watched
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.metadata import FlatBatch, part
-from daemon.engine.ops import Heads, Ops
-from daemon.engine.shrink import computed
+from daemon.engine.batch.metadata import FlatBatch, part
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.ops import Heads, Ops
+from daemon.engine.model.backend import Backend, torch_backend
+from daemon.engine.step.shrink import computed
+from daemon.engine.transfer.watch import WatchedOps, watched
 from daemon.wire.columns import int32
 
 HEADS = Heads(num_heads=1, num_kv_heads=1, head_dim=8, scale=1.0)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from daemon.engine.cpu.packed_linear import PackedLinear, can_pack
-from daemon.engine.linear import packed
+from daemon.engine.model.linear import packed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

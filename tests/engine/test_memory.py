@@ -18,7 +18,7 @@ MOST_MB_IN_10_000 = 1.0
 
 def test_a_worker_bounds_the_caches_before_torch_is_imported() -> None:
     """In a process of its own, where nothing else has set them."""
-    lines = "import os, sys; import daemon.engine.worker; assert 'torch' not in sys.modules; "
+    lines = "import os, sys; import daemon.engine.worker.main; assert 'torch' not in sys.modules; "
     lines += "from daemon.engine.process import bound_caches; bound_caches(); "
     lines += f"print([os.environ[name] for name in {CACHE_VARIABLES}])"
     own = {name: value for name, value in os.environ.items() if name not in CACHE_VARIABLES}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from daemon.engine.resolve import resolve_here, shape_here
+from daemon.engine.loading.resolve import resolve_here, shape_here
 from daemon.models.resolved import Resolved
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from daemon.engine.resolve import resolve_here, shape_here
+from daemon.engine.loading.resolve import resolve_here, shape_here
 from daemon.models.consistent import check_consistent, checked_shape
 from daemon.models.shape import ModelError
 from tests.e2e.tiny import tiny_folder

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from daemon.engine.start import start
+from daemon.engine.worker.start import start
 from daemon.protocol.worker import Load
 from tests.engine.driver import Driver
 from tests.engine.tiny import CONTEXT_LEN, greedy, reference

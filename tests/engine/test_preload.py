@@ -9,8 +9,8 @@ import threading
 import pytest
 import torch
 
-from daemon.engine import preload
-from daemon.engine.preload import COMMON, KINDS, OF_KIND, preload_idly
+from daemon.engine.worker import preload
+from daemon.engine.worker.preload import COMMON, KINDS, OF_KIND, preload_idly
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -24,7 +24,7 @@ def test_every_module_is_there(kind: str) -> None:
 def test_a_spare_holds_nothing_of_a_gpu() -> None:
     program = """
 import torch
-from daemon.engine.preload import preload
+from daemon.engine.worker.preload import preload
 preload("cuda")
 assert not torch.cuda.is_initialized()
 """

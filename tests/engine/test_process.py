@@ -162,8 +162,9 @@ def test_another_checkout_of_the_same_code_compiles_nothing(tmp_path: Path) -> N
     for checkout, helpers in (("one", "A = 1"), ("two", "A = 1"), ("changed", "A = 2")):
         package = tmp_path / checkout / "daemon" / "engine"
         (package / "cpu").mkdir(parents=True)
-        for name in ("process.py", "draw_columns.py", "noise.py"):
-            shutil.copy(engine / name, package)
+        (package / "sampler").mkdir()
+        for name in ("process.py", "sampler/draw_columns.py", "sampler/noise.py"):
+            shutil.copy(engine / name, package / name)
         shutil.copy(engine.parent / "files.py", package.parent)
         shutil.copy(engine / "cpu" / "compiled.py", package / "cpu")
         (package / "cpu" / "kernels.py").write_text(KERNELS)

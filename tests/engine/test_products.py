@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from daemon.engine import backend, linear
-from daemon.engine.linear import packed
-from daemon.engine.prepare import prepare_linears
+from daemon.engine.layers.prepare import prepare_linears
+from daemon.engine.model import backend, linear
+from daemon.engine.model.linear import packed
 
 pytest.importorskip("triton")
 

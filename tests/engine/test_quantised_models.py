@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from daemon.engine.loader import load_model
-from daemon.engine.quantised.experts import PARAMETERS, QuantisedExperts
-from daemon.engine.quantised.linear import quantised_layers
-from daemon.engine.start import start
-from daemon.engine.step import Engine
+from daemon.engine.blocks.experts import PARAMETERS, QuantisedExperts
+from daemon.engine.blocks.linear import quantised_layers
+from daemon.engine.loading.loader import load_model
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import start
 from daemon.protocol.worker import Load
 from tests.engine.driver import Driver
 

@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from daemon.config.load import load
-from daemon.engine.loader import load_model
-from daemon.engine.quantised.linear import quantised_layers
-from daemon.engine.quantised.nearest import nearest_blocks
-from daemon.engine.requantise import plan, requantise
-from daemon.engine.start import start
+from daemon.engine.blocks.linear import quantised_layers
+from daemon.engine.blocks.nearest import nearest_blocks
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.requantise import plan, requantise
+from daemon.engine.worker.start import start
 from daemon.models import quantised_folder as kept
 from daemon.models.formats import FORMATS
 from daemon.models.gguf_index import OWN_FILE, OWN_INDEX, read_index

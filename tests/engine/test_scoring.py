@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine import scoring
-from daemon.engine.metadata import FlatBatch
-from daemon.engine.model import CausalModel
-from daemon.engine.step import Engine
+from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.model.model import CausalModel
+from daemon.engine.step.step import Engine, scoring
 from daemon.protocol.worker import PromptLogprobs
 from daemon.request import SamplingParams
 from tests.engine.driver import Driver, Running

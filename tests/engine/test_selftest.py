@@ -13,12 +13,12 @@ import torch
 
 from daemon.engine.families import ALL, FAMILIES
 from daemon.engine.sampler.means import TorchMeans
-from daemon.engine.selftest import choose, kept, tries
-from daemon.engine.selftest.bench import Bench
-from daemon.engine.selftest.compare import WrongError
-from daemon.engine.selftest.kept import CardStack, Verdict
-from daemon.engine.selftest.messages import Message, Request, Tried, Trying, Untried
-from daemon.engine.selftest.run import DEADLINES_S, SelfTestError, TriedFamilies, run
+from daemon.engine.verify.kernels import choose, kept, tries
+from daemon.engine.verify.kernels.bench import Bench
+from daemon.engine.verify.kernels.compare import WrongError
+from daemon.engine.verify.kernels.kept import CardStack, Verdict
+from daemon.engine.verify.kernels.messages import Message, Request, Tried, Trying, Untried
+from daemon.engine.verify.kernels.run import DEADLINES_S, SelfTestError, TriedFamilies, run
 from tests.engine.subject import SUBJECT
 
 ROOT = Path(__file__).parents[2]
@@ -58,8 +58,8 @@ def test_every_kind_of_fault_costs_its_own_family_alone() -> None:
 
 FORKS = """
 import os, signal, time
-from daemon.engine.selftest import forks
-from daemon.engine.selftest.messages import Request, Tried, Trying
+from daemon.engine.verify.kernels import forks
+from daemon.engine.verify.kernels.messages import Request, Tried, Trying
 from tests.engine.subject import SUBJECT
 
 reading, writing = os.pipe()
@@ -189,7 +189,7 @@ def test_what_lacks_on_the_machine_says_nothing_of_a_card(
 def test_draws_from_edited_logits_are_tried_in_their_own_type(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sampling_cases = pytest.importorskip("daemon.engine.selftest.sampling_cases")
+    sampling_cases = pytest.importorskip("daemon.engine.verify.kernels.sampling_cases")
 
     class Wrong(TorchMeans):
         def choose(self, logits: torch.Tensor, params: Any, positions: Any) -> torch.Tensor:

@@ -12,18 +12,18 @@ import torch
 
 pytest.importorskip("triton")
 
-from daemon.engine.backend import choose, triton_backend
 from daemon.engine.cuda import attention, ops
 from daemon.engine.families import ALL, DRAW, EDIT, NONE
-from daemon.engine.loader import load_model
-from daemon.engine.means import means_of, parted
-from daemon.engine.resolve import shape_here
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.model.backend import choose, triton_backend
+from daemon.engine.model.means import means_of, parted
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.on_host import HostMeans, PartedMeans
-from daemon.engine.selftest.choose import by_torch, subject_of
-from daemon.engine.start import assemble
-from daemon.engine.trial.kept import TrialVerdict
+from daemon.engine.verify.kernels.choose import by_torch, subject_of
+from daemon.engine.verify.model.kept import TrialVerdict
+from daemon.engine.worker.start import assemble
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
 from daemon.request import SamplingParams

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from daemon.engine.batch.several import MOST_TIMES, KeptTokens
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import DrawColumns
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.team import Team
-from daemon.engine.model import CausalModel
+from daemon.engine.model.model import CausalModel
 from daemon.engine.sampler.choose import choose
 from daemon.engine.sampler.columns import SlotColumns
 from daemon.engine.sampler.rules import DrawRules
-from daemon.engine.several import MOST_TIMES, KeptTokens
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
 from daemon.protocol.worker import Reply
 from daemon.request import FinishReason, SamplingParams
 from tests.engine.driver import Driver, Running

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from daemon.engine.batch.metadata import FlatBatch, flatten
 from daemon.engine.cpu import program
-from daemon.engine.metadata import FlatBatch, flatten
-from daemon.engine.start import start
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import start
 from daemon.protocol.worker import Load
 from tests.engine.driver import Driver, Running
 from tests.engine.tiny import CONTEXT_LEN, VOCAB_SIZE, save

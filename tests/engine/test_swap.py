@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.batch import Batch
-from daemon.engine.copies import Copies, copies_of, runs
-from daemon.engine.host_pool import HostPool
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.packing import pack_blocks, packed_bytes, unpack_blocks
-from daemon.engine.streams import Here, StreamError, Streams, ThreadStream
-from daemon.engine.swap import SwapLink, swap_link
+from daemon.engine.batch.streams import Here, StreamError, Streams, ThreadStream
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.packing import pack_blocks, packed_bytes, unpack_blocks
+from daemon.engine.swap.copies import Copies, copies_of, runs
+from daemon.engine.swap.host_pool import HostPool
+from daemon.engine.swap.swap import SwapLink, swap_link
 from daemon.protocol.worker import Copied
 from tests.engine.driver import Driver
 

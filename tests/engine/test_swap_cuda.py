@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from daemon.engine.host_pool import HostPool, HostPoolError
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.streams import CudaStream, streams_of
-from daemon.engine.swap import SwapLink
+from daemon.engine.batch.streams import CudaStream, streams_of
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.swap.host_pool import HostPool, HostPoolError
+from daemon.engine.swap.swap import SwapLink
 from tests.engine.driver import Driver
 
 

@@ -8,8 +8,8 @@ from queue import SimpleQueue
 import pytest
 import torch
 
-from daemon.engine.start import start
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import start
 from daemon.protocol.worker import Copied, Load, Reply
 from tests.engine.driver import Driver, Running
 from tests.engine.tiny import CONTEXT_LEN, VOCAB_SIZE, greedy, reference, save

@@ -10,17 +10,17 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from daemon.engine import attention_torch
-from daemon.engine.attention_torch import Singles
+from daemon.engine.batch.metadata import FlatBatch
 from daemon.engine.cpu import calls, program
-from daemon.engine.fuse import recognised
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.loader import load_model
-from daemon.engine.metadata import FlatBatch
-from daemon.engine.model import CausalModel
-from daemon.engine.modules import Modules
-from daemon.engine.resolve import shape_here
-from daemon.engine.rotary import RotaryTable
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers import attention_torch
+from daemon.engine.layers.attention_torch import Singles
+from daemon.engine.layers.fuse import recognised
+from daemon.engine.layers.modules import Modules
+from daemon.engine.layers.rotary import RotaryTable
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.model.model import CausalModel
 from daemon.models import supported
 from daemon.models.shape import ModelError
 from tests.engine.tries import COMMON, OLDER, YARN, Tries, save
@@ -214,10 +214,10 @@ def short_context(patch: pytest.MonkeyPatch) -> None:
 def test_a_fault_of_the_paged_path_is_found(
     broken: Break, dtype: str, llama: Path, tries: Tries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("daemon.engine.backend._compiled", no_kernels)
+    monkeypatch.setattr("daemon.engine.model.backend._compiled", no_kernels)
     broken(monkeypatch)
     # A Llama's modules have the fault as well as the fused decoder, or alone.
-    monkeypatch.setattr("daemon.engine.trial.choose.fuse", lambda *_: None)
+    monkeypatch.setattr("daemon.engine.verify.model.choose.fuse", lambda *_: None)
     with pytest.raises(ModelError, match="would be answered wrongly: ") as raised:
         tries.engine(llama, dtype=dtype)
     assert str(llama) in str(raised.value)
@@ -334,10 +334,10 @@ def test_without_memory_for_float32_rounding_is_assumed(
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("full")
 
-    monkeypatch.setattr("daemon.engine.trial.wide._wide_linear", full)
+    monkeypatch.setattr("daemon.engine.verify.model.wide._wide_linear", full)
     assert tries.engine(llama, dtype="bfloat16").model.fused
     assert caplog.text.count("no memory for float32") == 1
     swapped_heads(monkeypatch)
-    monkeypatch.setattr("daemon.engine.trial.choose.fuse", lambda *_: None)
+    monkeypatch.setattr("daemon.engine.verify.model.choose.fuse", lambda *_: None)
     with pytest.raises(ModelError, match="would be answered wrongly: "):
         tries.engine(llama, dtype="bfloat16", block_size=16)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from daemon.engine.trial import kept, script
-from daemon.engine.trial.script import TrialRoom
+from daemon.engine.verify.model import kept, script
+from daemon.engine.verify.model.script import TrialRoom
 from tests.engine.tries import COMMON, SERVED, Tries, save
 
 
@@ -95,7 +95,7 @@ def test_a_verdict_holds_for_one_configuration_and_its_weights(
     }.items():
         tries.engine(save(tmp_path / name, "llama", **COMMON, **change))
         assert tries.tried
-    monkeypatch.setattr("daemon.engine.trial.kept.version_of", lambda _name: "another")
+    monkeypatch.setattr("daemon.engine.verify.model.kept.version_of", lambda _name: "another")
     tries.engine(tmp_path / "a")
     assert tries.tried and len(tries.kept) == 4
 

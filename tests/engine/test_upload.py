@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from daemon.engine.upload import pack, unpack, upload, upload_all
+from daemon.engine.batch.upload import pack, unpack, upload, upload_all
 
 COLUMN = hnp.arrays(
     dtype=st.sampled_from([np.int32, np.int64, np.uint8, np.float32, np.float64]),

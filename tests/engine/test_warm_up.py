@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.model import CausalModel
-from daemon.engine.slots import Slots
-from daemon.engine.step import Engine
-from daemon.engine.warm_up import measure_size, warm_up
+from daemon.engine.batch.slots import Slots
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.model.model import CausalModel
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.warm_up import measure_size, warm_up
 from daemon.protocol.worker import Load, Plan, Reply
 from daemon.wire.columns import int32
 from tests.engine.test_exactness import BLOCK_SIZE, driver, finish, load, prompt

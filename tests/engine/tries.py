@@ -7,10 +7,10 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from daemon.engine.loader import load_model
-from daemon.engine.resolve import shape_here
-from daemon.engine.start import assemble
-from daemon.engine.step import Engine
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import assemble
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
 from tests.engine.process import cpu_load

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.report import Check
-from daemon.engine.convert import convert
+from daemon.engine.loading.convert import convert
 from daemon.models.embedded import ensure_converted
 from tests.engine.gguf_files import CONTEXT_LEN, VOCAB_SIZE, unpacked, write
 from tests.gpu.engine_checks import CHUNK, LENGTHS, started

@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, OPTConfig, Qwen3Config
 
 from benchmarks.gpu.report import Check
-from daemon.engine.start import start
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import start
 from daemon.protocol.worker import Load
 from tests.gpu.engine_runs import load_message
 from tests.gpu.scored import answer_checks

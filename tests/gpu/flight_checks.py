@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.report import Check
-from daemon.engine.step import Begun, Engine
+from daemon.engine.step.step import Begun, Engine
 from daemon.protocol.worker import Load, Plan, Reply
 from daemon.request import SamplingParams
 from tests.api.folder import EOS

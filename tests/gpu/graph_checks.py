@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.report import Check
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
 from daemon.protocol.worker import Logprobs, Plan, Reply
 from daemon.request import SamplingParams
 from daemon.wire.columns import int32

@@ -22,8 +22,8 @@ from benchmarks.gpu.handoff_peer import (
 )
 from benchmarks.gpu.report import Check
 from benchmarks.gpu.timing import keep_busy
-from daemon.engine.handoff.layout import HandoffError
-from daemon.engine.handoff.messages import Broken, Done, Lost, Told
+from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.messages import Broken, Done, Lost, Told
 from daemon.wire.columns import Int32, int32
 from tests.gpu.move_checks import move_checks
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import torch
 
-from daemon.engine.backend import Backend, triton_backend
+from daemon.engine.batch.slots import Slots
 from daemon.engine.cuda.graphs import DecodeGraphs, Work
 from daemon.engine.families import NONE, ByTorch
-from daemon.engine.forward import Forward
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.loader import load_model, torch_dtype
-from daemon.engine.resolve import shape_here
-from daemon.engine.slots import Slots
-from daemon.engine.start import assemble
-from daemon.engine.step import Engine
-from daemon.engine.trial.kept import TrialVerdict
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.forward import Forward
+from daemon.engine.loading.loader import load_model, torch_dtype
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.model.backend import Backend, triton_backend
+from daemon.engine.step.step import Engine
+from daemon.engine.verify.model.kept import TrialVerdict
+from daemon.engine.worker.start import assemble
 from daemon.protocol.worker import Load
 
 

@@ -14,9 +14,9 @@ import triton
 import triton.language as tl
 
 from benchmarks.gpu.report import Check
-from daemon.engine.kernels.choose import FIELDS, INVERSE, cut_of
-from daemon.engine.kernels.sample import DEFAULT_SIZES, Sizes, sample
-from daemon.engine.noise import UInts, keys, noise
+from daemon.engine.cuda.triton.choose import FIELDS, INVERSE, cut_of
+from daemon.engine.cuda.triton.sample import DEFAULT_SIZES, Sizes, sample
+from daemon.engine.sampler.noise import UInts, keys, noise
 from tests.gpu.attempts import attempted
 
 Row = npt.NDArray[np.float32]

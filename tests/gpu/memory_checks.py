@@ -11,10 +11,9 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.gpu.report import Check
-from daemon.engine import shrink
-from daemon.engine.attention import ATTENTION_NAME
-from daemon.engine.start import assemble
-from daemon.engine.step import Engine
+from daemon.engine.layers.attention import ATTENTION_NAME
+from daemon.engine.step.step import Engine, shrink
+from daemon.engine.worker.start import assemble
 from daemon.protocol.worker import Load
 from tests.gpu.engine_runs import Rows
 from tests.gpu.scored import BLOCK_SIZE, FLOAT32_LIMIT, GREEDY

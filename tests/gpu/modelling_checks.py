@@ -10,9 +10,9 @@ from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 from transformers.models.qwen3 import modeling_qwen3
 
 from benchmarks.gpu.report import Check
-from daemon.engine import kernels
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.ops import Heads, Norm
+from daemon.engine.cuda import triton as kernels
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.ops import Heads, Norm
 from tests.gpu.attempts import attempted
 from tests.gpu.kernel_checks import distance
 from tests.gpu.kernel_shapes import BF16, FP32

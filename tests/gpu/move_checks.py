@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.report import Check
-from daemon.engine.handoff import gpu_rows, rows
-from daemon.engine.handoff.layout import ByteSpan
+from daemon.engine.transfer import gpu_rows, rows
+from daemon.engine.transfer.layout import ByteSpan
 from daemon.wire.columns import Int32
 
 

@@ -7,8 +7,8 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
-from daemon.engine import kernels
-from daemon.engine.kernels import reference
+from daemon.engine.cuda import triton as kernels
+from daemon.engine.cuda.triton import reference
 from tests.gpu.attempts import attempted, failed
 from tests.gpu.kernel_shapes import BF16, FP16, FP32
 from tests.gpu.modelling_checks import modelling_checks

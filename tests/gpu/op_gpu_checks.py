@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.report import Check
-from daemon.engine import kernels
-from daemon.engine.kernels import activation, norm, qkv, reference
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.ops import Heads
+from daemon.engine.cuda import triton as kernels
+from daemon.engine.cuda.triton import activation, norm, qkv, reference
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.ops import Heads
 from tests.gpu.attempts import attempted
 from tests.gpu.kernel_shapes import BF16
 from tests.gpu.poison import error, limit

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from daemon.engine.kv_cache import PagedKV
+from daemon.engine.kv.kv_cache import PagedKV
 
 LAYERS, LAYER = 2, 1
 QUANTA_OF_ONE = {torch.int8: 40.0, torch.float8_e4m3fn: 64.0}
@@ -47,7 +47,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Paged:
-    """A cache, its tables and queries, all on one device; see `daemon.engine.kernels`."""
+    """A cache, its tables and queries, all on one device; see `daemon.engine.cuda.triton`."""
 
     kv_cache: torch.Tensor
     kv_scales: torch.Tensor | None

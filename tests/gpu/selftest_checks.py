@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from benchmarks.gpu.report import Check
 from daemon.engine.families import FAMILIES
-from daemon.engine.selftest.run import run
-from daemon.engine.selftest.subject import Subject
+from daemon.engine.verify.kernels.run import run
+from daemon.engine.verify.kernels.subject import Subject
 from daemon.models.formats import FORMATS
 
 _PRODUCTS = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096))

@@ -17,8 +17,8 @@ from transformers import (
 )
 
 from benchmarks.gpu.report import Check
-from daemon.engine.attention import ATTENTION_NAME, register
-from daemon.engine.start import assemble
+from daemon.engine.layers.attention import ATTENTION_NAME, register
+from daemon.engine.worker.start import assemble
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
 from tests.gpu.attempts import attempted

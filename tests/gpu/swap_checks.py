@@ -8,9 +8,10 @@ import torch
 
 from benchmarks.gpu.report import Check
 from daemon.batch import Batch
-from daemon.engine import kernels, packing
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.swap import SwapLink, swap_link
+from daemon.engine.cuda import triton as kernels
+from daemon.engine.kv import packing
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.swap.swap import SwapLink, swap_link
 from daemon.wire.columns import int32
 from tests.gpu.attempts import attempted
 

@@ -11,12 +11,12 @@ import torch
 import triton
 from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, OPTConfig
 
-from daemon.engine.backend import choose
-from daemon.engine.loader import load_model, torch_dtype
-from daemon.engine.resolve import shape_here
-from daemon.engine.start import assemble
-from daemon.engine.step import Engine
-from daemon.engine.trial.kept import TrialVerdict
+from daemon.engine.loading.loader import load_model, torch_dtype
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.model.backend import choose
+from daemon.engine.step.step import Engine
+from daemon.engine.verify.model.kept import TrialVerdict
+from daemon.engine.worker.start import assemble
 from daemon.protocol.worker import Load
 from tests.api.folder import BOS, EOS, build, tokenizer
 from tests.gpu.interpreted_engine import interpreted_backend

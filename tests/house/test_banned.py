@@ -11,9 +11,9 @@ MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 CALLS = {"eval", "exec", "torch.load", "os.system", "os.popen", "yaml.load", "__import__"}
 PRINTING = (
     "daemon/cli/",
-    "daemon/engine/convert.py",
-    "daemon/engine/requantise.py",
-    "daemon/engine/resolve.py",
+    "daemon/engine/loading/convert.py",
+    "daemon/engine/loading/requantise.py",
+    "daemon/engine/loading/resolve.py",
     "tui/app.py",
     "tui/plain.py",
     "tui/__main__.py",

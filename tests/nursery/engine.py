@@ -1,12 +1,12 @@
-"""The engine's own worker with all that it imports, as `daemon.engine.worker` serves, in forks."""
+"""The engine's own worker with all that it imports, in forks of one process."""
 
 import socket
 import sys
 
 from daemon.config.paths import default_cache
-from daemon.engine.preload import preload
 from daemon.engine.process import bound_caches, keep_compiled, share_cores, stay_offline
-from daemon.engine.worker import _SWITCH_S, EngineWorker
+from daemon.engine.worker.main import _SWITCH_S, EngineWorker
+from daemon.engine.worker.preload import preload
 from daemon.wire.blocking import BlockingChannel
 
 KIND = "cpu"

@@ -143,7 +143,7 @@ def test_every_process_is_set_up_here_and_nowhere_else() -> None:
     callers = {p.relative_to(root).as_posix() for p, t in texts.items() if "logs.set_up(" in t}
     assert callers == {
         "daemon/api/process.py",
-        "daemon/engine/worker.py",
+        "daemon/engine/worker/main.py",
         "daemon/predictor/process.py",
         "daemon/runtime/daemon.py",
     }

@@ -13,7 +13,7 @@ from daemon.config.cuda import Card, Devices
 from daemon.config.load import load
 from daemon.config.pool import plan_pool
 from daemon.config.schema import Config, InstanceSpec, ModelConfig, SchedulerConfig
-from daemon.engine.resolve import resolve_here
+from daemon.engine.loading.resolve import resolve_here
 from daemon.models.embedded import EMBEDDED_NAME
 from daemon.models.shape import ModelError
 from daemon.runtime import model

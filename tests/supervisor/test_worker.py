@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon.engine.worker import EngineWorker
+from daemon.engine.worker.main import EngineWorker
 from daemon.protocol.worker import Copied, Fallback, Load, Loading, Ready, Reply
 from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.spare import WORKER, Spare

@@ -46,12 +46,12 @@ async def test_stopped_and_hanging_workers_are_replaced_until_it_is_too_much(
     await until(lambda: len(told.readies) == 2)
     assert f"worker first (pid {stopped}) hangs" in caplog.text
     assert told.blamed == [True]
-    assert "daemon/engine/worker.py" in capfd.readouterr().err, "its stacks"
+    assert "daemon/engine/worker/main.py" in capfd.readouterr().err, "its stacks"
 
     assert await told.first_token() == token
     told.send_prompt()
     await asyncio.wait_for(running, 60)
-    assert "daemon/engine/faults.py" in capfd.readouterr().err, "where it computes for ever"
+    assert "daemon/engine/worker/faults.py" in capfd.readouterr().err, "where it computes for ever"
     assert told.blamed == [True, True] and len(told.replies) == 2
     assert told.story[-1] == "hopeless"
     assert told.why.startswith("worker first: no answer to a step within ")

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
-from daemon.engine.metadata import FlatBatch
-from daemon.engine.resolve import resolve_here
-from daemon.engine.start import start
+from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.loading.resolve import resolve_here
+from daemon.engine.worker.start import start
 from daemon.models.consistent import checked_shape
 from daemon.protocol.worker import Load
 from daemon.request import SamplingParams

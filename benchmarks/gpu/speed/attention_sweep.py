@@ -17,10 +17,10 @@ import torch
 from triton.runtime.errors import OutOfResources
 
 from benchmarks.gpu.timing import seconds
-from daemon.engine.kernels import decode, prefill
-from daemon.engine.kernels.tiles import Tiling, capability_of, decode_tiling, prefill_tiling
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.quantise import KV_DTYPES
+from daemon.engine.cuda.triton import decode, prefill
+from daemon.engine.cuda.triton.tiles import Tiling, capability_of, decode_tiling, prefill_tiling
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.quantise import KV_DTYPES
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
 DTYPE = torch.bfloat16

@@ -18,10 +18,10 @@ from daemon.config.schema import Config
 from daemon.core.actions import Deliver, Finished, Rejected, Submit, WakeAt
 from daemon.core.core import Core
 from daemon.core.events import CopiesDone, Event, RequestArrived, StepDone, Tick, WorkerReady
-from daemon.engine.answers import AnswersBeside
-from daemon.engine.start import start
-from daemon.engine.step import Engine
-from daemon.engine.warm_up import measure_copy
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.answers import AnswersBeside
+from daemon.engine.worker.start import start
+from daemon.engine.worker.warm_up import measure_copy
 from daemon.memory.hashing import chain_hashes
 from daemon.protocol.api import Generate
 from daemon.protocol.worker import Copied, Reply

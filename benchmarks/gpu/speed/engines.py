@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.gpu.speed.limits import DecoderShape
-from daemon.engine.attention import ATTENTION_NAME, register
-from daemon.engine.start import assemble
-from daemon.engine.step import Engine
-from daemon.engine.warm_up import warm_up
+from daemon.engine.layers.attention import ATTENTION_NAME, register
+from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import assemble
+from daemon.engine.worker.warm_up import warm_up
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
 

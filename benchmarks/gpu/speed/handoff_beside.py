@@ -16,8 +16,8 @@ from benchmarks.gpu.speed.engines import BLOCK_SIZE, Sizes, config_of, engine_of
 from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.plans import GREEDY, Plans
 from benchmarks.gpu.speed.steady import EXTRA, steady
-from daemon.engine.handoff.messages import Done
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
+from daemon.engine.transfer.messages import Done
 from daemon.wire.columns import Int32
 
 

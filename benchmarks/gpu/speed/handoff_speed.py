@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu.handoff_peer import Ended, Join, Leave, Peer, PoolSizes
 from benchmarks.gpu.report import Figure
 from benchmarks.gpu.timing import seconds
-from daemon.engine.handoff.messages import Done
+from daemon.engine.transfer.messages import Done
 from daemon.wire.columns import Column
 
 

@@ -8,7 +8,7 @@ import torch
 from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.timing import seconds
-from daemon.engine import kernels
+from daemon.engine.cuda import triton as kernels
 
 
 @dataclass(frozen=True, slots=True)

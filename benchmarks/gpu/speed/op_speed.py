@@ -10,10 +10,10 @@ from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.limits import LLAMA_3_8B, STATE_BYTES
 from benchmarks.gpu.timing import seconds
-from daemon.engine import kernels
-from daemon.engine.kernels import activation, norm, qkv
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.ops import Heads, Norm, Ops
+from daemon.engine.cuda import triton as kernels
+from daemon.engine.cuda.triton import activation, norm, qkv
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.ops import Heads, Norm, Ops
 
 TOKENS = (1, 32, 128, 256, 8192)
 TINY_TOKENS = (2,)

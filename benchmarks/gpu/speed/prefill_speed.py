@@ -20,7 +20,7 @@ from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.limits import DecoderShape, Limits, operators, prefill_steps, step_limit_s
 from benchmarks.gpu.speed.plans import Plans, chunk
 from benchmarks.gpu.speed.steady import answer_times_s
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
 from daemon.protocol.worker import Plan
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.timing import keep_busy
-from daemon.engine.step import Begun, Engine
+from daemon.engine.step.step import Begun, Engine
 from daemon.protocol.worker import Plan
 
 LAUNCHES_S = 0.05

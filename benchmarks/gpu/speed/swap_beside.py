@@ -13,7 +13,7 @@ from benchmarks.gpu.speed.engines import BLOCK_SIZE, Sizes, config_of, engine_of
 from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.plans import GREEDY, Plans, Swaps
 from benchmarks.gpu.speed.steady import EXTRA, steady
-from daemon.engine.step import Engine
+from daemon.engine.step.step import Engine
 from daemon.protocol.worker import Copied
 from daemon.wire.columns import Column, int32
 

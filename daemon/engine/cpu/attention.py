@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from daemon.engine.attention_torch import Chunks
+from daemon.engine.batch.metadata import FlatBatch
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
 from daemon.engine.cpu.team import Team
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.metadata import FlatBatch
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.attention_torch import Chunks
 
 _STORED_HERE = 32
 """Up to so many tokens the calling thread stores keys and values faster alone."""
@@ -44,7 +44,7 @@ class CpuAttention:
         value: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        """See `daemon.engine.attention.PagedAttention`."""
+        """See `daemon.engine.layers.attention.PagedAttention`."""
         query, key, value = (_rows_of_heads(states) for states in (query, key, value))
         if key.stride(0) != value.stride(0):
             key, value = key.contiguous(), value.contiguous()

@@ -9,10 +9,10 @@ from daemon.engine.cpu import kernels
 from daemon.engine.cpu.kernels_linear import COLUMNS_AT_ONCE, COLUMNS_IN_TURN
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.team import Call
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.noise import UInts
-from daemon.engine.ops import Angles
-from daemon.engine.quantise import FP8
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.quantise import FP8
+from daemon.engine.layers.ops import Angles
+from daemon.engine.sampler.noise import UInts
 from daemon.engine.sampler.rules import Float64
 from daemon.wire.columns import Int32, Int64
 
@@ -113,7 +113,7 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class DrawColumns:
-    """How rows draw, and what that comes to; their columns say `daemon.engine.draw_columns`."""
+    """How rows draw, and what that comes to; columns are `daemon.engine.sampler.draw_columns`'s."""
 
     rules: Float64  # [T, RULE_COLUMNS]
     keys: UInts  # [T]

@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-_ELSEWHERE = [Path(__file__).parent.parent / name for name in ("draw_columns.py", "noise.py")]
+_SAMPLER = Path(__file__).parent.parent / "sampler"
+_ELSEWHERE = [_SAMPLER / name for name in ("draw_columns.py", "noise.py")]
 
 
 class ByContent:

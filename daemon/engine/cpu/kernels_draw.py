@@ -22,8 +22,8 @@ from daemon.engine.cpu.team import (
     int32_pointer,
     int64_pointer,
 )
-from daemon.engine.draw_columns import FARTHEST, INVERSE, RULE_COLUMNS, TOP_K, TOP_P
-from daemon.engine.noise import BLOCK, REACH
+from daemon.engine.sampler.draw_columns import FARTHEST, INVERSE, RULE_COLUMNS, TOP_K, TOP_P
+from daemon.engine.sampler.noise import BLOCK, REACH
 
 FEW = 512
 """So many columns are gathered before they are looked through."""

@@ -1,4 +1,4 @@
-"""The CPU kernel of a draw's noise, to the last bit that of `daemon.engine.noise`."""
+"""The CPU kernel of a draw's noise, to the last bit that of `daemon.engine.sampler.noise`."""
 
 # numba infers the types of what follows; Python's annotations mean nothing to it.
 # mypy: ignore-errors
@@ -7,7 +7,7 @@ import numpy as np
 
 from daemon.engine.cpu.numeric import strictly
 from daemon.engine.cpu.team import bits_of_float, float_of_bits
-from daemon.engine.noise import (
+from daemon.engine.sampler.noise import (
     BLOCK,
     BLOCKS_FROM,
     GOLDEN,

@@ -6,7 +6,8 @@ import torch
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import DrawColumns
 from daemon.engine.cpu.team import Team
-from daemon.engine.draw_columns import (
+from daemon.engine.sampler.columns import Params
+from daemon.engine.sampler.draw_columns import (
     EDIT_COLUMNS,
     FARTHEST,
     INVERSE,
@@ -14,9 +15,8 @@ from daemon.engine.draw_columns import (
     TOP_K,
     TOP_P,
 )
-from daemon.engine.noise import keys
-from daemon.engine.sampler.columns import Params
 from daemon.engine.sampler.means import Integers, TorchMeans
+from daemon.engine.sampler.noise import keys
 from daemon.engine.sampler.rules import DrawRules, Float64
 
 

@@ -11,7 +11,7 @@ from daemon.engine.cpu.experts import ExpertProducts
 from daemon.engine.cpu.quantised import StateBuffers
 from daemon.engine.cpu.rounded_kernels import LANES
 from daemon.engine.cpu.team import Call
-from daemon.engine.mlp import GatedMlp, Mixture
+from daemon.engine.layers.mlp import GatedMlp, Mixture
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
-"""`daemon.engine.ops.Ops` for float32 on the CPU, each one call of a compiled kernel."""
+"""`daemon.engine.layers.ops.Ops` for float32 on the CPU, each one call of a compiled kernel."""
 
 import torch
 
+from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.quantised import can_multiply, look_up
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
-from daemon.engine.ops import Norm, Ops
-from daemon.engine.quantised.weight import QuantisedWeight
+from daemon.engine.layers.ops import Norm, Ops
 
 
 class CpuOps(Ops):

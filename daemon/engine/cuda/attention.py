@@ -6,10 +6,10 @@ from typing import Self
 import numpy as np
 import torch
 
-from daemon.engine.kernels import paged_decode_attention, paged_prefill_attention, write_kv
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.metadata import FlatBatch
-from daemon.engine.upload import upload_all
+from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.upload import upload_all
+from daemon.engine.cuda.triton import paged_decode_attention, paged_prefill_attention, write_kv
+from daemon.engine.kv.kv_cache import PagedKV
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class CudaAttention:
         value: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        """See `daemon.engine.attention.PagedAttention`."""
+        """See `daemon.engine.layers.attention.PagedAttention`."""
         self._write(layer, *(_dense_heads(states) for states in (key, value)))
         return self.attend(layer, _dense_heads(query), scale)
 

@@ -22,15 +22,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.slots import Slots
+from daemon.engine.batch.upload import upload
 from daemon.engine.cuda.attention import CudaAttention, DeviceSingles
+from daemon.engine.cuda.triton import DecodeRows, prepare_decode
 from daemon.engine.families import GRAPHS, Fallen, unheard
-from daemon.engine.forward import Forward
-from daemon.engine.kernels import DecodeRows, prepare_decode
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.metadata import FlatBatch
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.forward import Forward
 from daemon.engine.sampler.rules import DrawRules
-from daemon.engine.slots import Slots
-from daemon.engine.upload import upload
 from daemon.logs import in_a_line
 
 log = logging.getLogger(__name__)

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-from daemon.engine.kernels.edit import SlotTables, edit_logits, forbid
-from daemon.engine.kernels.sample import sample
-from daemon.engine.noise import keys
+from daemon.engine.batch.upload import upload, upload_all
+from daemon.engine.cuda.triton.edit import SlotTables, edit_logits, forbid
+from daemon.engine.cuda.triton.sample import sample
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import Params, filtered
 from daemon.engine.sampler.edits import (
@@ -15,7 +15,7 @@ from daemon.engine.sampler.edits import (
     known_ids,
 )
 from daemon.engine.sampler.means import Edited, History, Integers
-from daemon.engine.upload import upload, upload_all
+from daemon.engine.sampler.noise import keys
 from daemon.request import SamplingParams
 
 _FIRST_ROOM = 64

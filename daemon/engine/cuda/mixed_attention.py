@@ -2,11 +2,11 @@
 
 import torch
 
-from daemon.engine import attention_torch
+from daemon.engine.batch.metadata import FlatBatch
 from daemon.engine.cuda.attention import CudaAttention, DeviceChunks
 from daemon.engine.families import DECODE, PREFILL, WRITE, ByTorch
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.metadata import FlatBatch
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers import attention_torch
 
 
 def mixed(batch: FlatBatch, cache: PagedKV, by_torch: ByTorch) -> CudaAttention:

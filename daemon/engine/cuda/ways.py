@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch.nn.functional import linear
 
-from daemon.engine.kernels.skinny import Scratch, Strip, Tile, strip_product, tiled_product
+from daemon.engine.cuda.triton.skinny import Scratch, Strip, Tile, strip_product, tiled_product
 
 
 class Way(Protocol):

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import torch
 
-from daemon.engine.fuse import MERGED
-from daemon.engine.stored import CHUNK_BYTES, LoadMeter, Stored, chunks, read_exactly
+from daemon.engine.blocks.stored import CHUNK_BYTES, LoadMeter, Stored, chunks, read_exactly
+from daemon.engine.layers.fuse import MERGED
 
 
 class WeightSender:
@@ -50,7 +50,7 @@ class WeightSender:
 
 
 class SentSlice:
-    """See `daemon.engine.weights.Slice`; copies are queued on the device's default stream."""
+    """See `daemon.engine.loading.weights.Slice`; copies go to the device's default stream."""
 
     def __init__(self, send: Callable[[], torch.Tensor]) -> None:
         self._send = send

@@ -4,10 +4,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from daemon.engine.noise import UInts, keys
 from daemon.engine.sampler.columns import Params, filtered
 from daemon.engine.sampler.draws import draw
 from daemon.engine.sampler.filters import Filters, draw_filtered
+from daemon.engine.sampler.noise import UInts, keys
 
 Positions = npt.NDArray[np.int64]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from daemon.engine.noise import UINT64_MASK
+from daemon.engine.sampler.noise import UINT64_MASK
 from daemon.request import SamplingParams
 
 GREEDY_BELOW = 1e-5

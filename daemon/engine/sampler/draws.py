@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from daemon.engine.noise import (
+from daemon.engine.sampler.noise import (
     BLOCK,
     SLACK,
     Floats,

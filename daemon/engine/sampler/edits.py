@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from daemon.engine.draw_columns import (
+from daemon.engine.sampler.draw_columns import (
     BIAS,
     BIAS_IDS,
     ENDS,
@@ -133,7 +133,7 @@ def end_ids(sampling: SamplingParams, eos_ids: tuple[int, ...]) -> tuple[int, ..
 def held_tokens(sampling: SamplingParams) -> int:
     """For how many outputs the ends are held back.
 
-    A grammar knows when it may end: `daemon.engine.grammar` sees to `min_tokens` then.
+    A grammar knows when it may end: `daemon.engine.step.grammar` sees to `min_tokens` then.
     """
     return 0 if sampling.grammar else sampling.min_tokens
 

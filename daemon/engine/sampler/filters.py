@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from daemon.engine.noise import UInts
 from daemon.engine.sampler.draws import draw, draw_listed
+from daemon.engine.sampler.noise import UInts
 
 WIDTH = 128
 """Best tokens looked at first; rows that these cannot settle are sorted as a whole."""

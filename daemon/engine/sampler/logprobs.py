@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from daemon.engine.download import download
+from daemon.engine.batch.download import download
+from daemon.engine.batch.upload import upload
 from daemon.engine.sampler.filters import best_tokens
-from daemon.engine.upload import upload
 from daemon.protocol.worker import Logprobs
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from daemon.engine.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
-from daemon.engine.noise import UInts
+from daemon.engine.sampler.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
+from daemon.engine.sampler.noise import UInts
 from daemon.wire.columns import Int64
 
 Float64 = npt.NDArray[np.float64]

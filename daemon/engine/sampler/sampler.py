@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from daemon.engine.download import download
+from daemon.engine.batch.download import download
+from daemon.engine.batch.upload import upload
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import Params, SlotColumns
 from daemon.engine.sampler.drafted import Drafted
@@ -24,7 +25,6 @@ from daemon.engine.sampler.logprobs import logprobs_of
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
 from daemon.engine.sampler.on_host import HostMeans
 from daemon.engine.sampler.rules import DrawRules
-from daemon.engine.upload import upload
 from daemon.request import SamplingParams
 
 Integers = Sequence[int] | npt.NDArray[np.integer[Any]]

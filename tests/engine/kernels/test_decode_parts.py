@@ -7,14 +7,14 @@ import sys
 import pytest
 import torch
 
-from daemon.engine.kernels.decode import num_splits
-from daemon.engine.kernels.tiles import prefill_tiling
+from daemon.engine.cuda.triton.decode import num_splits
+from daemon.engine.cuda.triton.tiles import prefill_tiling
 
 PROGRAM = """
 import torch
 from tests.gpu.kernel_checks import LIMITS, distance
 from tests.gpu.paged import LAYER, Shape, paged
-from daemon.engine.kernels import decode, reference
+from daemon.engine.cuda.triton import decode, reference
 
 # Parts are joined four at a time here: 8 heads of 256 numbers.
 for kv_dtype, lengths in ((None, (409, 65)), (torch.int8, (260, 0))):
@@ -64,7 +64,7 @@ def test_parts_are_joined_in_several_goes() -> None:
 def test_parts_follow_from_shapes(
     monkeypatch: pytest.MonkeyPatch, pairs: int, tokens: int, expected: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr("daemon.engine.kernels.decode._processors", lambda device: 132)
+    monkeypatch.setattr("daemon.engine.cuda.triton.decode._processors", lambda device: 132)
     assert num_splits(pairs, tokens, torch.device("cpu")) == expected
 
 

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.gpu.parts import as_row
 from benchmarks.gpu.report import Check
-from daemon.engine.backend import torch_backend
+from daemon.engine.model.backend import torch_backend
 from daemon.protocol.worker import Logprobs, Plan, Reply
 from daemon.wire.columns import int32
 from tests.config.driver import LARGE, build_driver, pretend

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from daemon.engine.kernels.fold import _FP8_HALVES, _INT8_HALVES
+from daemon.engine.cuda.triton.fold import _FP8_HALVES, _INT8_HALVES
 
 Words = npt.NDArray[np.uint32]
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 import triton
 
-from daemon.engine import kernels
+from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.ops import TritonOps
-from daemon.engine.kernels import reference
-from daemon.engine.ops import Heads, Norm, Ops
+from daemon.engine.cuda.triton import reference
+from daemon.engine.layers.ops import Heads, Norm, Ops
 from tests.gpu.compiled.launches import Launches, compiled_for
 from tests.gpu.compiled.op_compile_checks import op_compile_checks
 from tests.gpu.poison import apart, error, untouched

@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parents[3]
 WITHOUT_TRITON = """
 import sys
 sys.modules["triton"] = None
-from daemon.engine import kernels
-from daemon.engine.kernels import reference
+from daemon.engine.cuda import triton as kernels
+from daemon.engine.cuda.triton import reference
 assert callable(reference.write_kv) and not hasattr(kernels, "nothing")
 try:
     kernels.write_kv
@@ -23,7 +23,7 @@ except ImportError:
 
 LAZY = """
 import sys
-from daemon.engine import kernels
+from daemon.engine.cuda import triton as kernels
 assert "triton" not in sys.modules
 assert kernels.paged_decode_attention.__name__ == "paged_decode_attention"
 assert "triton" in sys.modules

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from daemon.engine.kernels import reference
+from daemon.engine.cuda.triton import reference
 from tests.gpu.kernel_shapes import SMALL
 from tests.gpu.paged import LAYER, Shape, paged
 

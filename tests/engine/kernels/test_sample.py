@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from daemon.engine.kernels.sample import sample
+from daemon.engine.cuda.triton.sample import sample
 from tests.gpu.compiled.sampler_compile_checks import sampler_compile_checks
 
 ROOT = Path(__file__).resolve().parents[3]

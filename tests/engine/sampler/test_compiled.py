@@ -12,10 +12,10 @@ from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.kernels_draw import FEW
 from daemon.engine.cpu.means import CpuMeans
 from daemon.engine.cpu.team import Team
-from daemon.engine.draw_columns import EDIT_COLUMNS, FARTHEST, INVERSE, TOP_K, TOP_P
-from daemon.engine.noise import BLOCK, UInts, keys, noise
 from daemon.engine.sampler import Sampler
+from daemon.engine.sampler.draw_columns import EDIT_COLUMNS, FARTHEST, INVERSE, TOP_K, TOP_P
 from daemon.engine.sampler.edits import SlotEdits
+from daemon.engine.sampler.noise import BLOCK, UInts, keys, noise
 from daemon.engine.sampler.rules import DrawRules, Float64
 from daemon.request import SamplingParams
 from daemon.wire.columns import Int32

@@ -7,11 +7,11 @@ import torch
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.means import CpuMeans
 from daemon.engine.cpu.team import Team
-from daemon.engine.noise import BLOCK, keys, noise
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.columns import SlotColumns
 from daemon.engine.sampler.draws import draw, draw_listed
 from daemon.engine.sampler.means import Means, TorchMeans
+from daemon.engine.sampler.noise import BLOCK, keys, noise
 from daemon.request import SamplingParams
 from tests.engine.sampler.reference import distribution
 

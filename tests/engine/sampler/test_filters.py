@@ -6,9 +6,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from daemon.engine.noise import UInts, keys
 from daemon.engine.sampler import filters as module
 from daemon.engine.sampler.filters import Filters, best_tokens, draw_filtered
+from daemon.engine.sampler.noise import UInts, keys
 from daemon.request import SamplingParams
 from tests.engine.sampler.reference import distribution
 

@@ -7,7 +7,7 @@ from numba.core.caching import NullCache
 
 from daemon.engine.cpu import kernels_race
 from daemon.engine.cpu.numeric import strictly
-from daemon.engine.noise import (
+from daemon.engine.sampler.noise import (
     BLOCK,
     REACH,
     bits_of,

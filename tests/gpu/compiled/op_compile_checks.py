@@ -8,9 +8,9 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
-from daemon.engine import kernels
-from daemon.engine.kv_cache import PagedKV
-from daemon.engine.ops import Heads, Norm
+from daemon.engine.cuda import triton as kernels
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.ops import Heads, Norm
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for
 from tests.gpu.kernel_shapes import BF16, FP8, FP32, INT8

@@ -8,8 +8,8 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
-from daemon.engine.kernels.edit import SlotTables, edit_logits, forbid
-from daemon.engine.kernels.sample import sample
+from daemon.engine.cuda.triton.edit import SlotTables, edit_logits, forbid
+from daemon.engine.cuda.triton.sample import sample
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for
 

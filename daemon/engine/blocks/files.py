@@ -1,0 +1,122 @@
+"""Weights of a folder that stay as their files hold them, each made when a layer takes it.
+
+The files are mapped: on a CPU their pages are the weights, and nobody has a copy of them.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from daemon.engine.blocks.linear import PIECE_ELEMENTS
+from daemon.engine.blocks.stored import CHUNK_BYTES, LoadMeter, Stored
+from daemon.engine.blocks.weight import QuantisedWeight
+from daemon.models.formats import FORMATS, PLAIN
+from daemon.models.gguf_index import IndexedTensor, linked_file, read_index, row_order
+
+Packed = Mapping[str, Callable[[], QuantisedWeight]]
+"""By its name, what makes a weight."""
+
+_PAGE_BYTES = 4096
+_NARROW = {torch.bfloat16: "BF16", torch.float16: "F16"}
+
+
+class _MappedFile:
+    """A file's bytes as a tensor; who takes a part has its pages read, and counted."""
+
+    def __init__(self, path: Path, meter: LoadMeter) -> None:
+        size_bytes = path.stat().st_size
+        self._data = torch.from_file(str(path), shared=False, size=size_bytes, dtype=torch.uint8)
+        self._meter = meter
+
+    def part(self, start: int, size_bytes: int) -> torch.Tensor:
+        """uint8 [size_bytes], a view."""
+        part = self._data[start : start + size_bytes]
+        for piece in part.split(CHUNK_BYTES):
+            piece[::_PAGE_BYTES].sum()
+            self._meter.add(len(piece))
+        return part
+
+
+class GgufWeights:
+    """The tensors of a folder's GGUF file, where it was made of one: each may be taken as it is
+    stored, if it may stay so, or in plain numbers.
+    """
+
+    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+        """Raises ModelError."""
+        self._device = device
+        index = read_index(folder)
+        self._path = linked_file(folder, index) if index else None
+        tensors = index.tensors if index else ()
+        self.size_bytes = sum(one.size_bytes for one in tensors)
+        # A GPU has more ways to multiply with plain numbers of two bytes.
+        blocks_alone = device.type == "cuda" and dtype in _NARROW
+        self.packed: Packed = {
+            one.name: partial(self._weight, one)
+            for one in tensors
+            if one.packed and not (blocks_alone and one.format in PLAIN)
+        }
+        self.plain = {
+            one.name: PlainNumbers(partial(self._weight, one), one.shape, dtype) for one in tensors
+        }
+
+    def tells(self, meter: LoadMeter) -> None:
+        """What is taken from now on counts."""
+        if self._path is not None:
+            self._file = _MappedFile(self._path, meter)
+
+    def _weight(self, tensor: IndexedTensor) -> QuantisedWeight:
+        form, columns = FORMATS[tensor.format], tensor.shape[-1]
+        data = self._file.part(tensor.start, tensor.size_bytes)
+        row_bytes = form.row_bytes(
+            columns if len(tensor.shape) > 1 else 1 if tensor.heads else columns
+        )
+        rows = data.view(-1, row_bytes)
+        if tensor.heads:
+            rows = rows[torch.from_numpy(row_order(len(rows), tensor.heads))]
+        if len(tensor.shape) == 1:
+            rows = rows.reshape(1, -1)
+        return QuantisedWeight(form, rows.to(self._device), columns)
+
+
+class PlainNumbers:
+    """A tensor in plain numbers, as `daemon.engine.loading.weights.Slice`."""
+
+    def __init__(
+        self, take: Callable[[], QuantisedWeight], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> None:
+        self._take = take
+        self._shape = shape
+        self._dtype = dtype
+
+    def __getitem__(self, _index: object) -> torch.Tensor:
+        """The tensor, as wide as it is stored, or in `dtype`."""
+        weight = self._take()
+        if kind := PLAIN.get(weight.format.name):
+            return weight.data.view(getattr(torch, kind)).view(self._shape)
+        rows = max(1, PIECE_ELEMENTS // weight.columns)
+        pieces = [weight.pick(slice(at, at + rows)) for at in range(0, weight.rows, rows)]
+        return torch.cat([piece.numbers().to(self._dtype) for piece in pieces]).view(self._shape)
+
+
+def narrow_weights(stored: Mapping[str, Stored], dtype: torch.dtype, meter: LoadMeter) -> Packed:
+    """Those of some tensors in open files that may be weights, in a type of two bytes.
+
+    What is stored so stays in its file.
+    """
+    form = FORMATS[_NARROW[dtype]]
+    files = {
+        one.file: _MappedFile(Path(f"/proc/self/fd/{one.file}"), meter) for one in stored.values()
+    }
+
+    def take(one: Stored) -> QuantisedWeight:
+        numbers = files[one.file].part(one.start, one.size_bytes).view(one.dtype).to(dtype)
+        return QuantisedWeight(form, numbers.view(one.shape).view(torch.uint8), one.shape[1])
+
+    return {
+        name: partial(take, one)
+        for name, one in stored.items()
+        if len(one.shape) == 2 and one.dtype.is_floating_point and one.dtype.itemsize > 1
+    }

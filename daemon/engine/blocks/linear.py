@@ -1,0 +1,105 @@
+"""Layers of transformers' models over quantised weights: what they compute, plainly and exactly.
+
+They unpack what they need, when they need it, and compute in the type of their states: slow, right
+on every device, and what faster products are held against.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from daemon.engine.blocks.rounding import rounded_states
+from daemon.engine.blocks.unpack import unpack
+from daemon.engine.blocks.weight import QuantisedWeight, Unpack
+
+PIECE_ELEMENTS = 1 << 24
+"""Of a weight that are unpacked at a time: a head's would fill what a pool left free."""
+
+
+class _Unpacking(nn.Module):
+    """What holds quantised weights below each other, and shows their numbers to who looks."""
+
+    weights: list[QuantisedWeight]
+    unpack: Unpack
+    in_features: int
+    out_features: int
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The numbers float32 [N, K], for modelling code that looks at them itself; a copy.
+
+        Before they are there it has no numbers: some modelling code begins a new model by it.
+        """
+        if not self.weights:
+            return torch.empty(self.out_features, self.in_features, device="meta")
+        return torch.cat([weight.numbers(self.unpack) for weight in self.weights])
+
+
+class QuantisedLinear(_Unpacking):
+    """A linear layer whose weight [N, K] is some quantised weights below each other."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: nn.Parameter | None,
+        weights: Iterable[QuantisedWeight] = (),
+        unpack: Unpack = unpack,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.bias = bias
+        self.weights = list(weights)
+        self.unpack = unpack
+        self.rounds = False  # as faster products may
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """`states` [..., K] to [..., N]."""
+        product = torch.cat([self._product(states, piece) for piece in self._pieces()], -1)
+        return product if self.bias is None else product + self.bias.to(states.dtype)
+
+    def _product(self, states: torch.Tensor, piece: QuantisedWeight) -> torch.Tensor:
+        taken = states if piece.order is None else states[..., piece.order.long()]
+        if self.rounds:
+            taken = rounded_states(piece.format, taken)
+        return linear(taken, self.unpack(piece.format, piece.data).to(states.dtype))
+
+    def _pieces(self) -> Iterator[QuantisedWeight]:
+        rows = max(1, PIECE_ELEMENTS // self.in_features)
+        for weight in self.weights:
+            for first in range(0, weight.rows, rows):
+                yield weight.pick(slice(first, first + rows))
+
+
+class QuantisedEmbedding(_Unpacking):
+    """An embedding whose rows are unpacked when they are looked up."""
+
+    def __init__(self, num_rows: int, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.out_features, self.in_features = num_rows, width
+        self.dtype = dtype
+        self.weights: list[QuantisedWeight] = []
+        self.unpack: Unpack = unpack
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """States [..., width] of `tokens` int64 [...]."""
+        rows = self.weights[0].pick(tokens.reshape(-1)).numbers(self.unpack).to(self.dtype)
+        return rows.view(*tokens.shape, -1)
+
+
+def quantised_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """All layers of a model over quantised weights, by their names."""
+    for name, module in model.named_modules():
+        if isinstance(module, QuantisedLinear | QuantisedEmbedding):
+            yield name, module
+
+
+def count_params(model: nn.Module) -> int:
+    """Parameters of a model, quantised ones included; what is shared counts once."""
+    held = {
+        id(one): one.rows * one.columns for _, la in quantised_layers(model) for one in la.weights
+    }
+    return sum(held.values()) + sum(one.numel() for one in model.parameters())

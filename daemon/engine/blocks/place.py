@@ -1,0 +1,128 @@
+"""Puts quantised weights into a model: layers are replaced before transformers loads the rest."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from daemon.engine.blocks.experts import PARAMETERS, QuantisedExperts, can_replace
+from daemon.engine.blocks.files import Packed
+from daemon.engine.blocks.linear import QuantisedEmbedding, QuantisedLinear
+from daemon.engine.blocks.parts import StackPart, stored_parts
+from daemon.models.shape import ModelError
+
+_TAKES = (nn.Linear, nn.Embedding)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPlaces:
+    """Which layers of a model take packed weights: by name, those that are its rows, in order."""
+
+    layers: dict[str, tuple[str, ...]]  # linear layers and embeddings
+    experts: tuple[str, ...] = ()  # modules that are replaced as a whole
+    of_experts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the layers in these
+
+    @property
+    def all(self) -> dict[str, tuple[str, ...]]:
+        """All layers."""
+        return self.layers | self.of_experts
+
+    @property
+    def taken(self) -> set[str]:
+        """The names of all weights that layers take."""
+        return {name for names in self.all.values() for name in names}
+
+
+def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPlaces:
+    """Where a model takes packed weights of these names.
+
+    A layer whose own is not there takes that of the layer that it is tied to; experts are replaced
+    where every weight of theirs is there.
+    """
+    with torch.device("meta"):
+        model = model_class(config)
+    layers = {name: module for name, module in model.named_modules() if type(module) in _TAKES}
+    found: dict[str, tuple[str, ...]] = {
+        name: (f"{name}.weight",) for name in layers if f"{name}.weight" in packed
+    }
+    if getattr(config, "tie_word_embeddings", False):
+        head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+        tied = [name for name, module in layers.items() if module in (head, embedding)]
+        names = {found[name] for name in tied if name in found}
+        if names:
+            found |= dict.fromkeys(tied, min(names))
+    experts = {name: one for name, one in model.named_modules() if can_replace(one)}
+    if not experts:
+        return PackedPlaces(found)
+    parts = stored_parts(model, set(packed) - PackedPlaces(found).taken)
+    whole = {name: rows for name, one in experts.items() if (rows := _rows(name, one, parts))}
+    of_experts = {layer: names for rows in whole.values() for layer, names in rows.items()}
+    return PackedPlaces(found, tuple(whole), of_experts)
+
+
+def _rows(
+    name: str, experts: Any, parts: dict[str, dict[StackPart, str]]
+) -> dict[str, tuple[str, ...]] | None:
+    """The layers of some experts, with their weights; None where one is missing."""
+    found = dict[str, tuple[str, ...]]()
+    for parameter, layer in PARAMETERS.items():
+        stored = parts.get(f"{name}.{parameter}", {})
+        below = sorted({part.below for part in stored})
+        for expert in range(len(getattr(experts, parameter))):
+            names = [stored.get(StackPart(expert, one)) for one in below]
+            if not names or None in names:
+                return None
+            found[f"{name}.{layer}.{expert}"] = tuple(one for one in names if one)
+    return found
+
+
+def with_layers(model_class: Any, places: PackedPlaces) -> Any:
+    """A model class whose models have layers for quantised weights in some `places`."""
+    shares = len(set(places.layers.values())) < len(places.layers)
+
+    class Quantised(model_class):
+        """transformers' class, with some of its layers replaced."""
+
+        def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+            if shares:  # the layers themselves: there is no parameter to tie
+                config.tie_word_embeddings = False
+            super().__init__(config, *args, **kwargs)
+            for name in (*places.layers, *places.experts):
+                parent, _, own = name.rpartition(".")
+                owner = self.get_submodule(parent)
+                setattr(owner, own, _layer(getattr(owner, own)))
+
+    for said in ("__name__", "__qualname__", "__module__"):
+        setattr(Quantised, said, getattr(model_class, said))
+    return Quantised
+
+
+def _layer(layer: Any) -> nn.Module:
+    """The layer for quantised weights in place of a plain one."""
+    if isinstance(layer, nn.Embedding):
+        return QuantisedEmbedding(
+            layer.num_embeddings, layer.embedding_dim, torch.get_default_dtype()
+        )
+    if isinstance(layer, nn.Linear):
+        return QuantisedLinear(layer.in_features, layer.out_features, layer.bias)
+    return QuantisedExperts(layer)
+
+
+def fill(model: nn.Module, places: PackedPlaces, packed: Packed) -> None:
+    """Give the layers at `places` their weights; who shares a name shares the weight.
+
+    Raises ModelError for a weight of another size than its layer's.
+    """
+    layers = places.all
+    made = {names: [packed[name]() for name in names] for names in dict.fromkeys(layers.values())}
+    for name, names in layers.items():
+        layer: Any = model.get_submodule(name)
+        weights = made[names]
+        stored = [sum(one.rows for one in weights), *{one.columns for one in weights}]
+        wanted = [layer.out_features, layer.in_features]
+        if stored != wanted:
+            said = f"{' and '.join(names)} is {stored}, and its configuration asks for {wanted}"
+            raise ModelError(f"weights of another size: {said}")
+        layer.weights = list(weights)

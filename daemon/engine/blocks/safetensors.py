@@ -1,0 +1,148 @@
+"""Quantised layers of safetensors checkpoints, each brought into blocks when it is taken."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+
+from daemon.engine.blocks.repack import (
+    Numbers,
+    awq_rows,
+    blocks_of,
+    bytes_in,
+    group_order,
+    nibbles,
+    spread,
+    transposed,
+)
+from daemon.engine.blocks.stored import LoadMeter, Stored, chunks, read_exactly
+from daemon.engine.blocks.weight import QuantisedWeight
+from daemon.models.formats import FORMATS
+from daemon.models.packed import PackedLayer
+from daemon.models.shape import ModelError
+
+_ONES = {"int4": 0x11111111, "int8": 0x01010101}
+_MIDDLE = {"int4": 8, "int8": 128, "fp8": 0}
+
+
+def packed_weights(
+    layers: Mapping[str, PackedLayer],
+    stored: Mapping[str, Stored],
+    meter: LoadMeter,
+    device: torch.device,
+) -> dict[str, Callable[[], QuantisedWeight]]:
+    """By the names of weights, what makes each: it reads the layer's tensors and no others.
+
+    `stored` are all tensors of the open files. Making one raises ModelError where its tensors do
+    not hold what they should.
+    """
+    return {
+        name: partial(_Reader(layer, stored, meter).weight, device)
+        for name, layer in layers.items()
+    }
+
+
+class _Reader:
+    """One layer."""
+
+    def __init__(self, layer: PackedLayer, stored: Mapping[str, Stored], meter: LoadMeter) -> None:
+        self._layer = layer
+        self._stored = stored
+        self._meter = meter
+
+    def weight(self, device: torch.device) -> QuantisedWeight:
+        """The weight on a device. Raises ModelError."""
+        layer = self._layer
+        make = {"awq": self._awq, "gptq": self._gptq, "packed": self._packed, "plain": self._plain}
+        order = self._order()
+        numbers, scales, zeros = make[layer.scheme.layout]()
+        if order is not None:
+            numbers = _ordered(numbers, order)
+        form = FORMATS[layer.format]
+        starts = torch.arange(0, layer.columns, form.block_len) // layer.group
+        group_rows = min(layer.scheme.group_rows, layer.rows)
+        grids = [spread(grid, layer.rows, group_rows, starts) for grid in (scales, zeros)]
+        data = blocks_of(form, numbers, *grids)
+        placed = None if order is None else order.to(device)
+        return QuantisedWeight(form, data.to(device), layer.columns, placed)
+
+    def _awq(self) -> tuple[Numbers, torch.Tensor, torch.Tensor]:
+        words = self._take("qweight")
+
+        def numbers(first: int, last: int) -> torch.Tensor:
+            return awq_rows(words[:, first // 8 : last // 8].contiguous())
+
+        return numbers, self._take("scales").T, awq_rows(self._take("qzeros"))
+
+    def _gptq(self) -> tuple[Numbers, torch.Tensor, torch.Tensor]:
+        """The first layout stores zero points less 1, and its tools take 1 from a whole word of
+        them: what a zero borrows from its neighbour comes back where 1 is added to the word.
+        """
+        words, zero_words = transposed(self._take("qweight")), self._take("qzeros")
+        numbers = self._layer.scheme.numbers
+        if self._layer.scheme.lowered_zeros:
+            zero_words = zero_words + _ONES[numbers]
+        opened = nibbles if numbers == "int4" else bytes_in
+        zeros = opened(zero_words)[:, : self._layer.rows].T
+        return lambda a, b: opened(words[a:b]), self._take("scales").T, zeros
+
+    def _packed(self) -> tuple[Numbers, torch.Tensor, torch.Tensor]:
+        layer, words = self._layer, self._take("weight_packed")
+        shape = self._take("weight_shape").tolist()
+        if shape != [layer.rows, layer.columns]:
+            raise self._error(f"its shape is {shape}, and its numbers are not so many")
+        opened = nibbles if layer.scheme.numbers == "int4" else bytes_in
+        scales = self._grid("weight_scale")
+        zeros = self._zeros(scales)
+        return lambda first, last: opened(words[first:last]), scales, zeros
+
+    def _plain(self) -> tuple[Numbers, torch.Tensor, torch.Tensor]:
+        numbers = self._take("weight").view(torch.uint8)
+        inverse = "weight_scale_inv" in self._layer.tensors
+        scales = self._grid("weight_scale_inv" if inverse else "weight_scale")
+        flip = _MIDDLE[self._layer.scheme.numbers]  # of int8 the sign, as 128 more
+        return lambda first, last: numbers[first:last] ^ flip, scales, self._zeros(scales)
+
+    def _zeros(self, scales: torch.Tensor) -> torch.Tensor:
+        """Zero points in a grid like that of scales, where numbers begin at zero."""
+        numbers = self._layer.scheme.numbers
+        if "weight_zero_point" not in self._layer.tensors:
+            return torch.full_like(scales, _MIDDLE[numbers], dtype=torch.float32)
+        zeros = self._take("weight_zero_point")
+        if zeros.dtype == torch.int32:
+            opened = nibbles if numbers == "int4" else bytes_in
+            return opened(zeros.T).T[: len(scales)]
+        return zeros.float().view(scales.shape) + _MIDDLE[numbers]
+
+    def _order(self) -> torch.Tensor | None:
+        for what in ("g_idx", "weight_g_idx"):
+            if what in self._layer.tensors:
+                try:
+                    return group_order(self._take(what), self._layer.group)
+                except ValueError as error:
+                    raise self._error(str(error)) from None
+        return None
+
+    def _grid(self, what: str) -> torch.Tensor:
+        """Scales [down, across]."""
+        scales = self._take(what)
+        return scales if scales.ndim == 2 else scales.view(-1, 1)
+
+    def _take(self, what: str) -> torch.Tensor:
+        stored = self._stored[self._layer.tensors[what]]
+        found = torch.empty(stored.shape, dtype=stored.dtype)
+        flat = memoryview(found.view(-1).view(torch.uint8).numpy())
+        for start, count in chunks(stored):
+            done = start - stored.start
+            read_exactly(stored.file, start, flat[done : done + count])
+            self._meter.add(count)
+        return found
+
+    def _error(self, said: str) -> ModelError:
+        return ModelError(f"{self._layer.name}: {said}")
+
+
+def _ordered(numbers: Numbers, order: torch.Tensor) -> Numbers:
+    columns = order.numpy()
+    # numpy takes columns several times as fast as torch does.
+    return lambda first, last: torch.from_numpy(numbers(first, last).numpy().take(columns, 1))

@@ -1,0 +1,57 @@
+"""A weight as its file holds it: rows of blocks, unpacked when somebody needs the numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from daemon.engine.blocks.unpack import unpack
+from daemon.models.formats import WeightFormat
+
+Unpack = Callable[[WeightFormat, torch.Tensor], torch.Tensor]
+"""From a format and rows of its blocks to float32 numbers, as `daemon.engine.blocks.unpack`."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedWeight:
+    """A weight [N, K] in one format; `data` uint8 [N, bytes of a row], dense.
+
+    `order` int32 [K], where it is given: column k of the blocks is the weight's column order[k], as
+    GPTQ stores weights in the order of their activations. Whoever multiplies takes states so.
+    """
+
+    format: WeightFormat
+    data: torch.Tensor
+    columns: int
+    order: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """N, what a product gives of a token."""
+        return len(self.data)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[N, K], as that of a plain weight."""
+        return self.rows, self.columns
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it holds."""
+        return self.data.nbytes + (0 if self.order is None else self.order.nbytes)
+
+    def pick(self, rows: torch.Tensor | slice) -> "QuantisedWeight":
+        """Some rows, or all in another order."""
+        return replace(self, data=self.data[rows])
+
+    def numbers(self, unpack: Unpack = unpack) -> torch.Tensor:
+        """float32 [N, K]: the weight's numbers, exactly as its format defines them.
+
+        `unpack` does what the function of this name does, perhaps faster.
+        """
+        blocks = unpack(self.format, self.data)
+        if self.order is None:
+            return blocks
+        numbers = torch.empty_like(blocks)
+        numbers[:, self.order.long()] = blocks
+        return numbers

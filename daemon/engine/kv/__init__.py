@@ -1,0 +1,1 @@
+"""The paged KV cache and its 8-bit forms."""

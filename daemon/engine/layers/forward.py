@@ -1,0 +1,72 @@
+"""What computes a model: token by token in any batch, and whole decode steps made beforehand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.sampler.rules import DrawRules
+from daemon.wire.columns import Bools, Int32
+
+
+class Forward(Protocol):
+    """A model's forward pass over T flattened tokens."""
+
+    def normed(
+        self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
+    ) -> torch.Tensor:
+        """The states of all tokens [T, width] as `head` takes them."""
+
+    def rows(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        wanted: torch.Tensor,
+        paged: PagedAttention,
+    ) -> torch.Tensor:
+        """The states of some tokens [R, width] as `head` takes them; `wanted` indexes them."""
+
+    def head(self, states: torch.Tensor, /) -> torch.Tensor:
+        """Logits [R, vocab] of some of those states [R, width]."""
+
+    def products(self) -> Sequence[object]:
+        """Every matrix product, and perhaps what is none."""
+
+
+@runtime_checkable
+class Differing(Protocol):
+    """A matrix product whose numbers depend on how many tokens are computed together."""
+
+    def alike(self, count: int, other: int) -> bool:
+        """Whether a token among so many gets the same numbers as among others: its answer is the
+        same one.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """What R rows of decodes drew, computed several times."""
+
+    tokens: Int32  # [R, times]
+    broken: Bools  # [R, times]: the logits left nothing to draw, and what follows means nothing
+
+
+class Programs(Protocol):
+    """Whole decode steps, compiled for one model, pool and table of slots."""
+
+    def takes(self, batch: FlatBatch) -> bool:
+        """Whether a batch is one that it computes."""
+
+    def logits(self, batch: FlatBatch) -> torch.Tensor:
+        """Logits [R, vocab] of a batch that it takes; overwritten by the next step."""
+
+    def repeated(self, batch: FlatBatch, rules: DrawRules) -> "Repeated | None":
+        """What draws by `rules` give where a batch of decodes that it takes is computed as often as
+        they say, each time a token further; None where it cannot.
+        """
+
+    def prepare(self) -> bool:
+        """Compile one more step that may be wanted, while nobody waits; False: all are there."""

@@ -1,0 +1,195 @@
+"""Makes a straight `Decoder` from a loaded model whose modules have the usual shape.
+
+What it goes by is the modules, not the model's name; what a module does beyond its shape (scaled
+residuals, layers without positions) shows in the logits, which a trial compares before it is used.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from daemon.engine.blocks.experts import is_silu
+from daemon.engine.blocks.linear import QuantisedLinear
+from daemon.engine.layers.decoder import Decoder, DecoderLayer, Prepare
+from daemon.engine.layers.embeddings import embeddings_of
+from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture, is_mixture, router_of
+from daemon.engine.layers.ops import Heads, Norm, Ops
+from daemon.engine.layers.prepare import prepared
+from daemon.engine.layers.rotary import RotaryTable
+
+_BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
+_LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+_ATTENTION_NORMS = {"q_norm", "k_norm"}
+_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_LINEARS = ({nn.Linear}, {QuantisedLinear})
+"""What one product may be made of: all of it plain, or all of it quantised."""
+MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Layers that become one, in the order of its rows."""
+
+PrepareBlock = Callable[[Any, Prepare], Any]
+"""From the block of a mixture, and what prepares a layer, to a block that is prepared."""
+
+
+def fuse(
+    model: Any,
+    ops: Ops,
+    prepare: Prepare,
+    num_positions: int,
+    prepare_block: PrepareBlock = prepared,
+) -> Decoder | None:
+    """A decoder over the model's own weights; None where its modules are of another shape.
+
+    It computes tokens at positions below `num_positions`. Merged weights replace the single ones,
+    which become views of them: nothing is held twice. `prepare_block` makes
+    of the block of a mixture one like it with layers that are prepared.
+    """
+    base = model.base_model
+    if not recognised(base):
+        return None
+    return Decoder(
+        embeddings=embeddings_of(base.embed_tokens, ops),
+        rotary=RotaryTable(base.rotary_emb, num_positions, base.norm.weight.device),
+        layers=tuple(_layer(layer, prepare, prepare_block) for layer in base.layers),
+        norm=_norm(base.norm),
+        head=prepare(model.get_output_embeddings()),
+        ops=ops,
+    )
+
+
+def recognised(base: nn.Module) -> bool:
+    """Whether every module of a base model is one that `Decoder` knows how to compute."""
+    if _names(base) != _BASE:
+        return False
+    layers: Any = base.layers
+    return (
+        _is_norm(base.norm)
+        and all(_recognised_layer(layer) for layer in layers)
+        and not any(_has_own(module) for module in base.modules())
+    )
+
+
+def _has_own(module: nn.Module) -> bool:
+    """Whether a module that has others has weights beside theirs, such as a scale or sinks.
+
+    One model's may be ones or zeros, so that its trial passes, and another's are not.
+    """
+    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+    return bool(own) and next(module.children(), None) is not None
+
+
+def _recognised_layer(layer: Any) -> bool:
+    if _names(layer) != _LAYER:
+        return False
+    attention, mlp = layer.self_attn, layer.mlp
+    inner = _names(attention)
+    if inner not in (_ATTENTION, _ATTENTION | _ATTENTION_NORMS):
+        return False
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
+    products = [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj]]
+    if _is_gated(mlp):
+        products += [[mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
+    return (
+        (_is_gated(mlp) or is_mixture(mlp))
+        and all(_is_norm(norm) for norm in norms)
+        and all({type(linear) for linear in product} in _LINEARS for product in products)
+    )
+
+
+def _is_gated(mlp: Any) -> bool:
+    return _names(mlp) == _MLP and is_silu(mlp.act_fn)
+
+
+def _names(module: Any) -> set[str]:
+    return {name for name, _child in module.named_children()}
+
+
+def _is_norm(module: Any) -> bool:
+    """An RMS norm has a weight, an epsilon and no bias, whatever its class is called."""
+    names = {name for name, _parameter in module.named_parameters()}
+    return names == {"weight"} and hasattr(module, "variance_epsilon")
+
+
+def _norm(module: Any) -> Norm:
+    return Norm(module.weight, module.variance_epsilon)
+
+
+def _layer(layer: Any, prepare: Prepare, prepare_block: PrepareBlock) -> DecoderLayer:
+    attention, mlp = layer.self_attn, layer.mlp
+    heads = _heads(attention)
+    merged = merge([attention.q_proj, attention.k_proj, attention.v_proj])
+    return DecoderLayer(
+        input_norm=_norm(layer.input_layernorm),
+        query_key_value=prepare(merged),
+        heads=heads,
+        output=prepare(attention.o_proj),
+        mlp_norm=_norm(layer.post_attention_layernorm),
+        mlp=_gated(mlp, prepare) if _is_gated(mlp) else _mixture(mlp, prepare, prepare_block),
+    )
+
+
+def _gated(mlp: Any, prepare: Prepare) -> GatedMlp:
+    return GatedMlp(prepare(merge([mlp.gate_proj, mlp.up_proj])), prepare(mlp.down_proj))
+
+
+def _mixture(block: Any, prepare: Prepare, prepare_block: PrepareBlock) -> Mixture:
+    return Mixture(prepare_block(block, prepare), router_of(block))
+
+
+def _heads(attention: Any) -> Heads:
+    has_norms = hasattr(attention, "q_norm")
+    return Heads(
+        num_heads=attention.q_proj.out_features // attention.head_dim,
+        num_kv_heads=attention.k_proj.out_features // attention.head_dim,
+        head_dim=attention.head_dim,
+        scale=attention.scaling,
+        query_norm=_norm(attention.q_norm) if has_norms else None,
+        key_norm=_norm(attention.k_norm) if has_norms else None,
+    )
+
+
+def merge(linears: list[Any]) -> Layer:
+    """One layer that computes several of the same input, whose weights become views of its own.
+
+    Quantised ones stay where they are: the layer reads one after the other.
+    """
+    first, rows = linears[0], [linear.out_features for linear in linears]
+    has_bias = any(linear.bias is not None for linear in linears)
+    if isinstance(first, QuantisedLinear):
+        bias = _merged_bias(linears) if has_bias else None
+        weights = [weight for linear in linears for weight in linear.weights]
+        return QuantisedLinear(first.in_features, sum(rows), bias, weights, first.unpack)
+    with torch.device("meta"):
+        merged = nn.Linear(first.in_features, sum(rows), bias=False)
+    merged.weight = _merged([linear.weight for linear in linears])
+    for linear, part in zip(linears, merged.weight.split(rows), strict=True):
+        linear.weight = nn.Parameter(part, requires_grad=False)
+    if has_bias:
+        merged.bias = _merged_bias(linears)
+    return merged
+
+
+def _merged(parts: list[torch.Tensor]) -> nn.Parameter:
+    """All rows of the parts: their own memory where they lie back to back, else a copy."""
+    first, end = parts[0], parts[0].data_ptr()
+    for part in parts:
+        apart = part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+        if apart or part.data_ptr() != end or not part.is_contiguous():
+            return nn.Parameter(torch.cat(parts), requires_grad=False)
+        end += part.nbytes
+    whole = first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride())
+    return nn.Parameter(whole, requires_grad=False)
+
+
+def _merged_bias(linears: list[Any]) -> nn.Parameter:
+    """The biases of all, zeros where one has none."""
+    like = next(linear.bias for linear in linears if linear.bias is not None)
+    return _merged(
+        [
+            like.new_zeros(linear.out_features) if linear.bias is None else linear.bias
+            for linear in linears
+        ]
+    )

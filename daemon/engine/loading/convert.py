@@ -1,0 +1,173 @@
+"""Makes a model folder of a GGUF file: `python -m daemon.engine.loading.convert SRC DST`.
+
+The folder then holds all that serving needs beside the file itself, without gguf or transformers'
+slow conversions: config.json, generation_config.json, tokenizer.json, tokenizer_config.json, and
+the index of the file's tensors. What share is done is printed, a number a line.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from daemon.engine.loading.gguf_speed import hurry
+from daemon.engine.process import stay_offline
+from daemon.models.formats import PLAIN
+from daemon.models.gguf_header import GgufHeader, read_gguf_header
+from daemon.models.gguf_index import INDEX, LINK, GgufIndex, link
+from daemon.models.shape import ModelError
+from daemon.wire.parent import die_with_parent
+
+_RECOMMENDED = {
+    # What the authors of SmolLM2-Instruct say on its page; the GGUF file has no field for it. The
+    # penalty is ours: without it one answer in four repeats itself until its tokens are spent.
+    "Smollm2 135M 8k Lc100K Mix1 Ep2": {
+        "do_sample": True,
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "repetition_penalty": 1.1,
+    },
+}
+"""Default sampling for generation_config.json, by the name that a GGUF file gives its model."""
+
+_PARTS = 5
+"""Of the work, of about the same length, for the bar alone."""
+
+Told = Callable[[float], None]
+"""Told which share of the conversion is done, 0..1."""
+
+
+def convert(source: Path, target: Path, told: Told = lambda share: None) -> None:
+    """Write the folder `target` from the GGUF file `source`. Raises ModelError."""
+    told(0.0)
+    header = read_gguf_header(source)
+
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    from daemon.engine.loading.gguf_blocks import Indexer
+    from daemon.engine.loading.gguf_fields import recommended
+    from daemon.engine.loading.gguf_tokenizer import write_tokenizer
+
+    told(1 / _PARTS)
+    config = _configuration(source, header)
+    told(2 / _PARTS)
+    unused = _put_all(source, config, header)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)
+    told(3 / _PARTS)
+    index, computed = Indexer(source, model).index()
+    index = msgspec.structs.replace(index, unused=unused)
+    told(4 / _PARTS)
+    target.mkdir(parents=True, exist_ok=True)
+    (target / INDEX).write_bytes(msgspec.json.encode(index))
+    link(target, source)
+    if computed:
+        save_file(computed, target / "model.safetensors", {"format": "pt"})
+    config.architectures = [type(model).__name__]
+    config.dtype = _computes_in(index)
+    config.save_pretrained(target)
+    try:
+        vocabulary = write_tokenizer(source, target, header)
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from None
+    generation = GenerationConfig.from_model_config(config)
+    ends = vocabulary.ends
+    generation.eos_token_id = ends[0] if len(ends) == 1 else ends or None
+    generation.save_pretrained(target)
+    sampling = _RECOMMENDED.get(str(header.fields.get("general.name", "")), {})
+    _recommend(target / "generation_config.json", {**sampling, **recommended(header)})
+    _make_readable(target)
+    told(1.0)
+
+
+def _configuration(source: Path, header: GgufHeader) -> Any:
+    """What transformers reads of a file's fields. Raises ModelError."""
+    from transformers import AutoConfig
+
+    from daemon.engine.loading.gguf_fields import check_fields
+    from daemon.logs import in_a_line
+
+    try:
+        check_fields(header)
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from None
+    try:
+        return AutoConfig.from_pretrained(str(source.parent), gguf_file=source.name)
+    except Exception as error:  # whatever a configuration's own checks raise
+        said = f"transformers makes no configuration of it: {in_a_line(error)}"
+        raise ModelError(f"{source}: {said}") from error
+
+
+def _put_all(source: Path, config: Any, header: GgufHeader) -> tuple[str, ...]:
+    """Have a configuration say all that a file says; the fields that are of no use here.
+
+    Raises ModelError.
+    """
+    import gguf  # as a module: what it holds may have been replaced
+
+    from daemon.engine.loading.gguf_fields import put_fields
+    from daemon.engine.loading.gguf_rope import scaled_rope
+    from daemon.engine.loading.gguf_tensors import put_tensors
+    from daemon.engine.loading.resolve import refuse_configuration
+
+    tensors = gguf.GGUFReader(source).tensors
+    put_tensors(config, tensors)
+    try:
+        unused = put_fields(config, header)
+        scaled_rope(config, tensors)
+    except ModelError as error:
+        refuse_configuration(source, config)  # what is no field's fault
+        raise ModelError(f"{source}: {error}") from None
+    refuse_configuration(source, config)
+    return unused
+
+
+def _computes_in(index: GgufIndex) -> str:
+    """What a GPU computes in: as most weights are stored, bfloat16 for packed ones."""
+    sizes: dict[str, int] = {}
+    for one in index.tensors:
+        kind = PLAIN.get(one.format, "bfloat16")
+        sizes[kind] = sizes.get(kind, 0) + one.size_bytes
+    return max(sizes, key=lambda kind: sizes[kind], default="float32")
+
+
+def _recommend(path: Path, sampling: dict[str, Any]) -> None:
+    """Put default sampling into a generation_config.json, where there is some."""
+    if sampling:
+        config = json.loads(path.read_text()) | sampling
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def _make_readable(folder: Path) -> None:
+    """Let other users of the machine read the result, whatever modes the writers chose."""
+    for path in folder.iterdir():
+        if path.name != LINK:
+            path.chmod(0o644)
+
+
+def main() -> int:
+    """Convert the file that the command line names; 0 when the folder is complete."""
+    if len(sys.argv) != 3:
+        print("usage: python -m daemon.engine.loading.convert SRC.gguf DST_FOLDER", file=sys.stderr)
+        return 2
+    die_with_parent()
+    stay_offline()
+    os.environ["TQDM_DISABLE"] = "1"
+    hurry()
+    source, target = (Path(word).absolute() for word in sys.argv[1:])
+    try:
+        convert(source, target, lambda share: print(f"{share:.4f}", flush=True))
+    except ModelError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

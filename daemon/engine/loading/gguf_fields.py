@@ -1,0 +1,323 @@
+"""What a GGUF file's fields say of its model, put into transformers' configuration of it.
+
+transformers reads some of them and leaves the rest out without a word. Here each field is used,
+known to say nothing of what is computed, or refused by its name. Where a file leaves one out, what
+llama.cpp takes for it counts, not what transformers does.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from daemon.engine.loading.gguf_rope import put_scaling, rope_parameters
+from daemon.engine.loading.resolve import resolved_of
+from daemon.models.gguf_header import GgufHeader
+from daemon.models.shape import ModelError
+
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "vocab_size": ("vocab_size",),
+    "context_length": ("max_position_embeddings", "n_positions"),
+    "embedding_length": ("hidden_size",),
+    "block_count": ("num_hidden_layers",),
+    "feed_forward_length": ("intermediate_size", "n_inner", "ffn_hidden_size"),
+    "attention.head_count": ("num_attention_heads",),
+    "attention.head_count_kv": ("num_key_value_heads", "num_kv_heads"),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.layer_norm_epsilon": (
+        "layer_norm_eps",
+        "layer_norm_epsilon",
+        "norm_epsilon",
+        "norm_eps",
+    ),
+    "expert_count": ("num_experts", "num_local_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_weights_norm": ("norm_topk_prob",),
+    "expert_weights_scale": ("routed_scaling_factor",),
+    "attn_logit_softcapping": ("attn_logit_softcapping",),
+    "final_logit_softcapping": ("final_logit_softcapping",),
+    "logit_scale": ("logit_scale",),
+    "use_parallel_residual": ("use_parallel_residual",),
+}
+"""By a field's name behind that of the architecture: its names in configurations."""
+_CHOSEN = frozenset({"expert_weights_norm", "use_parallel_residual"})
+"""What llama.cpp has one way of for each architecture, as transformers has: they must agree."""
+_NOTHING: dict[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0,),
+    "attention.max_alibi_bias": (0,),
+    "attention.output_scale": (0, 1),
+    "attention.q_lora_rank": (0,),
+    "attention.kv_lora_rank": (0,),
+    "attention.shared_kv_layers": (0,),
+    "attention.temperature_length": (0,),
+    "attention.temperature_scale": (0,),
+    "attn_logit_softcapping": (0,),
+    "embedding_scale": (0, 1),
+    "expert_chunk_feed_forward_length": (0,),
+    "expert_count": (0,),
+    "expert_feed_forward_length": (0,),
+    "expert_gating_func": (0, 1),  # softmax
+    "expert_group_count": (0, 1),
+    "expert_group_scale": (0, 1),
+    "expert_group_used_count": (0, 1),
+    "expert_shared_count": (0,),
+    "expert_shared_feed_forward_length": (0,),
+    "expert_used_count": (0,),
+    "expert_weights_scale": (0, 1),
+    "feed_forward_length": (0,),  # of a mixture without a dense layer
+    "final_logit_softcapping": (0,),
+    "leading_dense_block_count": (0,),
+    "logit_scale": (0, 1),
+    "nextn_predict_layers": (0,),
+    "pooling_type": (0,),
+    "residual_scale": (0, 1),
+    "rope.dimension_sections": (0,),
+    "router_logit_softcapping": (0,),
+    "swiglu_clamp_exp": (0,),
+    "swiglu_clamp_shexp": (0,),
+    "tensor_data_layout": ("Meta AI original pth", "reference"),
+}
+"""Values with which a field changes nothing, where a configuration has no name for it."""
+_NEEDED = ("context_length", "embedding_length", "block_count", "attention.head_count")
+_EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+_HEAD_DIMS = (
+    "attention.key_length",
+    "attention.value_length",
+    "attention.key_length_swa",
+    "attention.value_length_swa",
+)
+_ROPE_THETA = 10000.0
+"""llama.cpp's, where a file does not say."""
+_SAYS_NOTHING = re.compile(
+    r"general\.(architecture|type|name|author|version|organization|finetune|basename|description"
+    r"|quantized_by|size_label|license(\.\w+)?|url|doi|uuid|repo_url|tags|languages|datasets"
+    r"|(source|base_model|dataset)\..+|file_type|quantization_version|alignment)"
+    r"|quantize\..+|split\..+|imatrix\..+"
+)
+_SAMPLING = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+
+
+def check_fields(header: GgufHeader) -> None:
+    """Raise ModelError, a sentence without the file, where it is no model's, lacks what every model
+    has, or has layers that differ.
+    """
+    said, begin = header.fields, f"{header.architecture}."
+    if not header.architecture:
+        raise ModelError("the field general.architecture is missing")
+    if said.get("general.type", "model") != "model":
+        raise ModelError(f"general.type says that it is no model: {said['general.type']!r}")
+    if said.get("general.quantization_version", 2) != 2:
+        version = said["general.quantization_version"]
+        raise ModelError(f"general.quantization_version is {version!r}, and llmd reads 2")
+    for name in _NEEDED:
+        if begin + name not in said:
+            raise ModelError(f"the field {begin}{name} is missing")
+    if not any(begin + name in said for name in _EPSILONS):
+        raise ModelError(f"the field {begin}{_EPSILONS[0]} is missing")
+    for name in _ATTRIBUTES:
+        _single(begin + name, said.get(begin + name))
+
+
+def put_fields(config: Any, header: GgufHeader) -> tuple[str, ...]:
+    """Have a configuration say what a file's fields say; the names of the fields that are of no use
+    here. Raises ModelError, a sentence without the file, for one that it cannot say.
+    """
+    _Fields(config, header).put()
+    return tuple(_unused(header))
+
+
+def recommended(header: GgufHeader) -> dict[str, Any]:
+    """The default sampling that a file's fields recommend, as generation_config.json has it."""
+    return {name: header.fields[key] for key, name in _SAMPLING.items() if key in header.fields}
+
+
+def _unused(header: GgufHeader) -> Iterator[str]:
+    """Fields that are of other programs, or of ways to draw that llmd does not have."""
+    own = (f"{header.architecture}.", "tokenizer.")
+    for name in header.fields:
+        known = name in _SAMPLING or _SAYS_NOTHING.fullmatch(name)
+        if not name.startswith(own) and not known:
+            yield name
+
+
+class _Fields:
+    """Those of a file's architecture."""
+
+    def __init__(self, config: Any, header: GgufHeader) -> None:
+        self._config = config
+        self._fields = header.fields
+        self._begin = f"{header.architecture}."
+        self._own = {
+            name.removeprefix(self._begin): value
+            for name, value in header.fields.items()
+            if name.startswith(self._begin)
+        }
+        self._left = set(self._own)
+
+    def put(self) -> None:
+        """Use them all."""
+        for name, attributes in _ATTRIBUTES.items():
+            if name in self._own:
+                self._attribute(name, attributes)
+        self._key_heads()
+        self._heads()
+        self._positions()
+        self._scale()
+        self._window()
+        for name in sorted(self._left):
+            self._nothing(name)
+
+    def _attribute(self, name: str, attributes: tuple[str, ...]) -> None:
+        """Put a field into the configuration, where that has a name for it."""
+        has = [one for one in attributes if hasattr(self._config, one)]
+        if not has:
+            return
+        value = self._single(name)
+        if name in _NOTHING and _among(value, _NOTHING[name]):
+            told = getattr(self._config, has[0])
+            if not told or name == "expert_weights_scale":
+                self._left.discard(name)
+                return
+        if name in _CHOSEN and bool(getattr(self._config, has[0])) != bool(value):
+            raise self._refused(name)
+        setattr(self._config, has[0], value)
+        self._left.discard(name)
+
+    def _single(self, name: str) -> Any:
+        return _single(self._begin + name, self._own[name])
+
+    def _key_heads(self) -> None:
+        """As many heads of keys as of queries, where a file does not say."""
+        name, config = "attention.head_count_kv", self._config
+        if name not in self._own:
+            for one in _ATTRIBUTES[name]:
+                if hasattr(config, one):
+                    setattr(config, one, config.num_attention_heads)
+        elif name in self._left and self._single(name) == config.num_attention_heads:
+            self._left.discard(name)
+
+    def _heads(self) -> None:
+        """The size of a head, where it is told."""
+        config = self._config
+        told = {self._single(name) for name in _HEAD_DIMS if name in self._own}
+        if len(told) > 1:
+            raise ModelError(f"heads of keys and values differ in size: {sorted(told)}")
+        head_dim = told.pop() if told else config.hidden_size // config.num_attention_heads
+        if hasattr(config, "head_dim"):
+            config.head_dim = head_dim
+        elif head_dim * config.num_attention_heads != config.hidden_size:
+            raise self._refused(_HEAD_DIMS[0])
+        self._head_dim = head_dim
+        self._left -= set(_HEAD_DIMS)
+
+    def _positions(self) -> None:
+        """Bases of rotary positions, how many numbers of a head turn, and how they are scaled."""
+        kinds = rope_parameters(self._config)
+        if not kinds:
+            return  # a model without: the fields are refused by their names
+        base = float(self._own.get("rope.freq_base", _ROPE_THETA))
+        of_window = float(self._own.get("rope.freq_base_swa", _ROPE_THETA))
+        for kind, parameters in kinds.items():
+            parameters["rope_theta"] = of_window if kind == "sliding_attention" else base
+        self._left.discard("rope.freq_base")
+        if "sliding_attention" in kinds:
+            self._left.discard("rope.freq_base_swa")
+        for name in ("rope.dimension_count", "rope.dimension_count_swa"):
+            self._turning(name, kinds.values())
+        scaled = kinds.get("full_attention") or next(iter(kinds.values()))
+        scaling = {name: self._own[name] for name in self._left if name.startswith("rope.scal")}
+        context_len = self._own["context_length"]
+        self._left -= put_scaling(self._begin, scaled, scaling, context_len)
+
+    def _turning(self, name: str, parameters: Any) -> None:
+        if name not in self._own and name.endswith("swa"):
+            return
+        turning = self._own.get(name, self._head_dim)
+        for one in parameters:
+            if "partial_rotary_factor" in one:
+                one["partial_rotary_factor"] = turning / self._head_dim
+            elif turning != self._head_dim:
+                raise self._refused(name)
+        self._left.discard(name)
+
+    def _scale(self) -> None:
+        """What scores of attention are multiplied with."""
+        name = "attention.scale"
+        if name in self._own:
+            scalar = getattr(self._config, "query_pre_attn_scalar", None) or self._head_dim
+            if not _among(self._own[name], (0, scalar**-0.5)):
+                raise self._refused(name)
+            self._left.discard(name)
+
+    def _window(self) -> None:
+        """How far layers look back."""
+        name, config = "attention.sliding_window", self._config
+        told = self._single(name) if name in self._own else 0
+        self._left.discard(name)
+        if not told and config.model_type == "mistral":  # transformers takes one for granted
+            config.sliding_window = None
+        if told and hasattr(config, "sliding_window"):
+            config.sliding_window = told
+        narrow = told and told < self._own["context_length"]
+        if narrow and resolved_of(config).window != told:
+            raise self._refused(name)
+        pattern = "attention.sliding_window_pattern"
+        if pattern in self._own and resolved_of(config).window == told:
+            self._check_pattern(self._own[pattern])
+            self._left.discard(pattern)
+
+    def _check_pattern(self, told: Any) -> None:
+        """Which layers have a window: one in so many has none, or each says it."""
+        kinds = getattr(self._config, "layer_types", None) or ()
+        windows = [kind == "sliding_attention" for kind in kinds]
+        if isinstance(told, list):
+            agrees = [bool(one) for one in told] == windows
+        else:
+            agrees = [(layer + 1) % told > 0 if told else False for layer in range(len(kinds))] == (
+                windows
+            )
+        if not agrees:
+            raise self._refused("attention.sliding_window_pattern")
+
+    def _nothing(self, name: str) -> None:
+        """A field that the configuration has no name for must change nothing."""
+        value = self._own[name]
+        values = value if isinstance(value, list) else [value]
+        if name not in _NOTHING or not all(_among(one, _NOTHING[name]) for one in values):
+            raise self._refused(name)
+
+    def _refused(self, name: str) -> ModelError:
+        value = self._own[name]
+        shown = f"{value:.6g}" if isinstance(value, float) else f"{value!r}"[:60]
+        return ModelError(
+            f"{self._begin}{name} is {shown}, and transformers' {self._config.model_type} does not "
+            "compute so"
+        )
+
+
+def _single(name: str, value: Any) -> Any:
+    """A field's value; of one that is told for each layer, theirs if it is the same."""
+    if not isinstance(value, list):
+        return value
+    if not value or any(one != value[0] for one in value):
+        raise ModelError(f"{name} differs from layer to layer: {value[:8]}")
+    return value[0]
+
+
+def _among(value: Any, known: tuple[Any, ...]) -> bool:
+    """Whether a value is one of some, but for the rounding of float32."""
+    same: Callable[[Any], bool] = lambda one: (  # noqa: E731
+        math.isclose(value, one, rel_tol=1e-6)
+        if isinstance(value, float) and isinstance(one, int | float)
+        else value == one
+    )
+    return any(same(one) for one in known)

@@ -1,0 +1,137 @@
+"""Loads a model folder with transformers' own modelling code and our attention."""
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from daemon.engine.blocks.place import claimed, fill, with_layers
+from daemon.engine.layers.attention import ATTENTION_NAME, register
+from daemon.engine.loading.resolve import read_config, resolved_of
+from daemon.engine.loading.weights import open_weights
+from daemon.logs import in_a_line
+from daemon.models.quantisation import read_quantisation
+from daemon.models.shape import ModelError
+from daemon.models.supported import check_folder
+from daemon.models.weights import weight_shapes
+
+log = logging.getLogger(__name__)
+
+_BESIDE = re.compile(
+    r"(^|\.)(mtp\w*|nextn\w*|medusa\w*|eagle\w*|v_head|value_head|reward_head|score|classifier"
+    r"|summary|pooler|rotary_emb|vision\w*|visual|audio\w*|multi_modal_projector)(\.|$)"
+)
+"""Whole parts beside a causal model: they foretell more tokens, judge answers or read what is no
+text, and change no logits of the model's own."""
+_LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
+_SIDES = (1, 2, 3)
+"""Of a weight; a mask has four, its value none."""
+
+
+def load_model(
+    folder: Path,
+    dtype: str,
+    device: torch.device,
+    tell: Callable[[float], None] = lambda _share: None,
+    *,
+    weight_dtype: str = "",
+) -> PreTrainedModel:
+    """The causal language model in `folder`, on its device and ready to compute in `dtype`.
+
+    What is stored in blocks stays so. On a CPU weights may be narrower than what it computes in:
+    `weight_dtype`, where it is given. `tell` hears, from any thread, the share of the weights that
+    is loaded. Raises ModelError.
+    """
+    config = read_config(folder)
+    check_folder(folder, resolved_of(config))
+    register()
+    transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
+    model_class = class_of(config)
+    narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
+    quantisation = read_quantisation(folder, config.to_dict())
+    if quantisation is not None and hasattr(config, "quantization_config"):
+        del config.quantization_config  # the layers are ours, not those of transformers
+    computes_in = torch_dtype(dtype)
+    opened = open_weights(folder, device, tell, computes_in, narrow, quantisation)
+    with opened as (weights, packed):
+        try:
+            places = claimed(model_class, config, packed)
+            model, told = with_layers(model_class, places).from_pretrained(
+                None,  # its files are not transformers' affair
+                config=config,
+                state_dict={name: one for name, one in weights.items() if name not in places.taken},
+                device_map={"": device},
+                dtype=computes_in,
+                attn_implementation=ATTENTION_NAME,
+                ignore_mismatched_sizes=True,  # they are told below, in a sentence
+                output_loading_info=True,
+            )
+        except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError) as error:
+            said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
+            raise ModelError(f"{folder}: {said}") from error
+        fill(model, places, packed)
+        # Older quantising tools give every layer a bias, of zeros where the model has none.
+        told["unexpected_keys"] -= {
+            name
+            for name in told["unexpected_keys"] & weights.keys()
+            if name.endswith(".bias") and not bool(weights[name][...].any())
+        }
+    _check_loaded(folder, model, told)
+    model.requires_grad_(False)
+    return model.eval()
+
+
+def _check_loaded(folder: Path, model: nn.Module, told: Any) -> None:
+    """Raise ModelError unless the model computes with the folder's weights, all of them."""
+    if wrong := sorted(told["mismatched_keys"]):
+        name, stored, wanted = wrong[0]
+        said = f"{name} is {list(stored)}, and its configuration asks for {list(wanted)}"
+        raise ModelError(f"{folder} has weights of another size: {said}")
+    if missing := sorted(told["missing_keys"]):  # transformers would make them up
+        raise ModelError(f"{folder} lacks {len(missing)} of its weights: {missing[0]} ...")
+    unread = sorted(told["unexpected_keys"])
+    if lost := [name for name in unread if _belongs(folder, model, name)]:
+        said = f"{len(lost)} weights that a {model.config.model_type} of its configuration has not"
+        raise ModelError(f"{folder} holds {said}: {lost[0]} ...")
+    if unread:
+        log.warning("%s: %d weights are of no use here: %s ...", folder, len(unread), unread[0])
+
+
+def _belongs(folder: Path, model: Any, name: str) -> bool:
+    """Whether the model was trained with a tensor that it does not take, and would be computed
+    without it: a bias or norm of a layer, or of the model as a whole.
+
+    What is known to lie beside a model does not belong to it, nor do layers behind its last.
+    """
+    base = f"{model.base_model_prefix}."
+    shapes = weight_shapes(folder)
+    sides = shapes.get(name, shapes.get(name.removeprefix(base), (1,)))
+    if len(sides) not in _SIDES or name.endswith("inv_freq"):
+        return False  # a constant that older files hold as if it were a weight
+    layer = _LAYER.search(name)
+    if layer and int(layer[3]) >= model.config.num_hidden_layers:
+        return False
+    return not _BESIDE.search(name)
+
+
+def class_of(config: Any) -> Any:
+    """transformers' causal language model for a configuration. Raises ModelError."""
+    found: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if not isinstance(found, type) or not issubclass(found, PreTrainedModel):
+        raise ModelError(f"transformers has no causal language model of type {config.model_type}")
+    model_class: Any = found
+    if not model_class._can_set_attn_implementation():
+        raise ModelError(f"{found.__name__} does not use transformers' attention interface")
+    return found
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """torch's type for a name such as "float32"."""
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    return dtypes[name]

@@ -1,0 +1,169 @@
+"""Makes a model folder with weights in blocks.
+
+`python -m daemon.engine.loading.requantise KIND SRC DST` is how it is called.
+
+Without DST it prints what it would make: the index of the file of blocks. Rows are read, rounded
+and written a strip at a time: never is more of a model in memory, however large it is. What share
+is done is printed, a number a line.
+"""
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from daemon.config.paths import default_cache
+from daemon.engine.blocks.nearest import nearest_blocks
+from daemon.engine.blocks.place import claimed
+from daemon.engine.blocks.stored import LoadMeter, Stored, read_exactly, stored_tensors
+from daemon.engine.loading.loader import class_of
+from daemon.engine.loading.resolve import read_config
+from daemon.engine.process import keep_compiled, stay_offline
+from daemon.memory.sizing import WEIGHT_KINDS
+from daemon.models.formats import FORMATS, WeightFormat
+from daemon.models.gguf_index import OWN_FILE, OWN_INDEX, GgufIndex, IndexedTensor
+from daemon.models.quantise_plan import VALUES, is_quantised, planned_index
+from daemon.models.quantised_folder import beside_weights
+from daemon.models.shape import ModelError
+from daemon.models.weights import weight_files, weight_headers
+from daemon.wire.parent import die_with_parent
+
+_STRIP_ELEMENTS = 1 << 22
+"""Of a tensor that are in memory at a time, in float32."""
+
+
+def plan(source: Path, kind: str) -> GgufIndex:
+    """What a folder's weights become. Raises ModelError where none of them become blocks."""
+    config = read_config(source)
+    headers = weight_headers(source)
+    model_class = class_of(config)
+    places = claimed(model_class, config, headers)
+    with torch.device("meta"):
+        model: Any = model_class(config)
+    modules = dict(model.named_modules())
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    wide = {
+        weight
+        for name, (weight,) in places.layers.items()
+        if modules[name] in ends or name.endswith(VALUES)
+    }
+    linear = {
+        weight for name, (weight,) in places.layers.items() if type(modules[name]) is nn.Linear
+    }
+    linear |= {weight for weights in places.of_experts.values() for weight in weights}
+    index = planned_index(headers, linear, wide, kind)
+    if not any(is_quantised(one) for one in index.tensors):
+        raise ModelError(
+            f"{source}: none of its weights is a linear layer's of whole groups of 32 numbers a "
+            "row, so that model.quantize has nothing to do"
+        )
+    return index
+
+
+def requantise(source: Path, target: Path, kind: str, told: Callable[[float], None]) -> None:
+    """Write the folder `target`. Raises ModelError and OSError."""
+    index = plan(source, kind)
+    _check_room(target.parent, index.size_bytes, source, kind)
+    target.mkdir(parents=True, exist_ok=True)
+    for path in beside_weights(source):
+        shutil.copyfile(path, target / path.name)
+    with ExitStack() as stack:
+        stored: dict[str, Stored] = {}
+        for path in weight_files(source):
+            file = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, file)
+            stored |= stored_tensors(path, file)
+        meter = LoadMeter(sum(one.size_bytes for one in stored.values()), told)
+        _write_others(target, index, stored)
+        with (target / OWN_FILE).open("wb") as blocks:
+            for tensor in index.tensors:
+                blocks.seek(tensor.start)
+                for part in _parts(tensor, stored[tensor.name], meter):
+                    blocks.write(part)
+            blocks.truncate(index.size_bytes)
+            blocks.flush()
+            os.fsync(blocks.fileno())
+    (target / OWN_INDEX).write_bytes(msgspec.json.encode(index))
+    told(1.0)
+
+
+def _check_room(folder: Path, size_bytes: int, source: Path, kind: str) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < size_bytes:
+        raise ModelError(
+            f"{source} takes {size_bytes / 2**30:,.2f} GiB as {kind}, and {folder} has "
+            f"{free_bytes / 2**30:,.2f} GiB free: daemon.cache may name another folder"
+        )
+
+
+def _parts(tensor: IndexedTensor, stored: Stored, meter: LoadMeter) -> Iterator[memoryview]:
+    """The bytes of a tensor of the new file, a strip after the other."""
+    form = FORMATS[tensor.format]
+    columns = tensor.shape[-1]
+    height = max(_STRIP_ELEMENTS // columns, 1)
+    num_rows = math.prod(tensor.shape[:-1])
+    row_bytes = columns * stored.dtype.itemsize
+    for first in range(0, num_rows, height):
+        rows = torch.empty(min(height, num_rows - first), columns, dtype=stored.dtype)
+        data = _bytes_of(rows)
+        read_exactly(stored.file, stored.start + first * row_bytes, data)
+        meter.add(len(data))
+        yield data if not is_quantised(tensor) else _bytes_of(_nearest(tensor.name, form, rows))
+
+
+def _nearest(name: str, form: WeightFormat, rows: torch.Tensor) -> torch.Tensor:
+    wide = rows.float()
+    if not bool(wide.isfinite().all()):
+        raise ModelError(f"{name} holds numbers that are not finite: it cannot be quantised")
+    return nearest_blocks(form, wide)
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    return memoryview(tensor.view(-1).view(torch.uint8).numpy())
+
+
+def _write_others(target: Path, index: GgufIndex, stored: Mapping[str, Stored]) -> None:
+    """What a file of blocks cannot hold goes into a safetensors file, as it is."""
+    held = {one.name for one in index.tensors}
+    others = {}
+    for name in stored.keys() - held:
+        others[name] = torch.empty(stored[name].shape, dtype=stored[name].dtype)
+        read_exactly(stored[name].file, stored[name].start, _bytes_of(others[name]))
+    if others:
+        save_file(others, target / "model.safetensors", {"format": "pt"})
+
+
+def main() -> int:
+    """Do what the command line says; 0 when the folder is complete."""
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in WEIGHT_KINDS:
+        kinds = "|".join(WEIGHT_KINDS)
+        print(
+            f"usage: python -m daemon.engine.loading.requantise {kinds} SRC [DST]", file=sys.stderr
+        )
+        return 2
+    die_with_parent()
+    stay_offline()
+    keep_compiled(default_cache())
+    kind, source, *target = sys.argv[1], *map(Path, sys.argv[2:])
+    try:
+        if target:
+            requantise(source, target[0], kind, lambda share: print(f"{share:.4f}", flush=True))
+        else:
+            sys.stdout.buffer.write(msgspec.json.encode(plan(source, kind)))
+    except (ModelError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

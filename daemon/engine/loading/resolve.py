@@ -1,0 +1,232 @@
+"""How transformers resolves a model folder's configuration.
+
+As a program, `python -m daemon.engine.loading.resolve DIR`, it prints what
+`daemon.models.resolving` wants to know, or in one sentence why there is nothing to say. It hides
+torch from transformers, which configurations do not need: half the time.
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from daemon.engine.process import stay_offline
+from daemon.logs import in_a_line
+from daemon.models.resolved import Resolved, Rope, read_shape
+from daemon.models.resolving import answer
+from daemon.models.shape import ModelError, ModelShape, read_json
+from daemon.models.supported import refusals
+from daemon.wire.parent import die_with_parent
+
+_PLAIN = (bool, int, float, str)
+_UNTOLD = ("id2label", "label2id")
+_TAKES_ATTENTION = "ALL_ATTENTION_FUNCTIONS.get_interface("
+_COUNTS_FROM_PADDING = "create_position_ids_from_input_ids("
+_ASKS_DIRECTION = "self.config.is_decoder"
+"""What modelling code says that computes encoders and decoders, as the configuration has it."""
+_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size")
+
+
+def shape_here(folder: Path) -> ModelShape:
+    """A folder's shape, in a process that may load transformers. Raises ModelError."""
+    return read_shape(folder, resolve_here(folder))
+
+
+def resolve_here(folder: Path) -> Resolved:
+    """A folder's configuration, in a process that may load transformers. Raises ModelError."""
+    config = read_config(folder)
+    unread = _unread(config, read_json(folder / "config.json"))
+    return msgspec.structs.replace(resolved_of(config), unread=unread)
+
+
+def read_config(folder: Path) -> Any:
+    """transformers' configuration of a folder; no code of its own is run. Raises ModelError."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if not folder.is_dir():
+        raise ModelError(f"{folder} is not a folder")
+    file = folder / "config.json"
+    name = read_json(file).get("model_type")
+    if not isinstance(name, str) or not name:
+        raise ModelError(f"{file} does not say model_type")
+    if name not in CONFIG_MAPPING:
+        known = f"transformers {version('transformers')} does not know the model type {name!r}"
+        raise ModelError(f"{folder}: {known}")
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # whatever a configuration's own checks raise
+        said = f"transformers does not take it for a {name}: {in_a_line(error)}"
+        raise ModelError(f"{file}: {said}") from error
+
+
+def resolved_of(config: Any) -> Resolved:
+    """What a configuration of transformers' says, in plain values."""
+    hidden_size, num_heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
+    name = str(config.model_type)
+    causal_class = _causal_class(name)
+    source = _source(type(config)) or _TAKES_ATTENTION  # unread: the worker finds out
+    return Resolved(
+        model_type=name,
+        architectures=tuple(str(one) for one in _listed(config.architectures)),
+        causal_class=causal_class,
+        takes_attention=_TAKES_ATTENTION in source,
+        sees_ahead=_sees_ahead(config, source),
+        counts_from_padding=_COUNTS_FROM_PADDING in source,
+        num_layers=_size(config, "num_hidden_layers"),
+        num_heads=num_heads,
+        num_kv_heads=_num_kv_heads(config) or num_heads,
+        head_dim=_size(config, "head_dim") or hidden_size // max(num_heads, 1),
+        hidden_size=hidden_size,
+        vocab_size=_size(config, "vocab_size"),
+        context_len=_size(config, "max_position_embeddings"),
+        dtype=str(_value(config, "dtype") or "float32").removeprefix("torch."),
+        eos_token_ids=tuple(
+            one for one in _listed(_value(config, "eos_token_id")) if isinstance(one, int)
+        ),
+        layer_kinds=tuple(str(kind) for kind in _listed(_value(config, "layer_types"))),
+        window=_window(config),
+        ropes=tuple(_ropes(config)),
+        by_layer=tuple(_by_layer(config)),
+        fields={
+            key: _plain(value) for key, value in config.to_dict().items() if key not in _UNTOLD
+        },
+    )
+
+
+def _unread(config: Any, told: dict[str, Any]) -> dict[str, Any]:
+    """What a config.json says that neither the type's configuration has a field for nor its code
+    asks for; it would change nothing without a word.
+    """
+    kind = type(config)
+    declared = {*getattr(kind, "__dataclass_fields__", {}), *kind.attribute_map}
+    declared |= set(signature(kind.__init__).parameters)
+    files = [find_spec(kind.__module__), find_spec(_modelling(kind))]
+    sources = [Path(one.origin).read_text("utf-8") for one in files if one and one.origin]
+    return {
+        key: _plain(value)
+        for key, value in told.items()
+        if key not in declared and not any(key in source for source in sources)
+    }
+
+
+def refuse_configuration(source: Path, config: Any) -> None:
+    """Raise ModelError where a model of transformers' configuration cannot be served."""
+    config.architectures = [_causal_class(str(config.model_type))]
+    for reason in refusals(resolved_of(config)):
+        raise ModelError(f"{source}: {config.model_type} is not supported yet: {reason}")
+
+
+def _value(config: Any, name: str) -> Any:
+    """A field; None where there is none, or one for each layer."""
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:  # transformers' answer to who asks for one of several
+        return None
+
+
+def _size(config: Any, name: str) -> int:
+    value = _value(config, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    if value is None:
+        return ()
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _num_kv_heads(config: Any) -> int:
+    """As the models' own code counts them: older ones have other names for it, and one flag."""
+    own = _size(config, "num_key_value_heads") or _size(config, "num_kv_heads")
+    shared = bool(_value(config, "multi_query"))
+    return 1 if shared and not _value(config, "new_decoder_architecture") else own
+
+
+def _window(config: Any) -> int:
+    """The narrowest window of a layer that has one."""
+    kinds = set(_listed(_value(config, "layer_types")))
+    window = _size(config, "sliding_window")
+    if _value(config, "use_sliding_window") is False:
+        return 0
+    return window if not kinds or "sliding_attention" in kinds else 0
+
+
+def _sees_ahead(config: Any, source: str) -> bool:
+    """By any of the names that the flag has; the oldest one only where the code asks for it."""
+    encoder = _value(config, "is_decoder") is False and _ASKS_DIRECTION in source
+    both_ways = _value(config, "use_bidirectional_attention") in (True, "all")
+    return encoder or both_ways or _value(config, "is_causal") is False
+
+
+def _ropes(config: Any) -> list[Rope]:
+    """One for all layers, or one for each kind of layer that has its own."""
+    told = _value(config, "rope_parameters") or {}
+    nested = [value for value in told.values() if isinstance(value, dict) and "rope_type" in value]
+    return [
+        Rope(str(one.get("rope_type", "default")), {k: _plain(v) for k, v in one.items()})
+        for one in nested or [told]
+        if one
+    ]
+
+
+def _by_layer(config: Any) -> list[str]:
+    """What is configured for layers one by one, by the names of the fields."""
+    listed = [name for name in _HEADS if isinstance(_value(config, name), list | tuple)]
+    return sorted({*listed, *(getattr(config, "per_layer_attributes", None) or ())})
+
+
+def _causal_class(model_type: str) -> str:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, ""))
+
+
+def _source(config_class: type) -> str | None:
+    """The text of a type's modelling code, since importing it would bring torch; None: none."""
+    found = find_spec(_modelling(config_class))
+    if found is None or found.origin is None:
+        return None
+    return Path(found.origin).read_text(encoding="utf-8")
+
+
+def _modelling(config_class: type) -> str:
+    return config_class.__module__.replace(".configuration_", ".modeling_")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if value is None or isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(one) for one in value]
+    return str(value)
+
+
+def main() -> int:
+    """Print the answer for the folder that the command line names."""
+    if len(sys.argv) != 2:
+        print("usage: python -m daemon.engine.loading.resolve FOLDER", file=sys.stderr)
+        return 2
+    die_with_parent()
+    stay_offline()
+    logging.disable(logging.CRITICAL)  # stdout and stderr say one thing each
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        said = answer(resolve_here(Path(sys.argv[1]).absolute()))
+    except ModelError as error:
+        said = answer(None, str(error))
+    sys.stdout.buffer.write(said)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""A model folder's weights, loaded where they will be used: a tensor at a time, and counted.
+
+transformers renames, converts and places a checkpoint's tensors. For each it takes anything that
+gives the tensor when it is sliced, and it slices them in a few threads of its own. By itself it
+would slice the mapped file. That is right for a CPU, where the file's pages are the weights; they
+are only read ahead here. For a GPU it is slow, see `daemon.engine.cuda.weights`.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import safe_open
+
+from daemon.engine.blocks.files import GgufWeights, Packed, PlainNumbers, narrow_weights
+from daemon.engine.blocks.safetensors import packed_weights
+from daemon.engine.blocks.stored import (
+    CHUNK_BYTES,
+    LoadMeter,
+    Stored,
+    chunks,
+    read_exactly,
+    stored_tensors,
+)
+from daemon.models.packed import tensors_aside
+from daemon.models.schemes import Quantisation
+from daemon.models.weights import folder_layers, weight_files
+
+
+class Slice(Protocol):
+    """A tensor that is not loaded yet, as transformers takes it."""
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """The tensor, loaded now; `index` is `...`."""
+
+
+@contextmanager
+def open_weights(
+    folder: Path,
+    device: torch.device,
+    tell: Callable[[float], None],
+    dtype: torch.dtype = torch.float32,
+    narrow: torch.dtype | None = None,
+    quantisation: Quantisation | None = None,
+) -> Iterator[tuple[dict[str, Slice], Packed]]:
+    """Every tensor of a model folder by its name, and those that may stay as they are stored.
+
+    They load to `device` and may be taken while the context is open; on the way out all that was
+    sent has arrived. `tell` hears the share that is loaded so far. `dtype`: of numbers that come
+    out of blocks; `narrow`: in which a CPU holds weights; `quantisation`: how those of safetensors
+    files are stored. Raises ModelError.
+    """
+    with ExitStack() as stack:
+        paths = weight_files(folder)
+        stored: dict[str, Stored] = {}
+        for path in paths:
+            file = os.open(path, os.O_RDONLY)
+            stack.callback(os.close, file)
+            stored |= stored_tensors(path, file)
+        gguf = GgufWeights(folder, device, dtype)
+        total_bytes = gguf.size_bytes + sum(one.size_bytes for one in stored.values())
+        meter = LoadMeter(total_bytes, tell)
+        gguf.tells(meter)
+        weights: dict[str, Slice] = dict(gguf.plain)
+        packed = dict(gguf.packed)
+        if device.type == "cuda":
+            from daemon.engine.cuda.weights import WeightSender
+
+            sender = stack.enter_context(WeightSender(stored, device, meter))
+            weights |= {name: sender.slice(name) for name in stored}
+        else:
+            weights |= _mapped_slices(paths, stored, meter, stack)
+            if narrow is not None:
+                packed |= narrow_weights(stored, narrow, meter)
+        layers = folder_layers(folder, quantisation)
+        quantised = packed_weights(layers, stored, meter, device)
+        for name in tensors_aside(layers, stored):
+            weights.pop(name)
+        weights |= {
+            name: PlainNumbers(take, (layers[name].rows, layers[name].columns), dtype)
+            for name, take in quantised.items()
+        }
+        yield weights, packed | quantised
+
+
+def _mapped_slices(
+    paths: Sequence[Path], stored: Mapping[str, Stored], meter: LoadMeter, stack: ExitStack
+) -> dict[str, Slice]:
+    mapped = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
+    return {
+        name: MappedSlice(stored[name], one.get_slice(name), meter)
+        for one in mapped
+        for name in one.keys()  # noqa: SIM118 - it is no dict
+    }
+
+
+class MappedSlice:
+    """A view of the mapped file, whose pages have been read: a disk is faster so than by faults."""
+
+    def __init__(self, stored: Stored, mapped: Slice, meter: LoadMeter) -> None:
+        self._stored = stored
+        self._mapped = mapped
+        self._meter = meter
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """See `Slice`."""
+        scratch = memoryview(bytearray(min(CHUNK_BYTES, self._stored.size_bytes)))
+        for start, count in chunks(self._stored):
+            read_exactly(self._stored.file, start, scratch[:count])
+            self._meter.add(count)
+        return self._mapped[index]

@@ -1,0 +1,179 @@
+"""Which attention and which small operations suit a device and dtype."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.slots import Slots
+from daemon.engine.blocks.experts import QuantisedExperts, linear_layers
+from daemon.engine.blocks.linear import QuantisedLinear
+from daemon.engine.blocks.unpack import unpack
+from daemon.engine.blocks.weight import Unpack
+from daemon.engine.families import (
+    ALL,
+    BLOCKS,
+    CAPTURED,
+    DECODE,
+    GRAPHS,
+    NONE,
+    PREFILL,
+    WRITE,
+    ByTorch,
+    Fallen,
+    unheard,
+)
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.attention_torch import TorchAttention
+from daemon.engine.layers.decoder import Decoder
+from daemon.engine.layers.forward import Forward, Programs
+from daemon.engine.layers.ops import Ops
+from daemon.engine.sampler.means import Means
+
+log = logging.getLogger(__name__)
+
+Attend = Callable[[FlatBatch, PagedKV], PagedAttention]
+Multiplying = QuantisedLinear | QuantisedExperts
+MakeProducts = Callable[[Sequence[Multiplying], bool], Callable[[Multiplying], Any]]
+"""From all quantised layers and experts, and whether no states may be rounded, to what makes the
+products of one.
+"""
+Compile = Callable[[Forward, PagedKV, Slots], Programs | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """How to compute what is not a matrix product, and steps that are compiled as a whole."""
+
+    name: str
+    attend: Attend
+    ops: Ops
+    compile: Compile = lambda *_: None
+    by_torch: ByTorch = NONE  # the families of GPU kernels that are not to be used
+    products: MakeProducts = lambda _layers, _exact: lambda layer: layer  # over quantised weights
+    unpack: Unpack = unpack  # quantised weights
+    means: Callable[[int], Means] | None = None  # of a vocabulary; None: the device's own
+    rounds: bool = False  # products over quantised weights round states, unless they are exact
+
+
+def torch_backend() -> Backend:
+    """Plain torch: the reference, on every device."""
+    return Backend("torch", TorchAttention, Ops(), by_torch=ALL)
+
+
+def choose(
+    device: torch.device,
+    dtype: torch.dtype,
+    by_torch: ByTorch = NONE,
+    fallen: Fallen = unheard,
+) -> Backend:
+    """The fastest backend that this machine has for a device and a dtype, whatever the KV cache's.
+
+    On a GPU torch computes the families `by_torch`, and `fallen` is told of those that it must
+    compute later on.
+    """
+    if device.type == "cuda":
+        return torch_backend() if by_torch == ALL else _triton(dtype, by_torch, fallen)
+    if dtype is torch.float32:
+        try:
+            return _compiled()
+        except (ImportError, OSError, RuntimeError) as error:
+            # No numba, a torch with another OpenMP, or nowhere to keep what is compiled.
+            log.warning("compiled kernels are off, torch computes all: %s", error)
+    return torch_backend()
+
+
+def _compiled() -> Backend:
+    from daemon.engine.cpu import program
+    from daemon.engine.cpu.attention import CpuAttention
+    from daemon.engine.cpu.calls import Constants
+    from daemon.engine.cpu.choose_ways import choose as choose_ways
+    from daemon.engine.cpu.experts import ExpertProducts, KeptBuffers, can_group
+    from daemon.engine.cpu.kernels import run_program
+    from daemon.engine.cpu.means import CpuMeans
+    from daemon.engine.cpu.ops import CpuOps
+    from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, unpacked
+    from daemon.engine.cpu.team import Team
+
+    team, constants = Team(run_program), Constants({})
+
+    def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
+        return CpuAttention(batch, cache, team, constants)
+
+    def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
+        if not isinstance(forward, Decoder) or not program.possible(forward):
+            return None
+        return program.StepPrograms(forward, cache, slots, team, constants)
+
+    def products(layers: Sequence[Multiplying], exact: bool) -> Callable[[Multiplying], Any]:
+        grouped = {one for one in layers if isinstance(one, QuantisedExperts) and can_group(one)}
+        linears = [one for layer in layers if layer not in grouped for one in linear_layers(layer)]
+        weights = [weight for layer in linears for weight in layer.weights]
+        ways = choose_ways(filter(can_multiply, weights), team, exact)
+        of_experts = [weight for one in grouped for la in one.layers for weight in la.weights]
+        expert_ways, kept = choose_ways(of_experts, team, exact, in_calls=True), KeptBuffers()
+        nothing_rounds = ways.exact and expert_ways.exact
+
+        def product(layer: Multiplying) -> Any:
+            if layer in grouped:
+                return ExpertProducts(layer, team, expert_ways, kept, nothing_rounds)
+            if isinstance(layer, QuantisedExperts):
+                return layer.prepared(product, nothing_rounds)
+            if not all(map(can_multiply, layer.weights)):
+                return layer
+            return QuantisedProduct(layer.weights, layer.bias, team, ways)
+
+        return product
+
+    return Backend(
+        "numba",
+        attend,
+        CpuOps(team, constants),
+        compile_steps,
+        products=products,
+        unpack=partial(unpacked, team),
+        means=partial(CpuMeans, team=team),
+        rounds=True,
+    )
+
+
+def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
+    from daemon.engine.cuda.graphs import DecodeGraphs, cuda_capture, padded_sizes
+    from daemon.engine.cuda.products import choose_products
+
+    def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
+        rows = padded_sizes(len(slots.block_table))
+        choose_products(forward.products(), rows, by_torch=by_torch)
+        # Which experts compute is read on the host, which no graph does.
+        on_host = any(isinstance(one, QuantisedExperts) for one in forward.products())
+        if on_host or by_torch & {GRAPHS, *CAPTURED}:
+            return None
+        return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)
+
+    return triton_backend(dtype, by_torch, compile_steps)
+
+
+def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile) -> Backend:
+    """Triton's kernels for states of type `dtype`, but for the families that torch computes."""
+    from daemon.engine.cuda.attention import CudaAttention
+    from daemon.engine.cuda.mixed_attention import mixed
+    from daemon.engine.cuda.ops import TritonOps
+
+    def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
+        if by_torch & {WRITE, DECODE, PREFILL}:
+            return mixed(batch, cache, by_torch)
+        return CudaAttention.of(batch, cache)
+
+    name = " ".join(["triton", *(f"-{family}" for family in sorted(by_torch))])
+    backend = Backend(name, attend, TritonOps(by_torch), compile_steps, by_torch)
+    if BLOCKS in by_torch:
+        return backend
+    from daemon.engine.cuda.quantised import products
+    from daemon.engine.cuda.unpacking import unpack
+
+    return replace(backend, products=lambda layers, _exact: products(layers, dtype), unpack=unpack)

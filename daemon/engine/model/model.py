@@ -1,0 +1,108 @@
+"""One forward pass over a flattened row of tokens."""
+
+import torch
+from torch import nn
+
+from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.slots import Slots
+from daemon.engine.batch.upload import upload_all
+from daemon.engine.cpu.packed_linear import PackedLinear
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.decoder import Decoder
+from daemon.engine.layers.forward import Differing, Programs, Repeated
+from daemon.engine.layers.modules import Modules
+from daemon.engine.model.backend import Backend
+from daemon.engine.model.linear import quantised_bytes
+from daemon.engine.sampler.rules import DrawRules
+
+
+class CausalModel:
+    """A loaded causal language model; logits are computed for sampled tokens only."""
+
+    def __init__(self, forward: Decoder | Modules) -> None:
+        self._forward = forward
+        self._programs: Programs | None = None
+        self._alike: dict[tuple[int, int], bool] = {}  # asked of each product, so kept
+
+    @property
+    def fused(self) -> bool:
+        """Whether the straight decoder computes, not transformers' modules."""
+        return isinstance(self._forward, Decoder)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, packed copies included, shared ones counted once."""
+        held = [one for one in self._forward.products() if isinstance(one, nn.Module)]
+        tensors = [p for module in held for p in module.parameters(recurse=False)]
+        quantised: list[object] = [*held]
+        if isinstance(self._forward, Decoder):
+            tensors += self._forward.small_weights()
+            quantised.append(self._forward.embeddings)
+        sizes = {tensor.data_ptr(): tensor.nbytes for tensor in tensors}
+        packed = (layer.packed_bytes for layer in held if isinstance(layer, PackedLinear))
+        return sum(sizes.values()) + sum(packed) + quantised_bytes(quantised)
+
+    def compile_steps(self, backend: Backend, cache: PagedKV, slots: Slots) -> None:
+        """From now on compute decode steps as compiled programs, where there are any."""
+        self._programs = backend.compile(self._forward, cache, slots)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether there are compiled steps."""
+        return self._programs is not None
+
+    @property
+    def uncompiled(self) -> "CausalModel":
+        """The same without compiled steps."""
+        return CausalModel(self._forward)
+
+    def compiles(self, batch: FlatBatch) -> bool:
+        """Whether a batch would be computed by a compiled step."""
+        return self._programs is not None and self._programs.takes(batch)
+
+    def alike(self, count: int, other: int) -> bool:
+        """Whether a token of a step of so many gets the same logits as in one of others: where
+        states are rounded to the bit, else but for the order of sums.
+        """
+        if (count, other) not in self._alike:
+            differing = (one for one in self._forward.products() if isinstance(one, Differing))
+            same = count == other or all(one.alike(count, other) for one in differing)
+            self._alike[count, other] = same
+        return self._alike[count, other]
+
+    def same_until(self, most: int) -> tuple[int, ...]:
+        """The numbers of tokens, below `most`, behind which a step's logits are others."""
+        return tuple(count for count in range(1, most) if not self.alike(count, count + 1))
+
+    def prepare(self) -> bool:
+        """Compile one more program while nobody waits; False where there is none left."""
+        return self._programs is not None and self._programs.prepare()
+
+    def logits(
+        self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend
+    ) -> torch.Tensor:
+        """Logits [R, vocab] of a batch's sampled tokens; overwritten by the next step."""
+        if self._programs is not None and self.compiles(batch):
+            return self._programs.logits(batch)
+        return self.head(self.states(batch, slots, cache, backend))
+
+    def repeated(self, batch: FlatBatch, rules: DrawRules) -> Repeated | None:
+        """What draws by `rules` give where a batch of decodes is computed as often as they say;
+        None where no program does that.
+        """
+        if self._programs is None or not self.compiles(batch):
+            return None
+        return self._programs.repeated(batch, rules)
+
+    def states(
+        self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend
+    ) -> torch.Tensor:
+        """The states [R, width] of a batch's sampled tokens, as `head` takes them."""
+        columns = batch.positions, batch.sampled_tokens
+        positions, sampled = upload_all(columns, cache.blocks.device)
+        paged = backend.attend(batch, cache)
+        return self._forward.rows(slots.inputs(batch), positions, sampled, paged)
+
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits [R, vocab] of some states [R, width]."""
+        return self._forward.head(states)

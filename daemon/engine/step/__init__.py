@@ -1,0 +1,1 @@
+"""One step of the engine: from a plan to sampled tokens."""

@@ -1,0 +1,1 @@
+"""Copies of KV blocks between a device and host memory."""

@@ -1,0 +1,211 @@
+"""How both ends of a handoff meet, and which way they choose."""
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from daemon.engine.batch.streams import Stream, compute_stream
+from daemon.engine.families import MOVE, NONE, ByTorch
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.swap.host_pool import HostPool
+from daemon.engine.transfer.faults import LinkFaults
+from daemon.engine.transfer.host_rows import HostRows
+from daemon.engine.transfer.ipc import IpcError, OpenedMemory, export
+from daemon.engine.transfer.layout import HandoffError, Layout, layout_of
+from daemon.engine.transfer.messages import HandoffLink, Hello, ReceiverPool, Shared, TransferWay
+from daemon.engine.transfer.movers import Movers, PeerMover, movers_of
+from daemon.engine.transfer.receiver import Receiver
+from daemon.engine.transfer.ring import NUM_SLOTS, SharedRing, new_memory, slot_bytes_for
+from daemon.engine.transfer.routes import PeerRoute, RingRoute, Route, Sources
+from daemon.engine.transfer.sender import PoolCounts, Sender
+from daemon.engine.transfer.sums import BlockSums, Summer
+
+log = logging.getLogger(__name__)
+
+MEETING_S = 30.0
+"""For how long an end waits for each word of the other."""
+_FIRST = b"H"
+
+Expected = TypeVar("Expected")
+
+
+@dataclass(frozen=True, slots=True)
+class EndPools:
+    """What a worker's ends of links are made of."""
+
+    cache: PagedKV
+    host: HostPool | None = None  # beside the pool
+    compute: Stream | None = None  # the steps'; None: the calling thread's current stream
+    by_torch: ByTorch = NONE
+    faults: LinkFaults = field(default_factory=LinkFaults)
+
+    @property
+    def steps(self) -> Stream:
+        """What steps are computed on."""
+        return self.compute or compute_stream(self.cache.raw.device)
+
+
+def connect_sender(
+    sock: socket.socket,
+    here: EndPools,
+    direct: bool = True,
+    num_slots: int = NUM_SLOTS,
+    slot_bytes: int = 0,
+    checked: bool = True,
+) -> Sender:
+    """The sending end over one end of a Unix socketpair, which it owns from now on.
+
+    `direct`: write into the receiver's pool where that is possible, by a kernel that torch has
+    nothing like. The ring's sizes are for tests, and what is not checked for measuring what that
+    costs. Blocks until the receiver answers; raises HandoffError where it does not, or where the
+    pools differ.
+    """
+    cache = here.cache
+    layout = layout_of(cache)
+    slot_bytes = slot_bytes or slot_bytes_for(cache.block_bytes, cache.raw.device)
+    with _meeting(sock, here.faults) as link, _memory(num_slots * slot_bytes) as fd:
+        _send_descriptors(sock, fd)
+        link.send(Hello(layout, num_slots, slot_bytes))
+        pool = _expect(link, ReceiverPool)
+        layout.check(pool.layout)
+        possible = direct and MOVE not in here.by_torch
+        memory = _opened(pool.shared, cache) if possible else None
+        link.send(TransferWay(direct=memory is not None))
+        route: Route
+        if memory is not None:
+            route = _straight(layout, here, memory, checked)
+        else:
+            ring = _ring(layout, here, fd, (num_slots, slot_bytes))
+            route = RingRoute(layout, *ring, _sources(layout, here, checked))
+        num_host = here.host.num_blocks if here.host is not None else 0
+        counts = PoolCounts(cache.num_blocks, pool.num_blocks, num_host)
+        return Sender(link, layout, counts, here.steps, route, here.faults)
+
+
+def connect_receiver(sock: socket.socket, here: EndPools) -> Receiver:
+    """The receiving end over the other end of the socketpair; see `connect_sender`."""
+    cache = here.cache
+    layout = layout_of(cache)
+    with _meeting(sock, here.faults) as link, _descriptors(sock) as (fd, process):
+        hello = _expect(link, Hello)
+        link.send(ReceiverPool(layout, cache.num_blocks, _shared(cache)))
+        layout.check(hello.layout)
+        ring = None
+        if not _expect(link, TransferWay).direct:
+            ring = _ring(layout, here, fd, (hello.num_slots, hello.slot_bytes))
+        kept = os.dup(process) if process >= 0 else -1
+        summer = Summer(BlockSums(layout, cache.raw.device), cache.raw)
+        return Receiver(link, cache, here.steps, ring, kept, summer, here.faults)
+
+
+@contextlib.contextmanager
+def _meeting(sock: socket.socket, faults: LinkFaults) -> Iterator[HandoffLink]:
+    """A link for as long as the ends meet; whatever fails closes it and is a HandoffError."""
+    link = HandoffLink(sock)
+    try:
+        faults.meet()
+        sock.settimeout(MEETING_S)
+        yield link
+        sock.settimeout(None)
+    except BaseException as error:
+        link.close()
+        if isinstance(error, OSError | ValueError | RuntimeError):
+            raise HandoffError(f"the ends of a handoff did not meet: {error}") from error
+        raise
+
+
+@contextlib.contextmanager
+def _memory(size_bytes: int) -> Iterator[int]:
+    """A memfd; who mapped or received it keeps it."""
+    fd = new_memory(size_bytes)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _send_descriptors(sock: socket.socket, memory: int) -> None:
+    """The ring's memory, and a pidfd of this process where the kernel has them."""
+    with contextlib.ExitStack() as stack:
+        fds = [memory]
+        with contextlib.suppress(OSError, AttributeError):
+            fds.append(os.pidfd_open(os.getpid()))
+            stack.callback(os.close, fds[-1])
+        socket.send_fds(sock, [_FIRST], fds)
+
+
+@contextlib.contextmanager
+def _descriptors(sock: socket.socket) -> Iterator[tuple[int, int]]:
+    """What `_send_descriptors` sent: memory and pidfd, or -1 for the latter."""
+    octet, fds, _flags, _address = socket.recv_fds(sock, len(_FIRST), 2)
+    try:
+        if octet != _FIRST or not fds:
+            raise HandoffError("the other end of the handoff is no sender")
+        yield fds[0], fds[1] if len(fds) > 1 else -1
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _expect(link: HandoffLink, kind: type[Expected]) -> Expected:
+    message = link.receive()
+    if isinstance(message, kind):
+        return message
+    found = "nothing" if message is None else type(message).__name__
+    raise HandoffError(f"the other end of the handoff sent {found} instead of {kind.__name__}")
+
+
+def _ring(
+    layout: Layout, here: EndPools, fd: int, sizes: tuple[int, int]
+) -> tuple[SharedRing, Movers]:
+    """The ring in a memfd, and what moves blocks to it and back."""
+    raw = here.cache.raw
+    ring = SharedRing(fd, *sizes, raw.device)
+    try:
+        return ring, movers_of(layout, raw, ring.slot_bytes, here.by_torch)
+    except BaseException:
+        ring.close()
+        raise
+
+
+def _straight(layout: Layout, here: EndPools, memory: OpenedMemory, checked: bool) -> PeerRoute:
+    """The way into a pool that was opened."""
+    try:
+        mover = PeerMover(layout, here.cache.raw, memory.address)
+        return PeerRoute(layout, memory, mover, _sources(layout, here, checked))
+    except BaseException:
+        memory.close()
+        raise
+
+
+def _sources(layout: Layout, here: EndPools, checked: bool) -> Sources:
+    """What blocks leave from."""
+    raw = here.cache.raw
+    summer = Summer(BlockSums(layout, raw.device), raw) if checked else None
+    host = HostRows(layout, here.host, here.cache) if here.host is not None else None
+    return Sources(summer, host, here.faults)
+
+
+def _shared(cache: PagedKV) -> Shared | None:
+    """How another process may write into the pool; None where it may not."""
+    if not cache.raw.is_cuda:
+        return None
+    try:
+        return export(cache.raw)
+    except IpcError as error:
+        log.info("handoff: this pool is not shared, host memory is used: %s", error)
+        return None
+
+
+def _opened(shared: Shared | None, cache: PagedKV) -> OpenedMemory | None:
+    if shared is None or not cache.raw.is_cuda:
+        return None
+    try:
+        return OpenedMemory(shared, cache.raw.device)
+    except IpcError as error:
+        log.info("handoff: the pool there cannot be opened, host memory is used: %s", error)
+        return None

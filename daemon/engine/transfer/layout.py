@@ -1,0 +1,89 @@
+"""What lies where in a KV block, and whether two pools agree on it."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from daemon.engine.kv.kv_cache import PagedKV
+
+WHOLE = -1
+"""In place of a layer: all of a block."""
+
+
+class HandoffError(Exception):
+    """Blocks cannot be handed off; the message says why."""
+
+
+class ByteSpan(NamedTuple):
+    """Some bytes of every block."""
+
+    start: int
+    size: int
+
+
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shape of a pool's blocks; only equal ones can be copied byte by byte."""
+
+    num_layers: int
+    block_size: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: str  # of the states
+    kv_dtype: str  # as stored
+    block_bytes: int
+
+    def spans(self, layer: int) -> tuple[ByteSpan, ...]:
+        """Where a layer's keys, values and scales lie in a block; all of it for `WHOLE`."""
+        if layer == WHOLE:
+            return (ByteSpan(0, self.block_bytes),)
+        per_token = self.num_kv_heads * self.head_dim
+        cells = 2 * self.block_size * per_token * _ITEM_BYTES[self.kv_dtype]
+        scales = self.block_bytes // self.num_layers - cells
+        spans = [ByteSpan(layer * cells, cells)]
+        if scales:
+            spans.append(ByteSpan(self.num_layers * cells + layer * scales, scales))
+        return tuple(spans)
+
+    def size(self, layer: int) -> int:
+        """Bytes of a block that belong to a layer, or to all of them."""
+        return sum(span.size for span in self.spans(layer))
+
+    def has(self, layer: int) -> bool:
+        """Whether there is such a layer, or it is `WHOLE`."""
+        return layer == WHOLE or 0 <= layer < self.num_layers
+
+    def check(self, other: "Layout") -> None:
+        """Raise HandoffError where another pool's blocks differ, with what differs."""
+        fields = (
+            (name, getattr(self, name), getattr(other, name)) for name in self.__struct_fields__
+        )
+        faults = [
+            f"{name} {mine} here and {theirs} there"
+            for name, mine, theirs in fields
+            if mine != theirs
+        ]
+        if faults:
+            raise HandoffError(f"the pools' blocks differ: {', '.join(faults)}")
+
+
+_ITEM_BYTES = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+}
+
+
+def layout_of(cache: PagedKV) -> Layout:
+    """The layout of a pool's blocks."""
+    _, num_layers, _, block_size, num_kv_heads, head_dim = cache.blocks.shape
+    return Layout(
+        num_layers=num_layers,
+        block_size=block_size,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        dtype=str(cache.dtype).removeprefix("torch."),
+        kv_dtype=str(cache.blocks.dtype).removeprefix("torch."),
+        block_bytes=cache.block_bytes,
+    )

@@ -1,0 +1,142 @@
+"""A worker's links to others: they come over a socket of their own, joined beside the steps.
+
+The thread that computes orders transfers, and waits for nothing. Those that need not wait for a
+step come over the socket too, so that none of them waits until that thread is free. Whatever cannot
+be sent is answered at once: it is no fault of the worker's that a link is gone.
+"""
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from daemon.engine.transfer.connect import EndPools
+from daemon.engine.transfer.faults import LinkFaults
+from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.sender import Sender
+from daemon.engine.transfer.way import LinkWay
+from daemon.protocol.worker import FromWorker, NewLink, SendBlocks, StopSending, TransferOver
+from daemon.wire.columns import Int32, decoder
+from daemon.wire.faults import Faults
+
+if TYPE_CHECKING:
+    from daemon.engine.step.step import Engine
+
+log = logging.getLogger(__name__)
+
+NEWS_BYTES = 1 << 20
+"""More than a packet has: the socket takes none of the size of its buffer."""
+
+
+class WorkerLinks:
+    """All links of one worker. One thread, which computes, calls what is public here, and a thread
+    of its own orders what need not wait for steps.
+    """
+
+    def __init__(
+        self, sock: socket.socket | None, say: Callable[[FromWorker], None], faults: Faults
+    ) -> None:
+        """`sock`: where links come from, if they come; `say` is called on many threads."""
+        self._sock, self._say = sock, say
+        self._faults = LinkFaults(faults)
+        self._engine: Engine | None = None
+        self._ways: dict[tuple[int, bool], LinkWay] = {}  # by peer, and whether it sends
+        self._layered: list[Sender] = []  # which the next step tells of its layers
+
+    def begin(self, engine: "Engine") -> None:
+        """The model is loaded: join what comes, and what came already."""
+        self._engine = engine
+        if self._sock is not None:
+            threading.Thread(target=self._hear, name="links", daemon=True).start()
+
+    def take(self, order: SendBlocks | StopSending) -> None:
+        """Begin a transfer, at once or behind all steps so far, or end it early."""
+        if isinstance(order, StopSending):
+            for way in list(self._ways.values()):
+                if way.sender is not None:
+                    way.sender.cancel(order.transfer)
+            return
+        to_peer = self._ways.get((order.peer, True))
+        sender = to_peer.sender_of(order.link) if to_peer is not None else None
+        try:
+            if sender is None:
+                raise HandoffError("there is no such link to that worker")
+            self._send(sender, order)
+        except HandoffError as error:
+            self._say(TransferOver(order.transfer, 0, 0.0, str(error)))
+        except ValueError as error:
+            log.error("not answered, as its number is in use: %s", error)
+
+    def after_layer(self, layer: int) -> None:
+        """The step has launched what writes a layer's keys and values."""
+        for sender in self._layered:
+            sender.after_layer(layer)
+
+    def after_step(self) -> None:
+        """A step is launched."""
+        for sender in self._layered:
+            sender.after_step()
+        self._layered.clear()
+
+    def _send(self, sender: Sender, order: SendBlocks) -> None:
+        """Raises HandoffError where the link has ended, ValueError where the transfer is open."""
+        assert self._engine is not None, "it is loaded"
+        try:
+            fills = _fills(order, self._engine.cache.block_size)
+            if order.from_host and order.layered:
+                raise ValueError("no step computes what lies in the host pool")
+            if order.from_host:
+                swap = self._engine.swap
+                if swap is None:
+                    raise ValueError("there is no host pool")
+                after = swap.written(order.blocks)
+                sender.send_host(order.transfer, order.blocks, order.targets, fills, after)
+            elif order.layered:
+                sender.begin_layers(order.transfer, order.blocks, order.targets, fills)
+                if sender not in self._layered:
+                    self._layered.append(sender)
+            else:
+                columns = order.blocks, order.targets, fills
+                sender.send(order.transfer, *columns, computed=order.at_once)
+        except ValueError as error:
+            log.error("transfer %d cannot be: %s", order.transfer, error)
+            sender.refuse(order.transfer, str(error))
+
+    def _hear(self) -> None:
+        """On a thread: links and orders, as they come."""
+        assert self._engine is not None and self._sock is not None, "it has begun"
+        swap, cache = self._engine.swap, self._engine.cache
+        here = EndPools(
+            cache,
+            swap.pool if swap is not None else None,
+            self._engine.stream,
+            self._engine.backend.by_torch,
+            self._faults,
+        )
+        decode = decoder(NewLink | SendBlocks).decode
+        while True:
+            news, fds, _flags, _address = socket.recv_fds(self._sock, NEWS_BYTES, 1)
+            if not news:
+                return
+            message: NewLink | SendBlocks = decode(news)
+            if isinstance(message, SendBlocks):
+                self.take(message)
+                continue
+            key = message.peer, message.sends
+            if key not in self._ways:
+                self._ways[key] = LinkWay(*key, here, self._say)
+            self._ways[key].join(message.link, socket.socket(fileno=fds[0]))
+
+
+def _fills(order: SendBlocks, block_size: int) -> Int32:
+    """Tokens written of each block. Raises ValueError where there are not as many blocks."""
+    count = len(order.blocks)
+    last = order.num_tokens - (count - 1) * block_size
+    if not count or not 0 < last <= block_size:
+        raise ValueError(f"{count} blocks do not hold {order.num_tokens} tokens")
+    fills = np.full(count, block_size, np.int32)
+    fills[-1] = last
+    return fills

@@ -1,0 +1,33 @@
+"""Parts of blocks to slots and back, in plain torch; `gpu_rows` is the same by a kernel.
+
+A slot, uint8 [n * bytes of a part], holds the same part of n blocks, one after another; of a part
+that lies in several spans of a block, a block's spans follow each other. Pools are uint8 [block,
+block_bytes], blocks int32 [n].
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from daemon.engine.transfer.layout import ByteSpan
+from daemon.wire.columns import Column
+
+Spans = Sequence[ByteSpan]
+
+
+def gather(pool: torch.Tensor, spans: Spans, blocks: Column, slot: torch.Tensor) -> None:
+    """Copy spans of blocks to a slot."""
+    rows, packed = slot.view(len(blocks), -1), 0
+    for start, size in spans:
+        for row, block in enumerate(blocks.tolist()):
+            rows[row, packed : packed + size].copy_(pool[block, start : start + size])
+        packed += size
+
+
+def scatter(slot: torch.Tensor, pool: torch.Tensor, spans: Spans, blocks: Column) -> None:
+    """Copy a slot to spans of blocks. A copy for each: torch's indexed copies go byte by byte."""
+    rows, packed = slot.view(len(blocks), -1), 0
+    for start, size in spans:
+        for row, block in enumerate(blocks.tolist()):
+            pool[block, start : start + size].copy_(rows[row, packed : packed + size])
+        packed += size

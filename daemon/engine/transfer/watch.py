@@ -1,0 +1,92 @@
+"""Telling a `Sender` of each layer as a step computes it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.blocks.weight import QuantisedWeight
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.ops import Angles, Heads, Norm, Ops
+from daemon.engine.model.backend import Backend
+
+AfterLayer = Callable[[int], None]
+
+
+def watched(backend: Backend, after_layer: AfterLayer) -> Backend:
+    """A backend that calls `after_layer(layer)` behind each layer's attention of a whole step.
+
+    What is replayed, compiled, captured or computed in parts makes no attention of a whole batch
+    here and says nothing: it is `Sender.after_step`'s.
+    """
+
+    def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
+        paged = backend.attend(batch, cache)
+        return WatchedAttention(paged, after_layer) if batch.whole else paged
+
+    return replace(backend, attend=attend, ops=WatchedOps(backend.ops))
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedAttention:
+    """A whole step's attention, as transformers' modules call it."""
+
+    paged: PagedAttention
+    after_layer: AfterLayer
+
+    def __call__(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """See `daemon.engine.layers.attention.PagedAttention`."""
+        output = self.paged(layer, query, key, value, scale)
+        self.after_layer(layer)
+        return output
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedOps(Ops):
+    """A fused decoder's operations."""
+
+    ops: Ops
+
+    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
+        """See `Ops`."""
+        return self.ops.norm(states, added, norm)
+
+    def attend(
+        self,
+        paged: PagedAttention,
+        layer: int,
+        projected: torch.Tensor,
+        heads: Heads,
+        angles: Angles,
+    ) -> torch.Tensor:
+        """See `Ops`."""
+        if not isinstance(paged, WatchedAttention):
+            return self.ops.attend(paged, layer, projected, heads, angles)
+        output = self.ops.attend(paged.paged, layer, projected, heads, angles)
+        paged.after_layer(layer)
+        return output
+
+    def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return self.ops.look_up(weight, tokens)
+
+    def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
+        """See `Ops`."""
+        self.ops.norm_heads(states, norm)
+
+    def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """See `Ops`."""
+        self.ops.rotate(states, cos, sin)
+
+    def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return self.ops.silu_mul(states)

@@ -1,0 +1,135 @@
+"""The way between this worker and another in one direction: one link after another."""
+
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import torch
+
+from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
+from daemon.engine.transfer.messages import Done, Lost, Told
+from daemon.engine.transfer.receiver import Receiver
+from daemon.engine.transfer.sender import Sender
+from daemon.protocol.worker import FromWorker, LinkState, TransferOver
+
+log = logging.getLogger(__name__)
+
+_DIFFER = "not all blocks arrived as they left"
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A link ended by itself."""
+
+    link: int
+    why: str
+
+
+class LinkWay:
+    """A thread that joins links as they come, and closes them; each follows the one before.
+
+    It tells of every link that it joined, and of the end of each: then no copy over it touches
+    blocks of this worker, and its transfers are answered.
+    """
+
+    def __init__(
+        self, peer: int, sends: bool, here: EndPools, say: Callable[[FromWorker], None]
+    ) -> None:
+        """`say` is called on threads of the way's own."""
+        self._peer, self._sends, self._here = peer, sends, here
+        self._say_it = say
+        self._end: Sender | Receiver | None = None
+        self._link = -1  # the number of what is up
+        self._lock = threading.Lock()  # of the two below
+        self._newest = -1
+        self._meeting: socket.socket | None = None
+        self._news: SimpleQueue[tuple[int, socket.socket] | _Ended] = SimpleQueue()
+        name = f"link-{'to' if sends else 'from'}-{peer}"
+        threading.Thread(target=self._live, name=name, daemon=True).start()
+
+    @property
+    def sender(self) -> Sender | None:
+        """The end that sends, if one is up."""
+        end = self._end
+        return end if isinstance(end, Sender) else None
+
+    def sender_of(self, link: int) -> Sender | None:
+        """The end that sends over this very link, if it is up."""
+        sender = self.sender
+        return sender if self._link == link else None
+
+    def join(self, link: int, sock: socket.socket) -> None:
+        """A newer link: the one before is closed, or not waited for any more."""
+        with self._lock:
+            self._newest = link
+            if self._meeting is not None:
+                with contextlib.suppress(OSError):
+                    self._meeting.shutdown(socket.SHUT_RDWR)
+        self._news.put((link, sock))
+
+    def _live(self) -> None:
+        device = self._here.cache.raw.device
+        own = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+        with own, torch.inference_mode():
+            while True:
+                news = self._news.get()
+                if isinstance(news, _Ended):
+                    if news.link == self._link:
+                        self._close(news.why)
+                else:
+                    self._close("a newer link follows")
+                    self._open(*news)
+
+    def _open(self, link: int, sock: socket.socket) -> None:
+        with self._lock:
+            if link != self._newest:
+                sock.close()
+                return
+            self._meeting = sock
+        try:
+            end = (connect_sender if self._sends else connect_receiver)(sock, self._here)
+        except Exception as error:  # noqa: BLE001 - a link that cannot be is no fault of the worker's
+            log.warning("the link %s is not joined: %s", self._name, error)
+            self._tell_state(link, False, str(error))
+            return
+        finally:
+            with self._lock:
+                self._meeting = None
+        end.start(lambda told: self._told(link, told))
+        self._link, self._end = link, end
+        self._tell_state(link, True, direct=end.direct)
+
+    def _close(self, why: str) -> None:
+        """Close what is up: its transfers are answered, and then its end is told."""
+        end, link = self._end, self._link
+        self._end, self._link = None, -1
+        if end is not None:
+            end.close()
+            log.info("the link %s is down: %s", self._name, why)
+            self._tell_state(link, False, why)
+
+    def _told(self, link: int, told: Told) -> None:
+        """On a thread of the end."""
+        if isinstance(told, Lost):
+            self._news.put(_Ended(link, told.reason))
+        elif isinstance(told, Done):
+            why = _DIFFER if told.differs else ""
+            self._say(TransferOver(told.transfer, told.num_right, told.elapsed_s, why))
+        else:
+            over = TransferOver(told.transfer, told.num_right, told.elapsed_s, told.reason)
+            self._say(over)
+
+    def _tell_state(self, link: int, is_up: bool, why: str = "", direct: bool = False) -> None:
+        self._say(LinkState(self._peer, self._sends, is_up, link, direct, why))
+
+    def _say(self, message: FromWorker) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
+            self._say_it(message)
+
+    @property
+    def _name(self) -> str:
+        return f"{'to' if self._sends else 'from'} instance {self._peer}"

@@ -1,0 +1,1 @@
+"""Comparisons before anything is served: a model's logits, and a card's kernels."""

@@ -1,0 +1,70 @@
+"""Attention through a paged cache against torch's; whatever may not be read is NaN."""
+
+import torch
+
+from daemon.engine.cuda import triton as kernels
+from daemon.engine.cuda.triton import reference
+from daemon.engine.verify.kernels.bench import LAYER, Bench
+from daemon.engine.verify.kernels.compare import alike, equal, untouched
+
+_SPARE = 3
+"""Queries of no row."""
+
+
+def try_decode(bench: Bench) -> None:
+    """Rows of many lengths, one without tokens; as wide as tables get, and as narrow.
+
+    Twice, since what races does not repeat itself, and counters must be left at 0.
+    """
+    subject = bench.subject
+    size, scale = subject.block_size, float(subject.head_dim**-0.5)
+    longest = min(subject.longest, subject.max_blocks * size)
+    lengths = [min(one, longest) for one in (1, size, size + 1, 3 * size + 5, 0, longest)]
+    cache, tables = bench.filled(lengths)
+    query = _queries(bench, len(lengths))
+    used = -(-longest // size)
+    for width in sorted({used, subject.max_blocks}):
+        rows = tables[:, :width].contiguous(), bench.column(lengths)
+        where = query, cache.blocks, LAYER, *rows, scale
+        out = torch.full_like(query, torch.nan)
+        found = kernels.paged_decode_attention(*where, out, cache.scales)
+        again = kernels.paged_decode_attention(*where, None, cache.scales)
+        expected = reference.paged_decode_attention(*where, cache.scales)
+        what = f"attention of rows of {', '.join(map(str, lengths))} tokens"
+        alike(what, found, expected, bench.limit)
+        equal(f"{what}, the second time", again, found)
+
+
+def try_prefill(bench: Bench) -> None:
+    """Short chunks, long ones, and rows without tokens; each has a kernel of its own."""
+    size = bench.subject.block_size
+    room = bench.subject.max_blocks * size
+    long = min(max(70, bench.subject.longest // 4), room - 9)
+    for starts, counts in (
+        ([0, size - 1, 2], [4, 3, 0]),
+        ([0, 9], [min(70, room), 1]),
+        ([9], [long]),
+    ):
+        _try_chunks(bench, starts, counts)
+
+
+def _try_chunks(bench: Bench, starts: list[int], counts: list[int]) -> None:
+    scale = float(bench.subject.head_dim**-0.5)
+    cache, tables = bench.filled([s + c for s, c in zip(starts, counts, strict=True)])
+    tokens = sum(counts)
+    query = _queries(bench, tokens + _SPARE)
+    offsets = [sum(counts[:row]) for row in range(len(counts))]
+    rows = tables, bench.column(starts), bench.column(counts), bench.column(offsets)
+    where = query, cache.blocks, LAYER, *rows, scale
+    out = torch.full_like(query, torch.nan)
+    found = kernels.paged_prefill_attention(*where, out, cache.scales)
+    expected = reference.paged_prefill_attention(*where, cache.scales)
+    what = f"attention of chunks of {', '.join(map(str, counts))} tokens"
+    alike(what, found[:tokens], expected[:tokens], bench.limit)
+    untouched(what, found[tokens:])
+
+
+def _queries(bench: Bench, tokens: int) -> torch.Tensor:
+    """As a slice of a merged projection: rows lie apart."""
+    subject = bench.subject
+    return bench.normal(tokens, subject.num_heads + 2, subject.head_dim)[:, : subject.num_heads]

@@ -1,0 +1,364 @@
+"""The fastest way to compute a loaded model that was found to be right on this device."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from daemon.config.paths import default_cache
+from daemon.engine.blocks.experts import QuantisedExperts
+from daemon.engine.blocks.linear import QuantisedLinear, count_params, quantised_layers
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.quantise import KV_DTYPES
+from daemon.engine.layers.fuse import fuse
+from daemon.engine.layers.modules import Modules
+from daemon.engine.layers.prepare import prepare_linears
+from daemon.engine.model.backend import torch_backend
+from daemon.engine.model.linear import linear_bytes, packed
+from daemon.engine.model.model import CausalModel
+from daemon.engine.verify.model import kept, reference, script, wide
+from daemon.engine.verify.model.judge import (
+    ROUTED_TIMES,
+    TIMES,
+    Expected,
+    Finding,
+    far_finding,
+    judge,
+    repeated_finding,
+    worst,
+)
+from daemon.engine.verify.model.kept import TrialVerdict
+from daemon.engine.verify.model.listen import asked_too_much
+from daemon.engine.verify.model.script import TrialRoom, Wave, WaveSequence
+from daemon.engine.verify.model.served import TrialPool, compute, far_steps, repeated_steps
+from daemon.logs import in_a_line
+from daemon.memory.sizing import KEEP_BOTH_BYTES
+from daemon.models.shape import ModelError, ModelShape
+from daemon.protocol.worker import Load
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str, float], None]
+
+_ASSUMED = {torch.bfloat16: 0.02, torch.float16: 0.003}
+"""How far rounding leads, in spreads of the logits, where it could not be measured."""
+_WRONG = "trial: %s would be wrong: %s"
+_BEGIN, _FUSE, _PRODUCTS, _TRIAL, _END = 0.76, 0.8, 0.81, 0.82, 0.9
+"""Shares of a whole start at which the stages begin."""
+
+
+def fastest(
+    model: Any,
+    shape: ModelShape,
+    load: Load,
+    pool: TrialPool,
+    progress: Progress,
+    verdict: TrialVerdict | None = None,
+) -> CausalModel:
+    """The fastest way to compute transformers' `model` that gives its own logits.
+
+    A `verdict` is believed, as is what was found before of an equal model on an equal device. The
+    model may not be used afterwards. Raises ModelError where no way gives its logits.
+    """
+    trial = _Trial(model, shape, load, pool, progress)
+    verdict = verdict or trial.known()
+    return trial.tried() if verdict is None else trial.made(verdict)
+
+
+class _Trial:
+    """One model's, from what it is compared with to a verdict."""
+
+    def __init__(
+        self, model: Any, shape: ModelShape, load: Load, pool: TrialPool, progress: Progress
+    ) -> None:
+        self._model, self._shape, self._load, self._pool = model, shape, load, pool
+        self._progress = progress
+        self._folder = Path(load.cache) if load.cache else default_cache()
+        keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
+        layers = [layer for _, layer in quantised_layers(model)]
+        self._products_round = pool.backend.rounds and bool(layers) and not load.exact
+        quantised = pool.backend.products(_multiplying(model), load.exact)
+        self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
+        # A GPU unpacks anew as fast, and the pool has its memory already.
+        most_bytes = 0 if pool.cache.raw.is_cuda else KEEP_BOTH_BYTES
+        self._unpack = wide.Remembering(pool.backend.unpack, most_bytes)
+        for layer in layers:
+            is_linear = isinstance(layer, QuantisedLinear)
+            layer.unpack = self._unpack if is_linear else pool.backend.unpack
+        self._num_positions = pool.slots.block_table.shape[1] * pool.cache.block_size
+        self._room = _room(load, pool, shape)
+        self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
+        budget = script.budget_tokens(count_params(model), pool.cache.raw.is_cuda, self._rounds)
+        self._waves = script.write(self._room, budget, self._borders, _padding(model))
+        experts = any(name.endswith(".experts") for name, _ in model.named_modules())
+        self._times = ROUTED_TIMES if experts else TIMES
+        self._key = kept.key_of(model, load, pool.backend.name, self._waves)
+        self._expected: list[list[Expected]] = []
+        self._worst = Finding(0.0, 0.0, "")
+        self._unrounded_fits = True
+        self._steps, self._share = 0, 0.0
+
+    def known(self) -> TrialVerdict | None:
+        """What an equal trial found; None where there was none."""
+        verdict = kept.read(self._folder, self._key)
+        if verdict is not None:
+            log.debug("trial: passed before, %s", _in_words(verdict))
+        return verdict
+
+    def tried(self) -> CausalModel:
+        """The model in the fastest way that is right. Raises ModelError where none is."""
+        try:
+            return self._try()
+        except (ModelError, torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            said = f"its modelling code cannot be tried: {in_a_line(error)}"
+            raise ModelError(f"{self._name}: {said}") from error
+
+    def _try(self) -> CausalModel:
+        began = time.perf_counter()
+        self._say("reference", _BEGIN)
+        if reasons := asked_too_much(self._model, self._shape, self._room.longest):
+            name = self._shape.model_type
+            raise ModelError(f"{self._load.model}: {name} is not supported yet: {reasons[0]}")
+        self._expected = [self._expect(wave) for wave in self._waves]
+        fused = self._structure()
+        self._unpack.forget()
+        best, verdict = self._best(fused)
+        kept.keep(self._folder, self._key, verdict)
+        num_tokens = sum(len(one.tokens) for wave in self._waves for one in wave.sequences)
+        log.debug(
+            "trial: %s; %d logits at positions up to %d%s against transformers' own in %.1f s; "
+            "the worst: %s",
+            _in_words(verdict),
+            num_tokens,
+            max(one.first + len(one.tokens) for wave in self._waves for one in wave.sequences) - 1,
+            f", around {_listed(self._borders)}" if self._borders else "",
+            time.perf_counter() - began,
+            self._worst,
+        )
+        return best
+
+    def _best(self, fused: bool) -> tuple[CausalModel, TrialVerdict]:
+        """The straight decoder, or else the modules; with compiled steps if they are right."""
+        finding = Finding(0.0, 0.0, "")
+        for verdict in (TrialVerdict(True, True), TrialVerdict(False, True))[not fused :]:
+            if not verdict.fused and fused:
+                self._try_modules()
+            made = self.made(verdict)
+            if made.fused != verdict.fused:
+                continue  # of another shape: the modules come next
+            ways = [(made, verdict)]
+            if made.compiled:
+                ways.append((made.uncompiled, TrialVerdict(made.fused, False)))
+            for way, told in ways:
+                finding = self._judged(way)
+                if not finding.wrong:
+                    self._worst = finding
+                    return way, told
+                log.warning(_WRONG, _in_words(told), finding)
+        raise ModelError(f"{self._name} would be answered wrongly: {finding}")
+
+    @property
+    def _name(self) -> str:
+        return f"{self._load.model} ({self._shape.model_type})"
+
+    def made(self, verdict: TrialVerdict) -> CausalModel:
+        """The model in one way. Once it was fused it can be computed by its modules, not again."""
+        self._say("fuse", _FUSE)
+        made: CausalModel | None = None
+        if verdict.fused:
+            ops = self._pool.backend.ops
+            decoder = fuse(self._model, ops, self._prepare, self._num_positions)
+            if decoder is None:
+                return CausalModel(Modules(self._model))
+            made = CausalModel(decoder)
+        else:
+            prepare_linears(self._model, self._prepare)
+            made = CausalModel(Modules(self._model))
+        if verdict.compiled:
+            self._say("products", _PRODUCTS)
+            made.compile_steps(self._pool.backend, self._pool.cache, self._pool.slots)
+        return made
+
+    def _expect(self, wave: Wave) -> list[Expected]:
+        """What transformers computes of a wave's sequences, one by one."""
+        found = []
+        for one in wave.sequences:
+            self._tell("reference")
+            rounded, assumed = self._rounded(one), 0.0
+            exact = self._exact(one)
+            if exact is None:
+                assert rounded is not None
+                exact, assumed = rounded, _ASSUMED[self._pool.cache.dtype]
+            if not bool(exact.isfinite().all()):
+                raise ModelError(f"{self._name}: its logits are not numbers")
+            found.append(Expected(exact, rounded, assumed, self._times))
+        return found
+
+    def _exact(self, one: WaveSequence) -> torch.Tensor | None:
+        """The logits in float32; None where there is no memory for that."""
+        try:
+            with reference.attention(self._model, "eager"), wide.widened(self._model):
+                return reference.logits_of(self._model, one)
+        except torch.OutOfMemoryError:
+            if not self._rounds:
+                raise
+        if self._unrounded_fits:
+            log.warning("trial: no memory for float32: faults of the size of rounding may hide")
+        self._unrounded_fits = False
+        torch.cuda.empty_cache()
+        return None
+
+    def _rounded(self, one: WaveSequence) -> torch.Tensor | None:
+        """The logits with the rounding of serving; None where it rounds nothing."""
+        if not self._rounds:
+            return None
+        kv_dtype = KV_DTYPES[self._load.kv_dtype]
+        eager = reference.attention(self._model, "eager")
+        with ExitStack() as stack:
+            stack.enter_context(
+                eager if kv_dtype is None else reference.rounding(self._model, kv_dtype)
+            )
+            if self._products_round:
+                stack.enter_context(reference.rounding_products(self._model))
+            return reference.logits_of(self._model, one)
+
+    @property
+    def _rounds(self) -> bool:
+        """Whether serving rounds what the exact forward does not."""
+        cache = self._pool.cache
+        narrow = cache.dtype != torch.float32 or cache.scales is not None
+        return narrow or self._products_round
+
+    def _structure(self) -> bool:
+        """Whether the straight decoder computes what the model does. Raises ModelError where
+        neither it does nor the modules with our attention.
+
+        Where serving rounds, all is computed unrounded first: rounds hide faults of their size.
+        """
+        if not self._unrounded_tells:
+            return True
+        tried = [one for wave in self._waves for one in wave.sequences]
+        used = np.unique(np.concatenate([one.tokens for one in tried]))
+        decoder = wide.wide_decoder(self._model, self._num_positions, torch.from_numpy(used))
+        if decoder is not None:
+            renamed = [script.renamed(wave, used) for wave in self._waves]
+            finding = self._unrounded(CausalModel(decoder), renamed)
+            if not finding.wrong:
+                return True
+            log.warning(_WRONG, _in_words(TrialVerdict(True, True)), finding)
+        self._try_modules()
+        return False
+
+    def _try_modules(self) -> None:
+        """Raise ModelError where the modules with our attention do not compute, unrounded, what the
+        model does.
+        """
+        if not self._unrounded_tells:
+            return
+        with wide.widened(self._model):
+            finding = self._unrounded(CausalModel(Modules(self._model)), self._waves)
+        if finding.wrong:
+            raise ModelError(f"{self._name} would be answered wrongly: {finding}")
+
+    @property
+    def _unrounded_tells(self) -> bool:
+        return self._rounds and self._unrounded_fits
+
+    def _unrounded(self, made: CausalModel, waves: list[Wave]) -> Finding:
+        """The worst of what `made` computes in float32."""
+        found, pool = [], self._wide_pool()
+        for wave, expected in zip(waves, self._expected, strict=True):
+            parts = compute(made, wave, pool, lambda: self._tell("reference"))
+            exact = [Expected(one.exact, None) for one in expected]
+            found += judge(parts, exact, pool.cache.block_size)
+        return worst(found)
+
+    def _wide_pool(self) -> TrialPool:
+        """A float32 pool for the largest wave, computed in plain torch."""
+        cache = self._pool.cache
+        block_size, kv_heads, head_dim = cache.blocks.shape[3:]
+        needed = max(script.num_blocks(wave, block_size) for wave in self._waves)
+        floats = PagedKV(
+            needed,
+            cache.num_layers,
+            block_size,
+            kv_heads,
+            head_dim,
+            torch.float32,
+            cache.raw.device,
+        )
+        return TrialPool(floats, self._pool.slots, torch_backend())
+
+    def _judged(self, made: CausalModel) -> Finding:
+        """The worst of what `made` computes."""
+        found = []
+        for wave, expected in zip(self._waves, self._expected, strict=True):
+            parts = compute(made, wave, self._pool, lambda: self._tell("trial"))
+            found += judge(parts, expected, self._pool.cache.block_size)
+        far = far_steps(made, self._far_starts(), self._pool)
+        if far is not None:
+            found.append(far_finding(*far, [one for wave in self._expected for one in wave]))
+        rows = min(2, self._room.max_slots, self._room.num_blocks // 2)
+        repeated = repeated_steps(made, self._room.longest, rows, self._pool)
+        if repeated is not None:
+            found.append(repeated_finding(*repeated))
+        return worst(found)
+
+    def _far_starts(self) -> list[int]:
+        """Tokens in the cache before a step at the longest, and at half of it, if there is room."""
+        longest = self._room.longest - 1
+        rows = min(2, self._room.max_slots, self._room.num_blocks - 1)
+        return [longest, longest // 2][:rows]
+
+    def _tell(self, stage: str) -> None:
+        """That it goes on: shares rise towards the next stage's and never reach it."""
+        self._steps += 1
+        begin, end = (_BEGIN, _FUSE) if stage == "reference" else (_TRIAL, _END)
+        self._say(stage, end - (end - begin) / (1 + self._steps))
+
+    def _say(self, stage: str, share: float) -> None:
+        """A share never falls, though another way may have to be tried."""
+        self._share = max(self._share, share)
+        self._progress(stage, self._share)
+
+
+def _multiplying(model: Any) -> list[QuantisedLinear | QuantisedExperts]:
+    """The layers over quantised weights that products are made of, experts as one."""
+    experts = [module for module in model.modules() if isinstance(module, QuantisedExperts)]
+    within = {layer for one in experts for layer in one.layers}
+    layers = [layer for _, layer in quantised_layers(model) if layer not in within]
+    return [*(layer for layer in layers if isinstance(layer, QuantisedLinear)), *experts]
+
+
+def _room(load: Load, pool: TrialPool, shape: ModelShape) -> TrialRoom:
+    return TrialRoom(
+        pool.cache.block_size,
+        pool.cache.num_blocks,
+        load.max_slots,
+        load.max_len,
+        load.max_batch_tokens,
+        shape.vocab_size,
+    )
+
+
+def _padding(model: Any) -> int | None:
+    """The token that is none: some models count positions without it."""
+    token = getattr(model.config, "pad_token_id", None)
+    return token if isinstance(token, int) else None
+
+
+def _in_words(verdict: TrialVerdict) -> str:
+    how = "the fused decoder" if verdict.fused else "transformers' modules"
+    return how if verdict.compiled else f"{how} without compiled steps"
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,93 @@
+"""Verdicts of earlier trials: a small file for each, and what a verdict holds for."""
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from daemon import __version__
+from daemon.engine.blocks.linear import quantised_layers
+from daemon.engine.verify.kernels.kept import code, version_of
+from daemon.engine.verify.model.script import Wave
+from daemon.files import write_whole
+from daemon.protocol.worker import Load
+
+_LIBRARIES = ("torch", "transformers", "triton", "numba", "safetensors")
+
+
+class TrialVerdict(msgspec.Struct, frozen=True):
+    """In which ways a model may be computed."""
+
+    fused: bool  # by the straight decoder, not by transformers' modules
+    compiled: bool  # decode steps as compiled programs
+
+
+class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A verdict with what it is of."""
+
+    key: str
+    verdict: TrialVerdict
+
+
+def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
+    """Of all that a trial's result may depend on, but for the values of the weights."""
+    digest = hashlib.blake2b(digest_size=16)
+    config = {**model.config.to_dict(), "_name_or_path": None}
+    tensors = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.state_dict().items()]
+    quantised = [
+        (name, [(one.format.name, one.rows, one.columns, one.order is None) for one in la.weights])
+        for name, la in quantised_layers(model)
+    ]
+    sizes = load.block_size, load.max_slots, load.num_threads
+    told = (load.dtype, load.kv_dtype, *sizes, backend, load.exact)
+    versions = [version_of(name) for name in _LIBRARIES]
+    parts = (config, tensors, quantised, told, versions, _device(load.device), __version__, code())
+    for part in parts:
+        digest.update(repr(part).encode())
+    for wave in waves:
+        for one in wave.sequences:
+            digest.update(repr((one.slot, one.first, one.counts, one.begins)).encode())
+            digest.update(one.tokens.tobytes())
+    return digest.hexdigest()
+
+
+def read(folder: Path, key: str) -> TrialVerdict | None:
+    """The verdict kept of an equal trial; None where there is none that can be believed."""
+    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
+        kept = msgspec.json.decode(_path(folder, key).read_bytes(), type=_Kept)
+        if kept.key == key:
+            return kept.verdict
+    return None
+
+
+def keep(folder: Path, key: str, verdict: TrialVerdict) -> None:
+    """Whole or not at all; where nothing can be kept, the next start tries again."""
+    path = _path(folder, key)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.encode(_Kept(key, verdict)))
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / "trials" / f"{key}.json"
+
+
+def _device(name: str) -> str:
+    device = torch.device(name)
+    if device.type != "cuda":
+        return f"{device.type} {torch.backends.cpu.get_cpu_capability()} {processor()}"
+    return f"cuda {torch.cuda.get_device_name(device)} {torch.version.cuda}"
+
+
+def processor() -> str:
+    """What kernels are compiled for: a cache may have come from another machine. Empty where there
+    is no compiler.
+    """
+    with contextlib.suppress(ImportError, OSError, RuntimeError):
+        from daemon.engine.cpu.vectors import target
+
+        return target()
+    return ""

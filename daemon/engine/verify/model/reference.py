@@ -1,0 +1,100 @@
+"""transformers' own forward of a loaded model: its attention, its mask, whole sequences.
+
+Two of them for each sequence. `exact` computes in float32 whatever the weights are stored as.
+`rounded` rounds wherever serving rounds: it computes in the dtype that serves, and its attention
+sees keys and values as an 8-bit cache would give them back. How far the two are apart is what
+rounding does to this model; what is served may not be much further from `exact`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.functional import softmax
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+from daemon.engine.blocks.linear import QuantisedLinear, quantised_layers
+from daemon.engine.kv.quantise import quantise
+from daemon.engine.verify.model.script import WaveSequence
+from daemon.models.shape import ModelError
+
+_ROUNDED = "llmd_rounded"
+
+
+def logits_of(model: Any, tried: WaveSequence) -> torch.Tensor:
+    """Logits float32 [n, vocab] of a sequence, on the host; of attention as it is set."""
+    device = model.device
+    tokens = torch.from_numpy(tried.tokens).to(device).unsqueeze(0)
+    positions = {}
+    if tried.first:  # else positions are transformers' own affair
+        shifted = torch.arange(tried.first, tried.first + len(tried.tokens), device=device)
+        positions = {"position_ids": shifted.unsqueeze(0)}
+    output = model(input_ids=tokens, use_cache=False, **positions)
+    logits: torch.Tensor = output.logits[0].float().cpu()
+    return logits
+
+
+@contextmanager
+def attention(model: Any, name: str) -> Iterator[None]:
+    """The model attends in another way for a while. Raises ModelError where it cannot."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(name)
+    try:
+        if model.config._attn_implementation != name:
+            raise ModelError(f"{type(model).__name__} has no {name} attention to be tried against")
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextmanager
+def rounding_products(model: Any) -> Iterator[None]:
+    """Products over quantised weights round the states that they take."""
+    layers = [layer for _, layer in quantised_layers(model) if isinstance(layer, QuantisedLinear)]
+    try:
+        for layer in layers:
+            layer.rounds = True
+        yield
+    finally:
+        for layer in layers:
+            layer.rounds = False
+
+
+@contextmanager
+def rounding(model: Any, kv_dtype: torch.dtype) -> Iterator[None]:
+    """The model attends to keys and values as an 8-bit cache of `kv_dtype` would hold them."""
+    AttentionInterface.register(_ROUNDED, partial(_rounded_attention, kv_dtype=kv_dtype))
+    AttentionMaskInterface.register(_ROUNDED, eager_mask)
+    with attention(model, _ROUNDED):
+        yield
+
+
+def _rounded_attention(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    *,
+    kv_dtype: torch.dtype,
+    **_ignored: Any,
+) -> tuple[torch.Tensor, None]:
+    """Plain attention, [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (_stored(states, kv_dtype).repeat_interleave(groups, 1) for states in (key, value))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = query @ key.transpose(2, 3) * scale
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+    return (weights @ value).transpose(1, 2), None
+
+
+def _stored(states: torch.Tensor, kv_dtype: torch.dtype) -> torch.Tensor:
+    """What comes back of `states` from an 8-bit cache."""
+    stored, scales = quantise(states, kv_dtype)
+    return (stored.float() * scales.unsqueeze(-1)).to(states.dtype)

@@ -1,0 +1,236 @@
+"""A wave's logits, computed as it will be served: paged, flattened, step by step."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from daemon.batch import Batch
+from daemon.engine.batch.metadata import FlatBatch, flatten
+from daemon.engine.batch.several import MOST_TIMES
+from daemon.engine.batch.slots import Slots
+from daemon.engine.batch.upload import upload
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.model.backend import Backend
+from daemon.engine.model.model import CausalModel
+from daemon.engine.sampler.rules import DrawRules
+from daemon.engine.verify.model.script import Wave
+from daemon.wire.columns import Int32, int32
+
+_LOUD = 3.0
+"""How much larger the last keys are than all before them, whose number alone would not show."""
+
+_TIMES = min(4, MOST_TIMES)
+"""That a repeated step is computed."""
+
+Tell = Callable[[], None]
+"""Called once a step: the trial goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPool:
+    """Where, and with what, steps are computed."""
+
+    cache: PagedKV
+    slots: Slots
+    backend: Backend
+
+
+class _Row(NamedTuple):
+    """What a step computes of a sequence."""
+
+    sequence: int  # index in the wave
+    start: int  # its tokens in the cache
+    num_tokens: int
+
+
+class Part(NamedTuple):
+    """Tokens of a sequence that were computed in the same way."""
+
+    sequence: int
+    start: int
+    logits: torch.Tensor  # float32 [n, vocab], on the host
+    compiled: bool  # by a compiled step
+
+
+def compute(model: CausalModel, wave: Wave, pool: TrialPool, tell: Tell) -> list[Part]:
+    """The logits of every token of a wave. The pool and its slots are as empty as before."""
+    tables = _tables(wave, pool)
+    parts = list[Part]()
+    for step in range(wave.num_steps):
+        rows = _rows(wave, step)
+        # What was drawn is fed by the device in every other step, by the plan in the rest.
+        flat = _flat(wave, rows, tables if step == 0 else [], pool, step % 2 == 0)
+        compiled = not wave.shifted and model.compiles(flat)
+        chosen = model if compiled else model.uncompiled
+        logits = chosen.logits(flat, pool.slots, pool.cache, pool.backend)
+        pieces = logits.float().cpu().clone().split([row.num_tokens for row in rows])
+        parts += [
+            Part(row.sequence, row.start, piece, compiled)
+            for row, piece in zip(rows, pieces, strict=True)
+        ]
+        tell()
+    _clean(pool, tables)
+    return parts
+
+
+def far_steps(
+    model: CausalModel, starts: Sequence[int], pool: TrialPool
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Logits [rows, vocab] of a compiled step behind `starts` tokens, and of the same uncompiled.
+
+    One block stands in for all but the last of each row, so the cache need not hold so many. None
+    where no step is compiled.
+    """
+    block_size = pool.cache.block_size
+    tables = list[tuple[int, int, int]]()
+    for slot, start in enumerate(starts):
+        own = start // block_size
+        tables += [(slot, index, 0) for index in range(own)]
+        tables.append((slot, own, 1 + slot))
+    rows = [_Row(slot, start, 1) for slot, start in enumerate(starts)]
+    if not rows:
+        return None
+    _scribble(pool.cache, 1 + len(rows))
+    batch = _batch(list(range(len(starts))), rows, tables, [True] * len(rows))
+    pool.slots.change_tables(batch)
+    tokens = int32([1] * len(rows))
+    flat = flatten(batch, tokens, pool.slots.block_table, block_size)
+    found = None
+    if model.compiles(flat):
+        compiled, plain = (
+            one.logits(flat, pool.slots, pool.cache, pool.backend).float().cpu().clone()
+            for one in (model, model.uncompiled)
+        )
+        found = compiled, plain
+    _clean(pool, [*tables, (0, 0, 0)])  # written even where no row is so long
+    return found
+
+
+def repeated_steps(
+    model: CausalModel, longest: int, num_rows: int, pool: TrialPool
+) -> tuple[Int32, Int32] | None:
+    """What rows [R, times] draw that stay in a compiled step, and what they draw step by step.
+
+    Across the border of a block, where `longest` allows it. None where no step is repeated.
+    """
+    block_size = pool.cache.block_size
+    start = min(block_size - 2, longest - _TIMES)
+    if start < 1 or not num_rows:
+        return None
+    tables = [(slot, index, 2 * slot + index) for slot in range(num_rows) for index in range(2)]
+    tables = [one for one in tables if one[1] * block_size < start + _TIMES]
+    _scribble(pool.cache, 2 * num_rows)
+    tokens, drawn, found = int32(range(1, num_rows + 1)), list[Int32](), None
+    for time in range(_TIMES):
+        rows = [_Row(slot, start + time, 1) for slot in range(num_rows)]
+        batch = _batch(list(range(num_rows)), rows, [] if time else tables, [True] * num_rows)
+        pool.slots.change_tables(batch)
+        flat = flatten(batch, tokens, pool.slots.block_table, block_size)
+        if not time:
+            found = model.repeated(flat, DrawRules.greedy(num_rows, _TIMES))
+            if found is None:
+                break
+        logits = model.logits(flat, pool.slots, pool.cache, pool.backend)
+        tokens = logits.float().cpu().numpy().argmax(-1).astype(np.int32)
+        drawn.append(tokens)
+    _clean(pool, tables)
+    return None if found is None else (found.tokens, np.stack(drawn, 1))
+
+
+def _scribble(cache: PagedKV, num_blocks: int) -> None:
+    """Any keys and values in the first blocks; those that stand for many weigh less than others."""
+    chooser = torch.Generator().manual_seed(20)
+    size = (2, num_blocks * cache.block_size, *cache.blocks.shape[4:])
+    places = torch.arange(size[1], device=cache.raw.device)
+    blocks = places // cache.block_size
+    rows = cache.row_of(blocks, places % cache.block_size)
+    for layer in range(cache.num_layers):
+        states = torch.randn(size, generator=chooser).to(places.device)
+        states *= torch.where(blocks > 0, _LOUD, 1.0)[:, None, None]
+        key, value = states.to(cache.dtype)
+        cache.write(layer, rows, key, value)
+
+
+def _tables(wave: Wave, pool: TrialPool) -> list[tuple[int, int, int]]:
+    """(slot, index, block) of all that the wave needs; blocks in no order."""
+    block_size = pool.cache.block_size
+    places = [
+        (one.slot, index)
+        for one in wave.sequences
+        for index in range(-(-len(one.tokens) // block_size))
+    ]
+    blocks = np.random.default_rng(len(places)).permutation(pool.cache.num_blocks)
+    return [(*place, int(block)) for place, block in zip(places, blocks, strict=False)]
+
+
+def _rows(wave: Wave, step: int) -> list[_Row]:
+    """Who computes what in a step; who comes first changes."""
+    rows = []
+    for index, one in enumerate(wave.sequences):
+        at = step - one.begins
+        if 0 <= at < len(one.counts):
+            rows.append(_Row(index, sum(one.counts[:at]), one.counts[at]))
+    turn = step % max(len(rows), 1)
+    return rows[turn:] + rows[:turn]
+
+
+def _flat(
+    wave: Wave, rows: list[_Row], tables: list[tuple[int, int, int]], pool: TrialPool, fed: bool
+) -> FlatBatch:
+    """A step as a batch whose every token is sampled."""
+    slots = [wave.sequences[row.sequence].slot for row in rows]
+    pieces = [
+        wave.sequences[row.sequence].tokens[row.start : row.start + row.num_tokens] for row in rows
+    ]
+    known = [fed or row.num_tokens > 1 or not row.start for row in rows]
+    batch = _batch(slots, rows, tables, known)
+    pool.slots.change_tables(batch)
+    own = [index for index, one in enumerate(known) if not one]
+    if own:
+        device = pool.slots.last_token.device
+        last = np.concatenate([pieces[index] for index in own])
+        pool.slots.take(np.array([slots[index] for index in own], np.int64), upload(last, device))
+    named = [piece for piece, one in zip(pieces, known, strict=True) if one]
+    inputs = int32(np.concatenate(named)) if named else int32()
+    flat = flatten(batch, inputs, pool.slots.block_table, pool.cache.block_size)
+    shifts = np.repeat([wave.sequences[row.sequence].first for row in rows], batch.counts)
+    everything = np.arange(len(flat.tokens))
+    return replace(
+        flat,
+        positions=flat.positions + shifts,
+        sampled_tokens=everything,
+        sampled_slots=np.repeat(batch.slots, batch.counts),
+        sampled_positions=flat.positions + shifts + 1,
+    )
+
+
+def _batch(
+    slots: list[int],
+    rows: list[_Row],
+    tables: list[tuple[int, int, int]],
+    known: list[bool],
+) -> Batch:
+    """`known`: whether a row's tokens are named, else it computes its slot's last one."""
+    return Batch(
+        instance=0,
+        step=0,
+        slots=int32(slots),
+        starts=int32([row.start for row in rows]),
+        counts=int32([row.num_tokens for row in rows]),
+        samples=np.ones(len(rows), np.uint8),
+        fed=np.array(known, np.uint8),
+        table_slots=int32([one[0] for one in tables]),
+        table_indices=int32([one[1] for one in tables]),
+        table_blocks=int32([one[2] for one in tables]),
+    )
+
+
+def _clean(pool: TrialPool, tables: list[tuple[int, int, int]]) -> None:
+    """Nothing of a wave is left, neither in slots nor in the blocks that it wrote."""
+    pool.slots.clear()
+    written = sorted({block for _slot, _index, block in tables})
+    device = pool.cache.raw.device
+    pool.cache.raw[upload(np.array(written, np.int64), device)] = 0

@@ -1,0 +1,163 @@
+"""A loaded model computed in float32, with the weights that it has: what rounding would hide.
+
+A fault of a few percent far out is smaller than what bfloat16 rounds. In float32 it stands alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from daemon.engine.blocks.linear import PIECE_ELEMENTS, QuantisedEmbedding, QuantisedLinear
+from daemon.engine.blocks.weight import Unpack
+from daemon.engine.layers.decoder import Decoder
+from daemon.engine.layers.embeddings import PlainEmbeddings
+from daemon.engine.layers.fuse import fuse
+from daemon.engine.layers.mlp import Layer, Mixture
+from daemon.engine.layers.ops import Norm, Ops
+from daemon.models.formats import WeightFormat
+
+
+@contextmanager
+def widened(model: nn.Module) -> Iterator[None]:
+    """The model computes in float32 for a while, with the weights that it has.
+
+    Only the module that computes holds wide weights, a large product a piece of them at a time.
+    """
+    undo = []
+    parents = {child: parent for parent in model.modules() for child in parent.children()}
+    try:
+        for module in model.modules():
+            if isinstance(module, QuantisedEmbedding):
+                undo.append(module.register_forward_hook(_widen_output).remove)
+            narrow = [one for one in module.parameters(recurse=False) if _narrow(one)]
+            if not narrow:
+                continue
+            if type(module) is nn.Linear:
+                module.forward = partial(_wide_linear, module)
+                undo.append(partial(delattr, module, "forward"))
+            elif type(module) is nn.Embedding:
+                undo.append(module.register_forward_hook(_widen_output).remove)
+            else:
+                # Some modelling code reads a child's parameters in the parent's own forward.
+                users = [one for one in (module, parents.get(module)) if one is not None]
+                undo += _widen_while_they_compute(users, narrow)
+        yield
+    finally:
+        for step in undo:
+            step()
+
+
+def _narrow(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype != torch.float32
+
+
+def _wide_linear(module: nn.Linear, states: torch.Tensor) -> torch.Tensor:
+    rows = max(1, PIECE_ELEMENTS // module.in_features)
+    bias = module.bias
+    products = [linear(states.float(), piece.float(), None) for piece in module.weight.split(rows)]
+    product = torch.cat(products, -1)
+    return product if bias is None else product + bias.float()
+
+
+def _widen_output(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    return output.float()
+
+
+def _widen_while_they_compute(users: list[nn.Module], narrow: list[nn.Parameter]) -> list[Any]:
+    """Hooks that widen parameters before any of some modules, and put the narrow ones back after.
+
+    The modules may compute within each other.
+    """
+    kept = [one.data for one in narrow]
+    depth = 0
+
+    def widen(_module: nn.Module, _inputs: Any) -> None:
+        nonlocal depth
+        depth += 1
+        if depth == 1:
+            for one in narrow:
+                one.data = one.data.float()
+
+    def restore(_module: nn.Module, _inputs: Any, _output: Any) -> None:
+        nonlocal depth
+        depth -= 1
+        if not depth:
+            for one, data in zip(narrow, kept, strict=True):
+                one.data = data
+
+    undo = []
+    for user in users:
+        undo.append(user.register_forward_pre_hook(widen).remove)
+        undo.append(user.register_forward_hook(restore, always_call=True).remove)
+    return undo
+
+
+class Remembering:
+    """Unpacks quantised weights, and keeps the numbers of as many as it may: a trial computes with
+    them again and again.
+    """
+
+    def __init__(self, unpack: Unpack, most_bytes: int) -> None:
+        self._unpack = unpack
+        self._left_bytes = most_bytes
+        # With the blocks: memory that nobody holds may soon be that of others.
+        self._kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __call__(self, form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
+        """See `Unpack`; nobody may change what is given."""
+        key = data.data_ptr(), data.nbytes
+        if key in self._kept:
+            return self._kept[key][1]
+        numbers = self._unpack(form, data)
+        if numbers.nbytes <= self._left_bytes and data.is_contiguous():
+            self._left_bytes -= numbers.nbytes
+            self._kept[key] = data, numbers
+        return numbers
+
+    def forget(self) -> None:
+        """Keep nothing, now and later."""
+        self._kept.clear()
+        self._left_bytes = 0
+
+
+class WideOps(Ops):
+    """In float32, whatever the weights are."""
+
+    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
+        """See `Ops`."""
+        return super().norm(states, added, _wide_norm(norm))
+
+    def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
+        """See `Ops`."""
+        super().norm_heads(states, _wide_norm(norm))
+
+
+def _wide_norm(norm: Norm) -> Norm:
+    return Norm(norm.weight.float(), norm.epsilon)
+
+
+def wide_decoder(model: Any, num_positions: int, vocabulary: torch.Tensor) -> Decoder | None:
+    """The straight decoder in float32; None where `fuse` makes none, and where the block of a
+    mixture, which stays as it is, holds narrow numbers.
+
+    Its token i is the model's `vocabulary[i]` (int64 [n]): no more embeddings are widened.
+    """
+    decoder = fuse(model, WideOps(), _wide_product, num_positions, lambda block, _: block)
+    if decoder is None:
+        return None
+    blocks = [one.mlp.block for one in decoder.layers if isinstance(one.mlp, Mixture)]
+    if any(_narrow(one) for block in blocks for one in block.parameters()):
+        return None
+    rows = decoder.embeddings(vocabulary.to(model.device)).float()
+    return replace(decoder, embeddings=PlainEmbeddings(rows))
+
+
+def _wide_product(layer: Any) -> Layer:
+    """A quantised layer computes in the type of its states anyway."""
+    return layer if isinstance(layer, QuantisedLinear) else partial(_wide_linear, layer)

@@ -1,0 +1,1 @@
+"""The worker's process: its messages, its start, and what it survives."""

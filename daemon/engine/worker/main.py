@@ -1,0 +1,266 @@
+"""An engine worker process: `python -m daemon.engine.worker.main --fd N --device KIND [--spare]`.
+
+It inherits one end of a socketpair and imports all that it will need; a spare does so with idle
+processor time and then waits. It takes a `Load`, answers `Ready` after a real first step, then one
+`Reply` for each `Plan`, and `Copied` whenever swap copies are done (rank 0 only). Over another
+inherited socket (`--links-fd N`) come links to other workers, whose KV pools it shares blocks with
+(`daemon.engine.transfer.links`). It exits 0 on `Shutdown` or when its daemon is gone, and 1 after
+`Failed`.
+"""
+
+import argparse
+import contextlib
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from daemon import logs
+from daemon.batch import MOST_BESIDE_DRAFTS
+from daemon.config.paths import default_cache
+from daemon.engine.process import (
+    bound_caches,
+    give_back,
+    keep_compiled,
+    share_cores,
+    stay_offline,
+)
+from daemon.engine.worker.answers import AnswersBeside, AnswersHere
+from daemon.engine.worker.compile_watch import CompileWatch
+from daemon.engine.worker.preload import KINDS, preload, preload_idly
+from daemon.models.shape import ModelError
+from daemon.protocol.worker import (
+    Compiling,
+    Failed,
+    Fallback,
+    FromWorker,
+    Load,
+    Loading,
+    Plan,
+    Ready,
+    Reply,
+    SendBlocks,
+    StopSending,
+    ToWorker,
+)
+from daemon.wire.blocking import BlockingChannel
+from daemon.wire.columns import decoder, encoder
+from daemon.wire.faults import Faults, faults
+from daemon.wire.parent import die_with_parent
+from daemon.wire.pulse import Alive, Ping
+
+if TYPE_CHECKING:
+    from daemon.engine.step.step import Engine
+    from daemon.engine.transfer.links import WorkerLinks
+    from daemon.engine.worker.faults import FaultyEngine
+
+log = logging.getLogger(__name__)
+
+_SWITCH_S = 0.0005
+"""The longest that one thread computes while another has an answer to send."""
+_ORDERS = Plan | SendBlocks | StopSending
+_IDLE_S = 0.02
+"""After so long without a message a worker gets things ready for later steps."""
+
+
+class EngineWorker:
+    """Messages in, messages out; what they mean is the engine's affair."""
+
+    def __init__(self, channel: BlockingChannel, links: socket.socket | None = None) -> None:
+        """`links`: where links to other workers come from."""
+        self._channel = channel
+        self._links_sock = links
+        self._rank = 0
+        self._faults = Faults()
+        self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
+        self._unprepared = True
+        self._encoder = encoder()
+        self._decoder = decoder(ToWorker)
+
+    def serve(self, kind: str, spare: bool) -> int:
+        """Import, load, then answer plans until told to stop; the process's exit status."""
+        try:
+            self._import(kind, spare)
+            while isinstance(message := self._receive(), Ping):
+                self._send(Alive())
+            if not isinstance(message, Load):
+                return 0
+            self._rank = message.rank
+            self._faults = faults("worker.", message.life)
+            self._serve(message)
+        except (BrokenPipeError, ConnectionResetError):
+            return 0
+        except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must hear of it
+            self._fail(error)
+            return 1
+        return 0
+
+    def _import(self, kind: str, spare: bool) -> None:
+        """All that computing on this kind of device needs; a spare is in no hurry."""
+        if spare:
+            preload_idly(kind)
+            self._send(Loading("spare", 0.0))
+        else:
+            self._send(Loading("imports", 0.0))
+            preload(kind)
+
+    def _serve(self, load: Load) -> None:
+        from daemon.engine.transfer.links import WorkerLinks
+
+        links = WorkerLinks(self._links_sock, self._tell, self._faults)
+        engine = self._load(load, links)
+        CompileWatch(self._compiles).start()
+        links.begin(engine)
+        self._answer_plans(engine, self._faulty(engine), links)
+
+    def _load(self, load: Load, links: "WorkerLinks") -> "Engine":
+        import torch
+
+        from daemon.engine.batch.several import MOST_TIMES
+        from daemon.engine.worker.start import start
+        from daemon.engine.worker.warm_up import measure_copy, measure_size
+
+        with torch.inference_mode():
+            engine, step_s, token_s, row_s = start(
+                load,
+                lambda stage, done: self._send(Loading(stage, done)),
+                self._fallen,
+                links.after_layer,
+            )
+            forward_tokens = measure_size(engine, load) if load.finds_size else 0
+            swap, copy_block_s = engine.swap, 0.0
+            if swap is not None:
+                copy_block_s = measure_copy(swap)
+                swap.listen(self._tell, self._ended)
+        # What was loaded lives as long as the process: collections need not look at it again.
+        gc.collect()
+        gc.freeze()
+        give_back()
+        self._send(
+            Ready(
+                num_blocks=engine.cache.num_blocks,
+                block_bytes=engine.cache.block_bytes,
+                weight_bytes=engine.model.weight_bytes,
+                step_s=step_s,
+                num_host_blocks=swap.pool.num_blocks if swap else 0,
+                host_block_bytes=swap.pool.block_bytes if swap else 0,
+                copy_block_s=copy_block_s,
+                token_s=token_s,
+                forward_tokens=forward_tokens,
+                row_s=row_s,
+                same_until=engine.model.same_until(MOST_BESIDE_DRAFTS),
+                most_times=1 if engine.cache.blocks.is_cuda else MOST_TIMES,
+            )
+        )
+        return engine
+
+    def _faulty(self, engine: "Engine") -> "Engine | FaultyEngine":
+        """What computes plans: the engine, or the engine with injected faults."""
+        if not self._faults:
+            return engine
+        from daemon.engine.worker.faults import FaultyEngine
+
+        return FaultyEngine(engine, self._faults)
+
+    def _answer_plans(
+        self, engine: "Engine", steps: "Engine | FaultyEngine", links: "WorkerLinks"
+    ) -> None:
+        import torch
+
+        beside = engine.cache.blocks.is_cuda
+        answers = AnswersBeside(self._answer, self._ended) if beside else AnswersHere(self._answer)
+        with torch.inference_mode():
+            while isinstance(message := self._next(engine, answers), _ORDERS):
+                if isinstance(message, Plan):
+                    begun = steps.begin(message, time.perf_counter())
+                    links.after_step()
+                    answers.take(begun)
+                else:
+                    links.take(message)
+        answers.close()
+
+    def _next(self, engine: "Engine", answers: AnswersHere) -> ToWorker | None:
+        """The next message. While there is nothing to do, later steps' wants are got ready."""
+        while self._unprepared and not self._channel.wait(_IDLE_S):
+            if answers.idle:
+                self._unprepared = engine.prepare()
+        return self._receive()
+
+    def _answer(self, reply: Reply) -> None:
+        if self._rank == 0:
+            self._send(reply)
+
+    def _tell(self, message: FromWorker) -> None:
+        """On any thread: of links, or of swap copies."""
+        if self._rank == 0:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
+                self._send(message)
+
+    def _fallen(self, family: str, why: str) -> None:
+        if self._rank == 0:
+            self._send(Fallback(family, why))
+
+    def _compiles(self, compiler: str) -> None:
+        """On a thread beside."""
+        self._tell(Compiling(compiler))
+
+    def _ended(self, error: Exception) -> None:
+        """On a thread beside, while `serve` may be waiting for a message that will not come."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._fail(error)
+        logging.shutdown()
+        os._exit(1)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, ModelError):  # says all: where it was found helps nobody
+            log.error("the worker cannot go on: %s", error)
+            self._send(Failed(str(error)))
+            return
+        log.error("the worker cannot go on", exc_info=error)
+        self._send(Failed(f"{type(error).__name__}: {error}"))
+
+    def _receive(self) -> ToWorker | None:
+        payload = self._channel.receive()
+        message: ToWorker | None = None if payload is None else self._decoder.decode(payload)
+        return message
+
+    def _send(self, message: FromWorker) -> None:
+        payload = self._encoder.encode(message)
+        with self._sending:
+            self._channel.send(payload)
+
+
+def main() -> int:
+    """Serve over the inherited socket."""
+    parser = argparse.ArgumentParser(prog="daemon.engine.worker.main")
+    parser.add_argument("--fd", type=int, required=True, help="the worker's end of a socketpair")
+    parser.add_argument("--links-fd", type=int, default=-1, help="where links come from")
+    parser.add_argument("--device", choices=KINDS, default="cpu", help="what to be ready for")
+    parser.add_argument("--spare", action="store_true", help="import with idle time alone")
+    arguments = parser.parse_args()
+    logs.set_up("worker")
+    sys.setswitchinterval(_SWITCH_S)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # a daemon asks so where a worker hangs
+    die_with_parent(arguments.fd)
+    stay_offline()
+    share_cores()
+    bound_caches()
+    keep_compiled(default_cache())
+    channel = BlockingChannel(socket.socket(fileno=arguments.fd))
+    links = socket.socket(fileno=arguments.links_fd) if arguments.links_fd >= 0 else None
+    return EngineWorker(channel, links).serve(arguments.device, arguments.spare)
+
+
+if __name__ == "__main__":
+    exit_status = main()
+    sys.stdout.flush()
+    logging.shutdown()
+    # Everything is sent; taking torch and triton apart again only costs time and prints noise.
+    os._exit(exit_status)

@@ -1,0 +1,138 @@
+"""From a `Load` message to an engine that has computed its first token."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from daemon.engine.batch.slots import Slots
+from daemon.engine.batch.streams import compute_stream
+from daemon.engine.families import Fallen, unheard
+from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.quantise import KV_DTYPES, kv_fault
+from daemon.engine.loading.loader import load_model, torch_dtype
+from daemon.engine.loading.resolve import shape_here
+from daemon.engine.model.backend import Backend, choose
+from daemon.engine.model.means import means_of
+from daemon.engine.process import keep_to
+from daemon.engine.sampler import Sampler
+from daemon.engine.step.grammar import SlotGrammars
+from daemon.engine.step.scoring import PromptScorer
+from daemon.engine.step.step import Engine
+from daemon.engine.swap.swap import swap_link
+from daemon.engine.transfer.watch import AfterLayer, watched
+from daemon.engine.verify.kernels.choose import by_torch
+from daemon.engine.verify.model.choose import fastest
+from daemon.engine.verify.model.kept import TrialVerdict
+from daemon.engine.verify.model.served import TrialPool
+from daemon.engine.worker.warm_up import warm_up
+from daemon.memory.sizing import block_bytes
+from daemon.models.grammar import Compiler
+from daemon.models.shape import ModelError, ModelShape
+from daemon.protocol.worker import WEIGHTS_END, Load
+
+GPU_RESERVE = 0.9
+"""Share of a GPU's free memory for the KV pool, where the daemon did not size it."""
+
+Progress = Callable[[str, float], None]
+
+
+def start(
+    load: Load,
+    progress: Progress,
+    fallen: Fallen = unheard,
+    after_layer: AfterLayer | None = None,
+) -> tuple[Engine, float, float, float]:
+    """The engine, the time of a warm decode step, and what a prompt token and a decoded one add to
+    it (seconds).
+
+    `fallen` is told which GPU kernels are not used, now and later; `after_layer` of each layer of
+    steps that do not compute them all as one. Raises ModelError, HostPoolError and others.
+    """
+    if load.world_size != 1:
+        raise ModelError(f"an instance of {load.world_size} ranks is not supported yet: use 1")
+    keep_to(load.cpus)
+    torch.set_num_threads(load.num_threads or len(os.sched_getaffinity(0)))
+    device = torch.device(load.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    progress("weights", 0.0)
+    model = load_model(
+        Path(load.model),
+        load.dtype,
+        device,
+        lambda done: progress("weights", WEIGHTS_END * done),
+        weight_dtype=load.weight_dtype,
+    )
+    shape = shape_here(Path(load.model))
+    torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
+    backend = choose(device, torch_dtype(load.dtype), torchs, fallen)
+    if after_layer is not None:
+        backend = watched(backend, after_layer)
+    engine = assemble(model, shape, load, progress, backend)
+    progress("warm-up", 0.9)
+    return engine, *warm_up(engine, load)
+
+
+def assemble(
+    model: Any,
+    shape: ModelShape,
+    load: Load,
+    progress: Progress,
+    backend: Backend | None = None,
+    verdict: TrialVerdict | None = None,
+) -> Engine:
+    """An engine around transformers' `model`, which lies on its device; it may not be used after.
+
+    `backend`: the fastest for the device if not given. `verdict`: in which ways the model may be
+    computed; a trial finds out if not given. Raises HostPoolError, and ModelError where
+    the daemon must say how large the KV pool is, or no way to compute the model gives its logits.
+    """
+    device = torch.device(load.device)
+    backend = backend or choose(device, torch_dtype(load.dtype))
+    progress("kv cache", WEIGHTS_END)
+    cache = _kv_cache(load, shape, device)
+    progress("host pool", 0.75)
+    swap = swap_link(cache, load.num_host_blocks, load.compress, backend.by_torch)
+    max_blocks = -(-load.max_len // load.block_size) + 1
+    own = backend.means or (lambda size: means_of(size, device, backend.by_torch))
+    slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
+    return Engine(
+        model=fastest(model, shape, load, TrialPool(cache, slots, backend), progress, verdict),
+        cache=cache,
+        slots=slots,
+        sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids, own(shape.vocab_size)),
+        grammars=SlotGrammars(
+            lambda: Compiler(Path(load.model), shape.vocab_size, shape.eos_token_ids),
+            shape.vocab_size,
+            shape.eos_token_ids,
+        ),
+        scorer=PromptScorer(),
+        backend=backend,
+        swap=swap,
+        stream=compute_stream(device),
+    )
+
+
+def _kv_cache(load: Load, shape: ModelShape, device: torch.device) -> PagedKV:
+    kv_dtype = KV_DTYPES[load.kv_dtype]
+    if fault := kv_fault(kv_dtype, device):
+        raise ModelError(fault)
+    num_blocks = load.num_blocks
+    if not num_blocks:
+        if device.type != "cuda":
+            raise ModelError("the daemon must size a CPU's KV pool")
+        per_block = block_bytes(shape, load.block_size, load.dtype, load.kv_dtype or "auto")
+        num_blocks = int(GPU_RESERVE * torch.cuda.mem_get_info(device)[0]) // per_block
+    return PagedKV(
+        num_blocks,
+        shape.num_layers,
+        load.block_size,
+        shape.num_kv_heads,
+        shape.head_dim,
+        torch_dtype(load.dtype),
+        device,
+        kv_dtype,
+    )

@@ -1,0 +1,159 @@
+"""The first steps and copies, before anyone waits for them: kernels load and workspaces grow."""
+
+from queue import SimpleQueue
+
+import msgspec
+import numpy as np
+
+from daemon.batch import Batch
+from daemon.cost.curve import Curve
+from daemon.cost.forward_size import forward_size
+from daemon.engine.batch.streams import StreamError
+from daemon.engine.sampler.warm import warm
+from daemon.engine.step.step import Engine
+from daemon.engine.swap.swap import SwapLink
+from daemon.protocol.worker import Copied, Join, Load, Plan
+from daemon.request import SamplingParams
+from daemon.wire.columns import Column, int32
+
+_DECODE_STEPS = 4
+_DRAFTS = 7
+"""Drafts of the steps that show what a draft takes."""
+_PROMPT_TOKENS = 256
+"""Of the prompt whose time is taken."""
+_CPU_PROMPT_TOKENS = 64
+"""Of every prompt on a CPU, where nothing is compiled by size and time goes by tokens."""
+_SHORT_TOKENS = 4
+"""Of a prompt for the kernels that short chunks have of their own."""
+_SIZES_FROM = 16
+"""Tokens of the smallest step that may be the target forward size."""
+_SIZE_ROUNDS = 3
+_SIZES_S = 2.0
+"""After so long no longer prompt is measured: nobody waits for much more at a start."""
+_COPIED_BLOCKS = 32
+_COPY_ROUNDS = 4
+
+
+def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
+    """Run a prompt and a few decode steps; the fastest decode's seconds, a prompt token's, and what
+    a decoded token more adds (0: it is not measured).
+
+    It scribbles on blocks of the still empty pool and leaves its slot again.
+    """
+    if engine.cache.blocks.is_cuda:
+        warm(engine.sampler, engine.cache.dtype)
+    blocks = min(engine.cache.num_blocks, engine.slots.block_table.shape[1])
+    room = min(blocks * load.block_size, load.max_len)
+    longest = load.max_batch_tokens if engine.cache.blocks.is_cuda else _CPU_PROMPT_TOKENS
+    length = max(1, min(longest, load.max_batch_tokens, room - _DECODE_STEPS))
+    sampling = SamplingParams(temperature=0.0, ignore_eos=True)
+    join = Join(0, 0, length, sampling, int32())
+    engine.run(_plan(0, length, np.zeros(length, np.int32), range(blocks), (join,)))
+    times = [
+        engine.run(_plan(length + step, 1, int32(), (), ())).elapsed_s
+        for step in range(min(_DECODE_STEPS, room - length))
+    ]
+    step_s = min(times, default=0.0)
+    row_s = 0.0 if engine.cache.blocks.is_cuda else _row_s(engine, length, room, step_s)
+    again = min(length, _PROMPT_TOKENS)
+    prompt_s = engine.run(_plan(0, again, np.zeros(again, np.int32), (), ())).elapsed_s
+    short = min(length, _SHORT_TOKENS)
+    engine.run(_plan(0, short, np.zeros(short, np.int32), (), ()))
+    engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
+    return step_s, max(0.0, prompt_s - step_s) / again, row_s
+
+
+def _row_s(engine: Engine, start: int, room: int, step_s: float) -> float:
+    """What a drafted token adds to a decode step that takes `step_s`; as a decoded one does."""
+    most = min(_DRAFTS, room - start - 1)
+    count = next((one for one in range(most, 0, -1) if engine.model.alike(1, 1 + one)), 0)
+    if count == 0:
+        return 0.0
+    plan = _plan(start, 1, int32(), (), ())
+    drafts = msgspec.structs.replace(plan.batch, drafts=int32([count]))
+    plan = msgspec.structs.replace(plan, batch=drafts, drafts=np.zeros(count, np.int32))
+    fastest_s = min(engine.run(plan).elapsed_s for _ in range(_DECODE_STEPS))
+    return max(0.0, fastest_s - step_s) / count
+
+
+def measure_size(engine: Engine, load: Load) -> int:
+    """The target forward size, 0 if prompts are too short to show it: each takes twice as many
+    tokens as the last.
+
+    Nothing else may compute meanwhile: one slow step looks as if throughput had levelled off.
+    Scribbles on the empty pool and leaves its slot again.
+    """
+    blocks = min(engine.cache.num_blocks, engine.slots.block_table.shape[1])
+    most = min(blocks * load.block_size, load.max_len, load.max_batch_tokens)
+    length = min(most, _SIZES_FROM)
+    join = Join(0, 0, most, SamplingParams(temperature=0.0, ignore_eos=True), int32())
+    engine.run(_plan(0, length, np.zeros(length, np.int32), range(blocks), (join,)))
+    times: dict[int, float] = {}
+    spent_s = 0.0
+    while length not in times and spent_s <= _SIZES_S:
+        plan = _plan(0, length, np.zeros(length, np.int32), (), ())
+        # The first step of a size also prepares for it.
+        tries = [engine.run(plan).elapsed_s for _ in range(_SIZE_ROUNDS)]
+        spent_s += sum(tries)
+        times[length] = min(tries)
+        length = min(most, 2 * length)
+    engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
+    curve = Curve(tuple(times), tuple(times.values()))
+    return forward_size(curve, max(times), min(times)).within(load.max_batch_tokens)
+
+
+def measure_copy(swap: SwapLink) -> float:
+    """Seconds to copy one block to the host pool or back: the mean of both ways, at their fastest.
+
+    As of one of several in a plan that lie apart, as they mostly do. Scribbles on the pool where
+    that is compressed. Raises StreamError if a copy fails.
+    """
+    count = min(_COPIED_BLOCKS, swap.cache.num_blocks, swap.pool.num_blocks)
+    places = int32(range(count))
+    blocks = int32(places[::-1])
+    answers: SimpleQueue[Copied | Exception] = SimpleQueue()
+    swap.listen(answers.put, answers.put)
+    plan = _plan(0, 1, int32(), (), ()).batch
+    fastest = []
+    for back in (False, True):
+        columns: dict[str, Column] = {"out_blocks": blocks, "out_places": places}
+        if back:
+            columns = {"in_places": places, "in_blocks": blocks}
+        order = msgspec.structs.replace(plan, **columns)
+        times = []
+        for _ in range(_COPY_ROUNDS):
+            swap.order(order)
+            copied = answers.get()
+            if not isinstance(copied, Copied):
+                raise StreamError(f"a first copy to the host pool failed: {copied}") from copied
+            times.append(copied.out_s + copied.in_s)
+        fastest.append(min(times) / count)
+    return sum(fastest) / len(fastest)
+
+
+def _plan(
+    start: int,
+    count: int,
+    inputs: np.ndarray,
+    blocks: range | tuple[int, ...],
+    joins: tuple[Join, ...],
+    left: tuple[int, ...] = (),
+) -> Plan:
+    """A step of one sequence in slot 0."""
+    one = np.ones(1, np.uint8)
+    batch = Batch(
+        instance=0,
+        step=0,
+        slots=int32([0]),
+        starts=int32([start]),
+        counts=int32([count]),
+        samples=one,
+        fed=one if len(inputs) else np.zeros(1, np.uint8),
+        table_slots=int32([0] * len(blocks)),
+        table_indices=int32(range(len(blocks))),
+        table_blocks=int32(blocks),
+        left_slots=int32(left),
+        joined_slots=int32([join.slot for join in joins]),
+        joined_sequences=np.zeros(len(joins), np.int64),
+    )
+    return Plan(batch, inputs, joins)

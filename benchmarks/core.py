@@ -49,7 +49,6 @@ from msgspec.structs import replace
 
 from benchmarks import core_queue
 from benchmarks.object_loop import ObjectLoop
-from daemon.batch import Batch
 from daemon.core.actions import Action, Deliver, Submit
 from daemon.core.core import Core
 from daemon.core.events import (
@@ -67,6 +66,7 @@ from daemon.core.view import snapshot
 from daemon.memory.hashing import chain_hashes
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import PREDICTION
+from daemon.state.batch import Batch
 
 BLOCK_SIZE = 16
 SPARE = 8  # sequences that wait, so that a place never stays vacant

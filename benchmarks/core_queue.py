@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.core.actions import Action, Deliver, Send, Submit, WakeAt
 from daemon.core.core import Core
 from daemon.core.events import (
@@ -38,7 +37,8 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
-from daemon.role import Role
+from daemon.state.batch import Batch
+from daemon.state.role import Role
 
 Clock = Callable[[], float]
 STEP_S, COPY_S, TOKEN_S = 0.03, 1e-4, 1e-4

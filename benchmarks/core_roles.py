@@ -36,8 +36,8 @@ from daemon.core.events import (
     WorkerReady,
 )
 from daemon.memory.hashing import chain_hashes
-from daemon.role import Role
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import Role
 
 BLOCK_SIZE, STEP_S, TURN = 16, 0.01, 400
 P, D, M = Role.PREFILL, Role.DECODE, Role.MIXED

@@ -22,7 +22,7 @@ import numpy as np
 import uvloop
 
 from daemon.protocol.api import Access, FromApi, Generate, SequenceStarted, Serving, Tokens
-from daemon.request import sequence_id
+from daemon.state.request import sequence_id
 from daemon.wire.channel import Channel
 from daemon.wire.columns import Int32, decoder, encoder, int32
 from tests.api.folder import build, tokenizer

@@ -28,7 +28,7 @@ from daemon.engine.worker.start import start
 from daemon.length_models.prediction import Float32
 from daemon.models.embedded import model_folder
 from daemon.protocol.worker import Load, Reply
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import Int32
 from tests.engine.driver import Driver, Running
 

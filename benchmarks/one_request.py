@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.config.cuda import VISIBLE
 from daemon.protocol.worker import Plan
+from daemon.state.batch import Batch
 from tests.e2e.live import free_port
 from tests.house.source import ROOT
 

@@ -34,7 +34,7 @@ from daemon.memory.sizing import WEIGHT_KINDS
 from daemon.models.embedded import model_folder
 from daemon.models.quantised_folder import beside_weights
 from daemon.protocol.worker import Load
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.engine.driver import Driver
 
 BLOCK_SIZE, BATCH = 16, 8

@@ -40,8 +40,8 @@ from daemon.lab.simulator.run import prepare, run
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario
 from daemon.lab.workload.workload import SloClass, WorkloadSpec
 from daemon.placement import PLACEMENTS
-from daemon.role import Role
-from daemon.sequence import Sequence
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 
 LEAST = 0.99
 """The share of requests that has to keep both promises."""

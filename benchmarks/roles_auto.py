@@ -34,10 +34,10 @@ from daemon.lab.simulator.run import configured, pools_for, prepare, run
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import SloClass, Workload, WorkloadSpec
-from daemon.promised import Promised
-from daemon.role import AUTO
 from daemon.roles.forecast import Costs, Fleet, Forecast, Split, forecast
 from daemon.roles.load import OfferedLoad
+from daemon.state.role import AUTO
+from daemon.state.slo import Promised
 
 GOAL = 0.9
 

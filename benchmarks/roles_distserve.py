@@ -31,7 +31,7 @@ from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimit
 from daemon.lab.workload.lengths import DISTRIBUTIONS, Lengths
 from daemon.lab.workload.marginals import Quantiles
 from daemon.lab.workload.workload import SloClass, WorkloadSpec
-from daemon.role import Role
+from daemon.state.role import Role
 
 CONTEXT_LEN = 2048
 DRAWN = 4000

@@ -21,12 +21,12 @@ import msgspec
 import numpy as np
 import uvloop
 
-from daemon.batch import Batch
 from daemon.config.load import load, parse_value
 from daemon.protocol.worker import Join, Load, Loading, Plan, Ready, Reply
-from daemon.request import SamplingParams
 from daemon.runtime.model import find_model
 from daemon.runtime.start_times import LoadClock, Stages
+from daemon.state.batch import Batch
+from daemon.state.request import SamplingParams
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.columns import int32

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.files import write_whole
+from daemon.base.files import write_whole
 
 
 class KeptSettings(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """A sequence's story for people: each mark as a sentence, and its life as stretches of time. Pure.
 
-What marks mean is said in `daemon/story.py`.
+What marks mean is said in `daemon/state/story.py`.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ from daemon.api.logprobs import TokenLogprob
 from daemon.api.repetition import RepetitionDetector
 from daemon.api.stops import StopMatcher
 from daemon.memory.hashing import HASH_BYTES, chain_hashes
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 from daemon.wire.columns import Int32
 
 _STOP = int(FinishReason.STOP)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 from daemon.api.connection import Connection
 from daemon.api.errors import unavailable
 from daemon.api.tally import ClientEvent, Tally
+from daemon.base.files import raise_descriptor_limit
 from daemon.config.schema import ServerConfig
-from daemon.files import raise_descriptor_limit
 
 if TYPE_CHECKING:
     from aiohttp.web_server import Server

@@ -8,7 +8,7 @@ from daemon.api.forking import QuestionOutcome
 from daemon.api.helper import Helper, NothingHere, Unanswered
 from daemon.api.model import CurrentModel
 from daemon.api.remembered import REFUSED_S, Remembered
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 MAX_BYTES = 128 * 1024
 AT_ONCE = 2

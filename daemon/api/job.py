@@ -14,7 +14,7 @@ from daemon.api.shapes import Json, usage
 from daemon.api.text import Text
 from daemon.protocol.api import FinishSequence, FromApi, Generate, SealedBlocks
 from daemon.protocol.worker import PromptLogprobs
-from daemon.request import request_of, sequence_id
+from daemon.state.request import request_of, sequence_id
 
 Send = Callable[[FromApi], None]
 

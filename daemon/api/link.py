@@ -25,7 +25,7 @@ from daemon.protocol.api import (
 )
 from daemon.protocol.predictor import Ask
 from daemon.protocol.worker import PromptLogprobs
-from daemon.request import NO_PLACE, FinishReason, request_of
+from daemon.state.request import NO_PLACE, FinishReason, request_of
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import faults

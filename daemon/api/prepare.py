@@ -31,7 +31,7 @@ from daemon.api.text import Prompt, Text, too_long
 from daemon.api.tools.choice import Toolbox, offered, toolbox
 from daemon.api.tools.history import check_messages
 from daemon.protocol.api import Serving
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 MAX_PROMPTS = 128
 MAX_CHOICES = 1024

@@ -15,7 +15,6 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from daemon import logs
 from daemon.api.about import AboutRoutes
 from daemon.api.body import BODY_TIMEOUT_S
 from daemon.api.config import ApiConfig
@@ -36,6 +35,7 @@ from daemon.api.status import ServerStatus
 from daemon.api.tally import Tally
 from daemon.api.templates import Templates
 from daemon.api.threads import Threads
+from daemon.base import logs
 from daemon.protocol.api import Access, Gauges, Serving, Settings
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from daemon.api.errors import invalid
 from daemon.api.response_format import grammar_of, wanted
 from daemon.api.schema import ChatRequest, Common, CompletionRequest
 from daemon.models.generation import DefaultSampling
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 _INT64_MAX = 2**63 - 1
 

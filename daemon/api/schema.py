@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from daemon.api.tool_schema import FunctionName, ToolCalls, ToolChoice, Tools
-from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
 
 INT32_MAX = 2**31 - 1
 MAX_LIST = 1024

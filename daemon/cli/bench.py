@@ -9,20 +9,20 @@ from contextlib import asynccontextmanager, suppress
 
 import uvloop
 
+from daemon.base.files import raise_descriptor_limit
 from daemon.cli.faults import UsageError, told
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.progress import progress
 from daemon.cli.words import add_flags
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
 from daemon.client.address import AddressError
-from daemon.files import raise_descriptor_limit
 from daemon.lab.bench.bench import BenchSpec, Measured, measure
 from daemon.lab.bench.errors import BenchError
 from daemon.lab.bench.load import LoadGenerator
 from daemon.lab.report.errors import ReportError
 from daemon.lab.workload.build import check
 from daemon.lab.workload.workload import WorkloadError, WorkloadSpec
-from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
 
 REFRESH_S = 0.5
 LONGEST_TIMEOUT_S = 1e9

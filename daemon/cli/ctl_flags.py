@@ -8,8 +8,8 @@ from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, by_default
 from daemon.cli.words import offer
 from daemon.placement import PLACEMENTS
 from daemon.protocol.control import FLIP_WAIT_S
-from daemon.role import ROLES_MODES, Role
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import ROLES_MODES, Role
 
 ATTACHED = "the one of a daemon that runs here"
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

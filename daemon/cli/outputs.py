@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from daemon.files import write_whole
+from daemon.base.files import write_whole
 from daemon.lab.report.records import RunLog
 from daemon.lab.report.render import as_csv, as_json, as_text
 from daemon.lab.report.report import Report

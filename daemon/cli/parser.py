@@ -20,8 +20,8 @@ from daemon.config.schema import Config
 from daemon.config.unknown import ONE_MODEL
 from daemon.length_models.lengths import LIVE
 from daemon.placement import PLACEMENTS
-from daemon.role import ROLES_MODES
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import ROLES_MODES
 
 _FIRST = """\
 first: llmd serve serves the embedded model; then, in another terminal,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from daemon.base.nearest import unknown
 from daemon.cli.faults import UsageError, told
 from daemon.cli.parser import add_config_flags, overrides
 from daemon.cli.poor import warn_of
@@ -28,7 +29,6 @@ from daemon.lab.profiles.models import MODELS
 from daemon.lab.profiles.table import error_words, size_words
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
-from daemon.nearest import unknown
 from daemon.runtime.model import cache_folder
 from daemon.scheduler.policies import POLICIES
 

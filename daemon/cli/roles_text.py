@@ -1,7 +1,7 @@
 """Who gives instances their roles and what the last look came to, in a few lines."""
 
 from daemon.protocol.control import RolesStatus
-from daemon.role import AUTO
+from daemon.state.role import AUTO
 
 
 def roles_lines(roles: RolesStatus) -> list[str]:

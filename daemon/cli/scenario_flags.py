@@ -12,7 +12,6 @@ from daemon.cli.instance_flag import add_instance_flag
 from daemon.cli.words import add_flags, offer
 from daemon.cli.workload_flags import workload_spec
 from daemon.config.schema import SchedulerConfig
-from daemon.handoff import HANDOFF_MODES
 from daemon.lab.profiles.load import names
 from daemon.lab.simulator.scenario import (
     PAUSE_SHARE,
@@ -26,9 +25,10 @@ from daemon.lab.simulator.scenario_file import read_scenario
 from daemon.length_models.lengths import CHOICES, KINDS
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import PLACEMENTS
-from daemon.role import ROLES_MODES
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import ROLES_MODES
+from daemon.state.transfer_mode import HANDOFF_MODES
 
 _LIMITS: tuple[tuple[str, int, str, str], ...] = (
     ("max-running", 1, "sequences in a batch", ""),

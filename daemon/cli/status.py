@@ -14,7 +14,7 @@ from daemon.protocol.control import (
     Snapshot,
     TransferStatus,
 )
-from daemon.role import AUTO
+from daemon.state.role import AUTO
 
 MAX_ROWS = 8
 """Transfers, and flips, that are listed."""

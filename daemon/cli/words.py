@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from daemon.nearest import did_you_mean, not_one_of, unknown
+from daemon.base.nearest import did_you_mean, not_one_of, unknown
 
 FILE, FOLDER = "file", "folder"
 """What shell completion looks for where a value is a path."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from daemon.base.logs import FORMATS
+from daemon.base.nearest import not_one_of
 from daemon.config.encoder import MISSING, encoder_folder
 from daemon.config.instance_text import (
     device_fault,
@@ -18,14 +20,12 @@ from daemon.config.instances import OWN_CHOICES, OWN_COUNTS, instance_limits
 from daemon.config.keys import key_faults
 from daemon.config.schema import Config, InstanceSpec
 from daemon.length_models.lengths import VECTOR_KINDS, live_fault
-from daemon.logs import FORMATS
 from daemon.memory.sizing import KV_DTYPES, WEIGHT_KINDS
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.nearest import not_one_of
 from daemon.placement import PLACEMENTS
-from daemon.role import ROLES_MODES
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import ROLES_MODES
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZE = ("none", *WEIGHT_KINDS)

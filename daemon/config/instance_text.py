@@ -6,9 +6,9 @@ over them (tpN), or the layers are dealt out to them as stages of a pipeline (pp
 
 import re
 
+from daemon.base.nearest import did_you_mean, not_one_of
 from daemon.config.schema import InstanceSpec
-from daemon.nearest import did_you_mean, not_one_of
-from daemon.role import Role
+from daemon.state.role import Role
 
 _DEVICES = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*")
 _PARALLEL = re.compile(r"(?:tp|pp)([1-9][0-9]{0,3})")

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from daemon.base.files import read_whole
 from daemon.config.checks import check
 from daemon.config.convert import convert, given_keys
 from daemon.config.instances import completed
 from daemon.config.schema import Config
-from daemon.files import read_whole
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import Policy
 

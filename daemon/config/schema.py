@@ -2,7 +2,7 @@
 
 import msgspec
 
-from daemon.role import AUTO, Role
+from daemon.state.role import AUTO, Role
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

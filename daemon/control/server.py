@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.base.nearest import unknown
 from daemon.control.orders import Orders
 from daemon.control.peer import Peer, may_ask, peer_of
 from daemon.control.place import SocketPlace
-from daemon.nearest import unknown
 from daemon.placement import PLACEMENTS
 from daemon.protocol.control import (
     FLIP_WAIT_S,
@@ -48,8 +48,8 @@ from daemon.protocol.control import (
     ToViewer,
     Watch,
 )
-from daemon.role import ROLES_MODES
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import ROLES_MODES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameError, FrameReader, inline_frame
 

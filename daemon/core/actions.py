@@ -2,8 +2,8 @@
 
 import msgspec
 
-from daemon.batch import Batch
 from daemon.cost.work import StepWork
+from daemon.state.batch import Batch
 from daemon.wire.columns import Column
 
 

@@ -3,7 +3,7 @@
 from daemon.core.instance import Instance
 from daemon.core.snapshot import Counters
 from daemon.scheduler.due import due_s
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 def note_answer(counters: Counters, instance: Instance, sequence: Sequence, now: float) -> None:

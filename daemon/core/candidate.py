@@ -8,9 +8,9 @@ import numpy as np
 
 from daemon.core.instance import Instance
 from daemon.placement.base import LoadHere, Members, Newcomer
-from daemon.role import Role
 from daemon.scheduler.load_sums import is_heavy
-from daemon.sequence import Sequence
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 from daemon.wire.columns import Int32, int32
 
 LOOK = 256

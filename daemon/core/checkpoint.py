@@ -9,9 +9,9 @@ from daemon.core.snapshot import Counters
 from daemon.core.watcher import WatcherState
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
-from daemon.role import Role
 from daemon.scheduler import checkpoint as scheduler_checkpoint
 from daemon.scheduler.checkpoint import SchedulerState
+from daemon.state.role import Role
 
 
 class InstanceState(msgspec.Struct, frozen=True, array_like=True):

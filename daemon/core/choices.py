@@ -7,9 +7,9 @@ from daemon.core.instance import Instance
 from daemon.core.transfers import LinkEnds
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
-from daemon.role import Role
 from daemon.roles.forecast import Costs, Fleet, Split
 from daemon.scheduler.step import LEAST_SHARE
+from daemon.state.role import Role
 
 LEAST_STEPS = 64
 """So many steps of a kind tell what they take."""

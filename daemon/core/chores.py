@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 AT_ONCE = 128
 """So many sequences are taken with the event that asks for it: of fewer nothing is put off."""

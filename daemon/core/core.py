@@ -43,12 +43,12 @@ from daemon.core.wakes import NEVER, Wakes
 from daemon.core.watcher import Watcher
 from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
-from daemon.pause import Cause
 from daemon.placement.balance import Balancer
-from daemon.request import NO_PLACE, FinishReason, State
 from daemon.scheduler.suspects import DEADLY
-from daemon.sequence import Sequence
-from daemon.story import MAX_ENDED, What
+from daemon.state.pause import Cause
+from daemon.state.request import NO_PLACE, FinishReason, State
+from daemon.state.sequence import Sequence
+from daemon.state.story import MAX_ENDED, What
 
 
 class Core:

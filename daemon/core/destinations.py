@@ -4,8 +4,8 @@ from itertools import islice
 
 from daemon.core.instance import Instance
 from daemon.core.transfers import LinkEnds
-from daemon.role import Role
-from daemon.sequence import Sequence
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 
 LOOK = 64
 """So many of those that wait are looked at after each step."""

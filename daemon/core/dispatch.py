@@ -17,9 +17,9 @@ from daemon.placement.balance import may_leave
 from daemon.placement.base import Newcomer, Placement
 from daemon.placement.by_role import preferred
 from daemon.placement.rebalance import NO_ERROR, PlanError, moves
-from daemon.role import Role
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 
 LOOK = 16
 """So many that wait at an instance are looked at when others outran their predictions."""

@@ -6,9 +6,9 @@ import msgspec
 
 from daemon.core.instance import Instance
 from daemon.core.snapshot import MOST_SCALES, DueNow
-from daemon.request import State
 from daemon.scheduler import due
-from daemon.sequence import Sequence as TokenStream
+from daemon.state.request import State
+from daemon.state.sequence import Sequence as TokenStream
 
 
 def due_now(

@@ -5,8 +5,8 @@ The journal is the list of them, in order. A new Core that is given them does th
 
 import msgspec
 
-from daemon.handoff import HandoffMode
-from daemon.role import Role
+from daemon.state.role import Role
+from daemon.state.transfer_mode import HandoffMode
 from daemon.wire.columns import Column, int32
 
 

@@ -7,8 +7,8 @@ from daemon.core.destinations import is_prompt, misplaced
 from daemon.core.instance import Instance
 from daemon.core.snapshot import FlipStatus
 from daemon.cost.work import StepWork
-from daemon.role import Role
-from daemon.sequence import Sequence
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 
 MAX_SHOWN = 8
 

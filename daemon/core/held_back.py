@@ -1,6 +1,6 @@
 """Streams that wait for their leader's prompt before they are queued: its blocks are shared."""
 
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 class HeldBack:

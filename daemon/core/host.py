@@ -8,8 +8,8 @@ from daemon.core.chores import Chores
 from daemon.core.events import Configured
 from daemon.core.instance import Instance
 from daemon.core.snapshot import Counters
-from daemon.role import Role
-from daemon.sequence import Sequence
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 
 
 class Chooser(Protocol):

@@ -8,7 +8,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from daemon.batch import Batch
 from daemon.core.events import Configured, InstanceConfig, StepDone, WorkerReady
 from daemon.core.limits import limits_of
 from daemon.core.prompt_delay import PromptDelay
@@ -18,13 +17,14 @@ from daemon.core.wakes import AT_ONCE, NEVER
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import NO_WORK, StepWork
 from daemon.memory.kv_cache import KVCache
-from daemon.role import Role
 from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.step import Limits
-from daemon.sequence import Sequence
+from daemon.state.batch import Batch
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 
 Number = TypeVar("Number", bound=np.generic)
 SLOW_STEP_S = 0.020

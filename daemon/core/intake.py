@@ -7,9 +7,9 @@ from daemon.core.events import Configured, RequestArrived
 from daemon.core.instance import Instance, WorkerState, able_to_hold
 from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
-from daemon.request import sequence_id
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.request import sequence_id
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 
 
 class House(Protocol):

@@ -6,7 +6,6 @@ step takes it, it leaves its slot once the steps in flight have answered, and qu
 where admission fetches what is not there yet. One that waits just changes queues.
 """
 
-from daemon.batch import Batch
 from daemon.core.actions import CancelSend
 from daemon.core.destinations import destinations, is_prompt, misplaced
 from daemon.core.events import (
@@ -24,11 +23,12 @@ from daemon.core.moves import Move, Moves
 from daemon.core.pledges import Pledges, pace_of
 from daemon.core.relief import refuges
 from daemon.core.transfers import OpenTransfer, Transfers
-from daemon.handoff import HandoffMode
-from daemon.request import State
-from daemon.role import Role
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.batch import Batch
+from daemon.state.request import State
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
+from daemon.state.transfer_mode import HandoffMode
 
 AHEAD_BLOCKS = 2
 """So many named blocks that the target lacks are worth a transfer ahead; fewer go with the rest."""

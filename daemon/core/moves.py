@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 @dataclass(slots=True, eq=False)

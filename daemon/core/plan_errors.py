@@ -4,7 +4,7 @@ import numpy as np
 
 from daemon.placement.rebalance import PlanError
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 def overrun(table: SlotTable) -> PlanError:

@@ -11,9 +11,9 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
 from daemon.core.instance import Instance
-from daemon.role import Role
 from daemon.scheduler.pace import MOST_POOLS, StreamPace
-from daemon.sequence import Sequence
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 
 PROMPT_SHARE = 0.25
 """Of the pool of an instance that computes prompts for others, what streams leave to prompts that

@@ -1,8 +1,8 @@
 """How long prompts hold up the sequences of one instance that decode."""
 
-from daemon.pause import MIN_PAUSE_S, PAUSE_TIMES
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.scheduler import Scheduler
+from daemon.state.pause import MIN_PAUSE_S, PAUSE_TIMES
 
 
 class PromptDelay:

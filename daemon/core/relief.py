@@ -8,8 +8,8 @@ from daemon.core.destinations import kv_home
 from daemon.core.instance import Instance
 from daemon.core.pledges import Pledges, pace_of
 from daemon.core.transfers import LinkEnds
-from daemon.role import Role
-from daemon.sequence import Sequence
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 
 WAIT_SHARE = 0.25
 """Of the longest pause: whoever waits for less may come back before it is worth a move."""

@@ -4,8 +4,8 @@ from bisect import bisect_left
 
 import msgspec
 
-from daemon.pause import NO_PAUSES, Cause, Pauses, one_more
-from daemon.role import Role
+from daemon.state.pause import NO_PAUSES, Cause, Pauses, one_more
+from daemon.state.role import Role
 from daemon.wire.columns import Column, int32
 
 MAX_SEQUENCES_SHOWN = 500
@@ -249,7 +249,7 @@ class Counters(msgspec.Struct):
     tpot_count: int = 0  # answers of two tokens or more that finished
     tpot_sum_s: float = 0.0  # of each one's (last - first token) / (tokens - 1)
     worker_deaths: int = 0
-    pauses: tuple[Pauses, ...] = NO_PAUSES  # by `daemon.pause.Cause`
+    pauses: tuple[Pauses, ...] = NO_PAUSES  # by `daemon.state.pause.Cause`
     handoffs: int = 0  # sequences that went on elsewhere with their KV
     handoff_sum_s: float = 0.0  # from leaving one instance until the KV is at the other
     handoffs_failed: int = 0  # transfers that broke off or arrived wrong; computed again
@@ -324,7 +324,7 @@ class Counters(msgspec.Struct):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """One thing that happened to a sequence; `daemon.story.What` says what `what` can be."""
+    """One thing that happened to a sequence; `daemon.state.story.What` says what `what` can be."""
 
     time_s: float  # on the clock of `Snapshot.time_s`
     what: str

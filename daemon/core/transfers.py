@@ -16,7 +16,7 @@ from daemon.core.instance import Instance
 from daemon.cost.link_time import LinkTime
 from daemon.memory.block_pool import BlockPool
 from daemon.scheduler.parcels import Fetch
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 from daemon.wire.columns import int32
 
 

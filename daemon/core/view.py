@@ -17,9 +17,9 @@ from daemon.core.snapshot import (
     Story,
     TransferStatus,
 )
-from daemon.request import State
 from daemon.scheduler.due import due_s
-from daemon.sequence import Sequence, Where
+from daemon.state.request import State
+from daemon.state.sequence import Sequence, Where
 from daemon.wire.columns import Int32, int32
 
 _SHOWN = {

@@ -28,16 +28,16 @@ from daemon.core.snapshot import Counters, RolesExpected, RolesStatus
 from daemon.core.wakes import NEVER
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
-from daemon.promised import Promised
-from daemon.request import FinishReason
-from daemon.role import AUTO, Role
 from daemon.roles.decide import MIXED, Decided, Decider, DeciderState
 from daemon.roles.forecast import Forecast, forecast
 from daemon.roles.lengths import Answer
 from daemon.roles.load import OfferedLoad
 from daemon.roles.search import searched
 from daemon.roles.window import LoadWindow, WindowState
-from daemon.sequence import Sequence
+from daemon.state.request import FinishReason
+from daemon.state.role import AUTO, Role
+from daemon.state.sequence import Sequence
+from daemon.state.slo import Promised
 
 REMEMBERED = 0.9999
 """What one step leaves of the weight of those before it: minutes, so that many batches are seen."""

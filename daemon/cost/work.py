@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
+from daemon.state.batch import Batch
 from daemon.wire.columns import ONE, all_true
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from daemon.files import copy_missing
+from daemon.base.files import copy_missing
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from daemon.base.nearest import did_you_mean, not_one_of
 from daemon.length_models.adversary import Adversary
 from daemon.length_models.conditional_mean import ConditionalMean
 from daemon.length_models.errors import PredictorError
@@ -14,7 +15,6 @@ from daemon.length_models.prediction import Predictor
 from daemon.length_models.ranges import GRANULARITIES, Ranges
 from daemon.length_models.retrieval import Retrieval
 from daemon.length_models.store import VectorStore
-from daemon.nearest import did_you_mean, not_one_of
 
 LIVE = ("none", "mean", "features", "mlp", "retrieval", "ranges")
 """Those that a daemon can run: nobody tells it the truth.

@@ -6,7 +6,7 @@ from daemon.memory.block_pool import BlockPool
 from daemon.memory.block_table import BlockTable
 from daemon.memory.lending import Lending
 from daemon.memory.reservations import Reservations
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 from daemon.wire.columns import Int32, Slots, int32
 
 _NONE = int32()

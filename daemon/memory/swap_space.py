@@ -10,7 +10,7 @@ from collections import deque
 import msgspec
 
 from daemon.memory.block_pool import BlockPool, Ledger
-from daemon.sequence import Residence
+from daemon.state.sequence import Residence
 from daemon.wire.columns import Int32, int32
 
 PROACTIVE, REACTIVE, RECOMPUTE, DEFER = SWAP_MODES = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.files import write_whole
+from daemon.base.files import write_whole
 
 
 class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

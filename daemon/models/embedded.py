@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from daemon.files import copy_missing
+from daemon.base.files import copy_missing
 from daemon.models.content import content_digest
 from daemon.models.gguf_header import read_gguf_header
 from daemon.models.gguf_index import link

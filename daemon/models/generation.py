@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from daemon.files import read_whole
+from daemon.base.files import read_whole
 from daemon.models.shape import ModelError
 
 AUTO, NEUTRAL = "auto", "llmd"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.files import write_whole
+from daemon.base.files import write_whole
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence as Listing
 from typing import Protocol
 
 from daemon.placement.by_role import OVERFLOW_S
-from daemon.role import Role
 from daemon.scheduler.headroom import Headroom
 from daemon.scheduler.scheduler import Scheduler
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 
 
 class Home(Protocol):

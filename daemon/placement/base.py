@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from daemon.cost.step_time import Float64, StepTimeModel
-from daemon.role import Role
+from daemon.state.role import Role
 from daemon.wire.columns import Int32
 
 

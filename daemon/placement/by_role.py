@@ -8,7 +8,7 @@ instance of any role serves what it is given.
 from collections.abc import Sequence as Listing
 from typing import Protocol, TypeVar
 
-from daemon.role import Role
+from daemon.state.role import Role
 
 OVERFLOW_S = 2.0
 """A queue is too long when those that wait there take so long to compute."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Listing
 
 from daemon.placement.base import Candidate, Newcomer, Placement
-from daemon.role import Role
+from daemon.state.role import Role
 
 
 class ShortestQueue(Placement):

@@ -7,7 +7,7 @@ from collections import deque
 
 from daemon.power.looks import CardLimits, PowerLook, PowerSample, PowerWindow
 from daemon.power.search import CapSearch
-from daemon.role import Role
+from daemon.state.role import Role
 
 LOOK_S = 10.0
 LONGEST_LOOK_S = 60.0

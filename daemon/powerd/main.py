@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from daemon import notify
+from daemon.base import notify
+from daemon.base.logs import set_up
 from daemon.control.place import SocketPlace
-from daemon.logs import set_up
 from daemon.powerd.cards import PowerCards
 from daemon.powerd.frames import SERVICE_SOCKET, PowerError
 from daemon.powerd.keeper import PowerKeeper

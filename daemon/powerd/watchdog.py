@@ -3,7 +3,7 @@
 import math
 import time
 
-from daemon import notify
+from daemon.base import notify
 
 
 class PowerWatchdog:

@@ -11,7 +11,7 @@ import socket
 import sys
 from pathlib import Path
 
-from daemon import logs
+from daemon.base import logs
 from daemon.wire.parent import die_with_parent
 
 NICENESS = 10

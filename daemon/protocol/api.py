@@ -14,7 +14,7 @@ from daemon.core.snapshot import Counters, InstanceStatus
 from daemon.models.generation import DefaultSampling
 from daemon.protocol.control import GpuStatus, PredictorStatus
 from daemon.protocol.worker import Logprobs, PromptLogprobs, RowErrors
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import Column
 from daemon.wire.pulse import Alive, Ping
 

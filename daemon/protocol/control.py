@@ -22,10 +22,10 @@ from daemon.core.snapshot import (
     TransferStatus,
 )
 from daemon.memory.block_pool import BlockUse
-from daemon.pause import Cause
-from daemon.request import FinishReason
-from daemon.role import AUTO, ROLES_MODES, Role
-from daemon.story import What
+from daemon.state.pause import Cause
+from daemon.state.request import FinishReason
+from daemon.state.role import AUTO, ROLES_MODES, Role
+from daemon.state.story import What
 
 # Viewers know this module and nothing of the Core.
 __all__ = [

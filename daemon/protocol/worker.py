@@ -11,8 +11,8 @@ Every rank of an instance gets every plan; rank 0 alone replies.
 
 import msgspec
 
-from daemon.batch import Batch
-from daemon.request import SamplingParams
+from daemon.state.batch import Batch
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import Column, int32
 from daemon.wire.pulse import Alive, Ping
 

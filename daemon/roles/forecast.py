@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from daemon.promised import Promised
 from daemon.roles.load import OfferedLoad
 from daemon.roles.queueing import Drawing, Waiting, below, drawing, waiting, waiting_for_room
 from daemon.scheduler.step import LEAST_SHARE
+from daemon.state.slo import Promised
 
 BENT = (1.0, 0.5, LEAST_SHARE)
 """Of a step's budget, what prompts are tried with where they may have less."""

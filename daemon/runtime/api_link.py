@@ -14,8 +14,8 @@ from daemon.core.events import Abort, Event, Finish, Predicted, RequestArrived, 
 from daemon.protocol import api as protocol
 from daemon.protocol.control import PredictorStatus
 from daemon.protocol.worker import Logprobs, PromptLogprobs, Reply, RowErrors
-from daemon.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.runtime.token_store import TokenStore
+from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.wire.channel import Channel
 from daemon.wire.columns import Int32, decoder, encoder
 from daemon.wire.pulse import Alive, Ping

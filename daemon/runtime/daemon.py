@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from daemon import logs, notify
+from daemon.base import logs, notify
 from daemon.config.cuda import DeviceError, likely_kind
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket

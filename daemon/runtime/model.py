@@ -28,8 +28,8 @@ from daemon.models.quantised_folder import ensure_quantised, plain_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
-from daemon.role import Role
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import Role
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,11 @@
 """Why an operator's order between instances cannot be carried out, each reason as a sentence."""
 
+from daemon.base.nearest import unknown
 from daemon.control.server import RefusalError
 from daemon.core.core import Core
 from daemon.core.instance import WorkerState
-from daemon.nearest import unknown
 from daemon.protocol.control import Flipped, FlipStatus, InstanceStatus, Snapshot
-from daemon.role import Role
+from daemon.state.role import Role
 
 READY = WorkerState.READY.value
 

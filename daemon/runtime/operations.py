@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from daemon import logs, notify
+from daemon.base import logs, notify
+from daemon.base.nearest import unknown
 from daemon.config.load import ConfigError, Loaded
 from daemon.config.reload import change
 from daemon.control.server import RefusalError
-from daemon.nearest import unknown
 from daemon.protocol.api import Access, Settings
 from daemon.protocol.control import Capped, Flipped, Migrating, Reloaded
-from daemon.role import AUTO
 from daemon.runtime import moving
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus, Parts
 from daemon.runtime.threads import in_thread
+from daemon.state.role import AUTO
 
 log = logging.getLogger(__name__)
 

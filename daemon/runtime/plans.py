@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.protocol.worker import Plan
 from daemon.runtime.token_store import TokenStore
+from daemon.state.batch import Batch
 from daemon.wire.columns import Int32, int32
 
 

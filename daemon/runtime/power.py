@@ -25,7 +25,7 @@ from daemon.powerd.frames import (
     PowerLostError,
 )
 from daemon.protocol.control import Capped
-from daemon.role import Role
+from daemon.state.role import Role
 
 INTERVAL_S = 1.0
 FIRST_RETRY_S, LAST_RETRY_S = 0.5, 5.0

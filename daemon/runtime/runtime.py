@@ -45,7 +45,6 @@ from daemon.core.events import (
 )
 from daemon.journal.writer import JournalWriter
 from daemon.protocol.worker import Copied, NewLink, Plan, Ready, Reply, SendBlocks
-from daemon.role import Role
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.links import LinkBroker
 from daemon.runtime.lookup import offers
@@ -53,6 +52,7 @@ from daemon.runtime.plans import Planner
 from daemon.runtime.power import PowerCaps
 from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import TokenStore
+from daemon.state.role import Role
 from daemon.wire.columns import Int32, int32
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import time
 
 import msgspec
 
-from daemon import notify
+from daemon.base import notify
 from daemon.control.server import RefusalError
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import CoreSnapshot, InstanceStatus

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from daemon import logs
+from daemon.base import logs
 from daemon.runtime.loads import Loads
 from daemon.runtime.status import DaemonStatus
 

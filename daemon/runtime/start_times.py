@@ -5,7 +5,7 @@ import logging
 import threading
 from pathlib import Path
 
-from daemon.files import write_whole
+from daemon.base.files import write_whole
 
 log = logging.getLogger(__name__)
 

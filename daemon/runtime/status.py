@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from daemon import __version__, notify
+from daemon import __version__
+from daemon.base import notify
 from daemon.config.instances import instance_limits
 from daemon.config.load import Loaded
 from daemon.config.schema import Config, InstanceSpec
@@ -17,7 +18,6 @@ from daemon.core.instance import WorkerState
 from daemon.core.snapshot import CoreSnapshot, Counters, InstanceStatus
 from daemon.protocol.api import Serving
 from daemon.protocol.control import ApiStatus, BlockOwners, Closer, PredictorStatus, Snapshot, Story
-from daemon.role import Role
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.life import Life
 from daemon.runtime.loads import CONVERSION, Loads
@@ -25,6 +25,7 @@ from daemon.runtime.model import served_name
 from daemon.runtime.power import PowerCaps
 from daemon.runtime.runtime import Runtime
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import Role
 from daemon.supervisor.api import ApiProcess
 from daemon.wire.columns import int32
 

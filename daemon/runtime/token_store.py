@@ -5,8 +5,8 @@ import numpy as np
 
 from daemon.protocol.api import Generate
 from daemon.protocol.worker import Join
-from daemon.request import SamplingParams, sequence_id
 from daemon.runtime.lookup import draft
+from daemon.state.request import SamplingParams, sequence_id
 from daemon.wire.columns import Int32, Int64, int32
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from daemon import notify
+from daemon.base import notify
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,7 @@
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.memory.kv_cache import KVCache
-from daemon.pause import Cause, cause_of
-from daemon.request import State
 from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.decode_admission import DecodeAdmission
 from daemon.scheduler.displacement import Displacement
@@ -16,8 +13,11 @@ from daemon.scheduler.predicted_room import PredictedRoom
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.suspects import Suspects
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.batch import Batch
+from daemon.state.pause import Cause, cause_of
+from daemon.state.request import State
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 from daemon.wire.columns import Int32, Slots, UInt8, int32
 
 _NONE = int32()

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from daemon.story import What
+from daemon.state.story import What
 
 
 class AdmissionPlan(msgspec.Struct, frozen=True):

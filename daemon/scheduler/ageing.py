@@ -3,7 +3,7 @@
 import math
 from collections import deque
 
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 TAIL_SHARE = 0.25
 """Of two that wait, the one that costs e times as much goes first if it came this share of the

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from daemon.memory.kv_cache import KVCache
-from daemon.request import FinishReason
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
+from daemon.state.request import FinishReason
 from daemon.wire.columns import ONE, Int32, Int64, Slots, UInt8, any_true
 
 _LENGTH, _ERROR = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)

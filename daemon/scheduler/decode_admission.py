@@ -14,7 +14,7 @@ from daemon.scheduler.order import Order
 from daemon.scheduler.padded_ends import LIKELY_SHARE, PaddedEnds
 from daemon.scheduler.policies.base import NOTHING
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import NEVER, Sequence
+from daemon.state.sequence import NEVER, Sequence
 from daemon.wire.columns import Int32, Slots, int32
 
 GREEDY = "greedy"

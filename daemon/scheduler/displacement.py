@@ -8,7 +8,7 @@ from daemon.scheduler.order import Order
 from daemon.scheduler.pace import StreamPace
 from daemon.scheduler.policies.base import PREDICTION
 from daemon.scheduler.residency import Residency
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 from daemon.wire.columns import Slots
 
 SHORT_PAUSES = 2.0

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from daemon.batch import MOST_BESIDE_DRAFTS
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.draft_policy import KEPT, DraftRecord, Trials, allot, may_pay
 from daemon.scheduler.in_flight import InFlight, InFlightStep
+from daemon.state.batch import MOST_BESIDE_DRAFTS
 from daemon.wire.columns import Int32, Slots, int32
 
 _NO_DRAFTS = int32()

@@ -5,7 +5,7 @@ follow deadlines order by it, and it is counted whether answers kept it, whateve
 """
 
 from daemon.cost.step_time import StepTimeModel
-from daemon.sequence import UNKNOWN_TOKENS, Sequence
+from daemon.state.sequence import UNKNOWN_TOKENS, Sequence
 
 
 def likely_tokens(sequence: Sequence) -> int:

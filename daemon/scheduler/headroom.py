@@ -4,7 +4,7 @@ import numpy as np
 
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.step import chunk_of
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 class Headroom:

@@ -5,11 +5,11 @@ from collections import deque
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.cost.work import StepWork, work_of
-from daemon.request import FinishReason
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence
+from daemon.state.batch import Batch
+from daemon.state.request import FinishReason
+from daemon.state.sequence import Sequence
 from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, all_true, any_true, int32
 
 _NO_SLOTS = np.zeros(0, np.intp)

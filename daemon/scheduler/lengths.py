@@ -10,7 +10,7 @@ import numpy as np
 
 from daemon.scheduler.gittins_index import IndexTable, index_table
 from daemon.scheduler.outgrown import PRIOR, Outgrown, outgrown
-from daemon.sequence import UNKNOWN_TOKENS, Left, Outlook, Sequence
+from daemon.state.sequence import UNKNOWN_TOKENS, Left, Outlook, Sequence
 
 WINDOW = 512
 """Answers of a kind that are remembered."""

@@ -4,8 +4,8 @@ from daemon.memory.block_pool import BlockPool
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.parcels import Fetch, Parcels
 from daemon.scheduler.repeat import Repeats
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 
 
 class Moving:

@@ -8,8 +8,8 @@ nobody is ranked anew but those whose range has just changed.
 from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 
-from daemon.request import State
-from daemon.sequence import Sequence
+from daemon.state.request import State
+from daemon.state.sequence import Sequence
 
 RANGES_S = 0.5, 2.0
 """Who has to begin within so many seconds is of the first range, and so on; the last one is open.

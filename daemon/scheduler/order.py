@@ -4,7 +4,6 @@ from itertools import islice
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
-from daemon.request import State
 from daemon.scheduler.ageing import Ageing
 from daemon.scheduler.lengths import SeenLengths
 from daemon.scheduler.nearing import Nearing
@@ -14,8 +13,9 @@ from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.start_bound import StartBound
 from daemon.scheduler.starvation import Starvation
 from daemon.scheduler.trust import PredictorTrust
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.request import State
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 from daemon.wire.columns import Slots
 
 PROMOTED_SHARE = 1 / 3

@@ -22,7 +22,7 @@ import numpy as np
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.order import Order
 from daemon.scheduler.residency import Residency
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 from daemon.wire.columns import Bools, Slots
 
 TURN_SHARE = 0.5

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from daemon.parcel import Parcel
-from daemon.sequence import Sequence, Where
+from daemon.state.parcel import Parcel
+from daemon.state.sequence import Sequence, Where
 
 
 class Fetch(NamedTuple):

@@ -10,12 +10,12 @@ from itertools import islice
 
 import numpy as np
 
-from daemon.promised import Promised
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import MIXED
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import LEAST_SHARE
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
+from daemon.state.slo import Promised
 from daemon.wire.columns import Slots
 
 AIM = 0.95

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
 from daemon.scheduler.load_sums import LoadSums
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 from daemon.wire.columns import Int32, int32
 
 OrderKey = tuple[float, int, int]  # (rank, arrival, how many were pushed before)

@@ -8,7 +8,6 @@ anew. Where such steps are short and nobody waits, one plan asks for several of 
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.memory.kv_cache import KVCache
@@ -16,6 +15,7 @@ from daemon.scheduler.admission import Admission
 from daemon.scheduler.drafting import Drafting
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
+from daemon.state.batch import Batch
 from daemon.wire.columns import ONE, ZERO, Int32, Slots, UInt8, all_true, any_true
 
 AT_ONCE_S = 0.020

@@ -16,11 +16,11 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
 from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace, SwapStats
-from daemon.parcel import Parcel
 from daemon.scheduler.parcels import Fetch, Parcels
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import NEVER, Sequence, Where
-from daemon.story import What
+from daemon.state.parcel import Parcel
+from daemon.state.sequence import NEVER, Sequence, Where
+from daemon.state.story import What
 from daemon.wire.columns import Int32, Slots
 
 MAX_RESERVE = 0.25

@@ -9,12 +9,9 @@ and blocks, `residency.py` where each sequence's KV is.
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE, SwapStats
-from daemon.promised import Promised
-from daemon.request import FinishReason, State
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.counted import check_answer, count_one_each, count_tokens, take_back
 from daemon.scheduler.drafting import Drafting
@@ -29,8 +26,11 @@ from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import Limits, StepBuilder
-from daemon.sequence import Left, Sequence
-from daemon.story import What
+from daemon.state.batch import Batch
+from daemon.state.request import FinishReason, State
+from daemon.state.sequence import Left, Sequence
+from daemon.state.slo import Promised
+from daemon.state.story import What
 from daemon.wire.columns import ONE, Bools, Int32, Slots, UInt8, all_true, int32
 
 _ERROR = np.uint8(FinishReason.ERROR)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from daemon.scheduler.load_sums import LoadSums
-from daemon.sequence import NEVER, Sequence
+from daemon.state.sequence import NEVER, Sequence
 from daemon.wire.columns import Slots, any_true
 
 

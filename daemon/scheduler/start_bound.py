@@ -6,7 +6,7 @@ from collections import deque
 
 from daemon.scheduler.ageing import quantile
 from daemon.scheduler.starvation import Starvation
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 TAIL = 0.99
 TAIL_SHARE = 0.75

@@ -2,8 +2,8 @@
 
 from heapq import heapify, heappop, heappush
 
-from daemon.request import State
-from daemon.sequence import Sequence
+from daemon.state.request import State
+from daemon.state.sequence import Sequence
 
 _SPARE = 64
 

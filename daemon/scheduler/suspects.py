@@ -7,7 +7,7 @@ the worker dies again, the suspect that was alone is guilty.
 
 from daemon.scheduler.in_flight import InFlight
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 DEADLY_STRIKES = 2
 DEADLY = "the engine failed twice while it computed this request, the second time it alone"

@@ -34,7 +34,7 @@ from daemon.protocol.api import (
     Tokens,
 )
 from daemon.protocol.worker import Logprobs
-from daemon.request import FinishReason, request_of, sequence_id
+from daemon.state.request import FinishReason, request_of, sequence_id
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder, int32
 

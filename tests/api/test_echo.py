@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from daemon.protocol.api import Generate
 from daemon.protocol.worker import PromptLogprobs
-from daemon.request import sequence_id
+from daemon.state.request import sequence_id
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from daemon.protocol.api import AbortRequest, Generate, RequestRejected
-from daemon.request import NO_PLACE
+from daemon.state.request import NO_PLACE
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime, two_and_no_more
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

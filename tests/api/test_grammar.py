@@ -20,7 +20,7 @@ from daemon.api.errors import ApiError
 from daemon.api.grammar import Grammars
 from daemon.api.grammar_process import what_is_wrong
 from daemon.models.grammar import Compiler
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

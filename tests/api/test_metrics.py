@@ -27,9 +27,9 @@ from daemon.core.snapshot import (
     PeakStatus,
     ReservedStatus,
 )
-from daemon.pause import NO_PAUSES, Cause, one_more
 from daemon.protocol.api import Gauges, Generate, RequestRejected
 from daemon.protocol.control import GpuStatus
+from daemon.state.pause import NO_PAUSES, Cause, one_more
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime, two_and_no_more
 

@@ -16,7 +16,7 @@ from daemon.api.about import AboutRoutes
 from daemon.api.answers import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from daemon.api.routes import Api
 from daemon.protocol.api import Generate
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 from tests.api.conformance import (
     ACCEPTED_CHECKS,
     CHECKS,

@@ -19,7 +19,7 @@ from daemon.length_models.store_file import from_bytes
 from daemon.protocol.api import FromApi, Generate, PredictedLength, Predicting, RequestRejected
 from daemon.protocol.control import PredictorStatus
 from daemon.protocol.predictor import Ask, Estimate
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 from daemon.supervisor import predictor as supervised
 from tests.api.scripted import MODEL, Script, ScriptedRuntime
 from tests.api.waiting import until_ready

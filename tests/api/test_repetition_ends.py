@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from daemon.protocol.api import FinishSequence, Generate
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 from tests.api.scripted import MODEL, Answer, ScriptedRuntime
 from tests.api.waiting import until_ready
 

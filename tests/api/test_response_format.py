@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from daemon.protocol.api import Generate, Tokens
-from daemon.request import FinishReason, sequence_id
+from daemon.state.request import FinishReason, sequence_id
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime
 

@@ -13,7 +13,7 @@ from daemon.api.detokenizer import Detokenizer
 from daemon.api.offsets import offsets_of_spans, offsets_of_tokens, with_whole_spans
 from daemon.api.token_bytes import TokenBytes
 from daemon.protocol.api import Generate
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 from tests.api.folder import BOS, EOS, tokenizer
 from tests.api.scripted import MODEL, Answer, ScriptedRuntime
 from tests.api.test_detokenizer import PIECES, hidden

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.config.paths import default_cache
 from daemon.engine.batch.metadata import FlatBatch, flatten
 from daemon.models.consistent import checked_shape
 from daemon.models.grammar import Compiler
 from daemon.protocol.worker import Copied, Load, Logprobs, Plan, PromptLogprobs, Reply
+from daemon.state.batch import Batch
 from daemon.wire.columns import int32
 from tests.chaos.sampler import Draw, Seat
 from tests.chaos.toy import Numbers, own, seen, summary

@@ -6,7 +6,7 @@ import numpy as np
 
 from daemon.models.grammar import Compiler
 from daemon.protocol.worker import Join
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 from daemon.wire.columns import Int32, int32
 from tests.chaos.toy import combined
 

@@ -14,8 +14,8 @@ from daemon.core.instance import WorkerState
 from daemon.core.transfers import OpenTransfer
 from daemon.journal.records import Record
 from daemon.journal.replay import replay
-from daemon.request import State
-from daemon.sequence import Where
+from daemon.state.request import State
+from daemon.state.sequence import Where
 from tests.chaos.strikes import Strike
 from tests.core.laws import check_laws
 

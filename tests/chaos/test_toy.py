@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from daemon.protocol.worker import Copied, Load, Plan
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import int32
 from tests.chaos.cases import toy_folder
 from tests.chaos.engine import ToyEngine, ToyError

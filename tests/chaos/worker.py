@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from daemon import logs
+from daemon.base import logs
 from daemon.protocol.worker import Failed, FromWorker, Load, Loading, Plan, Ready, Reply, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder

@@ -15,7 +15,7 @@ import pytest_asyncio
 from daemon.chat.conversation import Conversation
 from daemon.chat.prompt import texts
 from daemon.protocol.api import AbortRequest, Generate
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 from tests.api.folder import build, tokenizer
 from tests.api.scripted import ScriptedRuntime, saying
 from tests.api.waiting import until_ready

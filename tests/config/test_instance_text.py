@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from daemon.config.instance_text import engine_fault, format_instance, parse_instance
 from daemon.config.load import ConfigError, load
 from daemon.config.schema import InstanceSpec
-from daemon.role import Role
+from daemon.state.role import Role
 
 roles = st.sampled_from([role.value for role in Role])
 numbers = st.lists(st.integers(0, 9999), min_size=1, max_size=8, unique=True)

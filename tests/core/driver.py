@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.core.actions import (
     Action,
     CancelSend,
@@ -36,8 +35,9 @@ from daemon.core.events import (
 )
 from daemon.core.limits import limits_of
 from daemon.memory.hashing import HASH_BYTES, chain_hashes
-from daemon.request import FinishReason, State, request_of, sequence_id
-from daemon.role import Role
+from daemon.state.batch import Batch
+from daemon.state.request import FinishReason, State, request_of, sequence_id
+from daemon.state.role import Role
 from daemon.wire.columns import int32
 from tests.core.laws import check_laws, check_nothing_left
 from tests.core.model_worker import ModelWorker, Truth

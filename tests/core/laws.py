@@ -12,12 +12,12 @@ from daemon.core.core import Core
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.wakes import NEVER
 from daemon.placement.balance import may_leave
-from daemon.request import State
 from daemon.scheduler.load_sums import is_heavy
 from daemon.scheduler.policies.base import LIMIT
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence, Where
+from daemon.state.request import State
+from daemon.state.sequence import Sequence, Where
 from daemon.wire.columns import Slots
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from daemon.batch import Batch
+from daemon.state.batch import Batch
 from daemon.wire.columns import Int32, int32
 
 VOCABULARY = 50
@@ -79,7 +79,7 @@ class ModelWorker:
         self.pending: list[Executed] = []
 
     def submit(self, batch: Batch, truths: dict[int, Truth], known: dict[int, list[int]]) -> None:
-        """Compute a step as daemon/batch.py says, checking all that a real worker relies on."""
+        """Compute a step as daemon/state/batch.py says; check all that a real worker relies on."""
         self._seat(batch)
         self._change_table(batch)
         self._order_copies(batch)

@@ -11,7 +11,7 @@ from daemon.core.events import (
     RoleChosen,
     TransferEnded,
 )
-from daemon.role import Role
+from daemon.state.role import Role
 from tests.core.model_link import Sending
 from tests.core.model_worker import ModelWorker
 

@@ -5,8 +5,8 @@ import random
 import msgspec
 
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.role import Role
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import Role
 from tests.core import drafting
 from tests.core.driver import Driver, configured
 

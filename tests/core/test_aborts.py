@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from daemon.core.core import Core
-from daemon.request import State, request_of
+from daemon.state.request import State, request_of
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_prompt
 from tests.soak import tries

@@ -10,10 +10,10 @@ from daemon.core.core import Core
 from daemon.core.events import Tick
 from daemon.core.view import story
 from daemon.placement.balance import Balancer
-from daemon.request import State, sequence_id
 from daemon.scheduler.policies import POLICIES
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.request import State, sequence_id
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 from tests.core.driver import Driver, configured
 from tests.core.laws import check_nobody_idles
 

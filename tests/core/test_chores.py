@@ -6,7 +6,7 @@ import pytest
 from daemon.core.actions import WakeAt
 from daemon.core.chores import AT_ONCE, LATER
 from daemon.core.events import Event, InstanceDrained, RoleChosen, Tick, WorkerLost
-from daemon.role import Role
+from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 
 MANY = 2 * AT_ONCE + 3 * LATER

@@ -8,8 +8,8 @@ from daemon.core.core import Core
 from daemon.core.events import Configured, StepDone, Tick
 from daemon.core.snapshot import Counters
 from daemon.core.view import snapshot
-from daemon.request import TRANSITIONS, FinishReason, State
-from daemon.sequence import Sequence, TransitionError
+from daemon.state.request import TRANSITIONS, FinishReason, State
+from daemon.state.sequence import Sequence, TransitionError
 from daemon.wire.columns import int32
 from tests.core.driver import Driver, configured
 

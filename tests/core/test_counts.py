@@ -8,8 +8,8 @@ import pytest
 
 from daemon.core.actions import Deliver, Submit
 from daemon.core.events import StepDone
-from daemon.request import FinishReason
 from daemon.scheduler.policies import POLICIES
+from daemon.state.request import FinishReason
 from daemon.wire.columns import decoder, encoder, int32
 from tests.core.driver import Driver, configured
 from tests.soak import tries

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from daemon.request import State, sequence_id
-from daemon.story import What
+from daemon.state.request import State, sequence_id
+from daemon.state.story import What
 from tests.core.driver import Driver, configured
 
 BLOCK = 16

@@ -7,8 +7,8 @@ from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.snapshot import MOST_SCALES, Counters, Due, DueNow
 from daemon.core.view import snapshot, story
-from daemon.request import sequence_id
 from daemon.scheduler.due import due_s
+from daemon.state.request import sequence_id
 from tests.core.driver import Driver, configured
 
 STEP_S = 0.001

@@ -1,6 +1,6 @@
 """A stream from elsewhere gets a slot between two steps, where that takes nobody's turn."""
 
-from daemon.request import sequence_id
+from daemon.state.request import sequence_id
 from tests.core.driver import Driver
 from tests.core.test_migration import PROMPT, home, home_slot, run_until_tokens, sends, two
 

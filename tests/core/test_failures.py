@@ -5,8 +5,8 @@ import pytest
 from daemon.core.actions import Started
 from daemon.core.snapshot import Counters
 from daemon.core.view import story
-from daemon.request import FinishReason, sequence_id
-from daemon.story import What
+from daemon.state.request import FinishReason, sequence_id
+from daemon.state.story import What
 from tests.core.driver import Driver, configured
 
 FIRST = frozenset({0})

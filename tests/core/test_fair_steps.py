@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from daemon.role import Role
+from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 
 MAX_PAUSE_S, STEP_S = 4.0, 0.03

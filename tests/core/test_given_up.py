@@ -4,8 +4,8 @@ import pytest
 
 from daemon.core.actions import Finished
 from daemon.core.events import InstanceGivenUp
-from daemon.request import NO_PLACE, FinishReason
-from daemon.role import Role
+from daemon.state.request import NO_PLACE, FinishReason
+from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 
 LONG = list(range(60))  # with its answer, only the first instance can hold it

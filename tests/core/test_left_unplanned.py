@@ -3,9 +3,9 @@
 import pytest
 
 from daemon.core.instance import Instance
-from daemon.request import sequence_id
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.request import sequence_id
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 from tests.core.driver import Driver, configured
 
 

@@ -7,7 +7,7 @@ from daemon.core.actions import Submit
 from daemon.core.core import Core
 from daemon.core.events import Configured, InstanceConfig, PolicyChosen, Reconfigured
 from daemon.core.limits import InstanceLimits, limits_of
-from daemon.role import Role
+from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 
 SHARED = InstanceLimits("sarathi", 8, 0, 0, 1, "", "greedy")

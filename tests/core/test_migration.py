@@ -5,10 +5,10 @@ import pytest
 
 from daemon.core.actions import Send, Submit
 from daemon.core.view import story
-from daemon.request import sequence_id
-from daemon.role import Role
-from daemon.sequence import Where
-from daemon.story import What
+from daemon.state.request import sequence_id
+from daemon.state.role import Role
+from daemon.state.sequence import Where
+from daemon.state.story import What
 from tests.core.driver import Driver, configured
 
 PROMPT = list(range(3, 25))  # 22 tokens, five full blocks and a half

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from daemon.handoff import HANDOFF_MODES
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.role import Role
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import Role
+from daemon.state.transfer_mode import HANDOFF_MODES
 from tests.core import drafting
 from tests.core.driver import Driver, configured
 from tests.core.test_machine import indices, prompts

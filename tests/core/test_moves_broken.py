@@ -4,8 +4,8 @@ import msgspec
 
 from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
-from daemon.request import sequence_id
-from daemon.role import Role
+from daemon.state.request import sequence_id
+from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 from tests.core.test_migration import PROMPT, home, run_until_tokens, sends, two
 

@@ -3,9 +3,9 @@
 import pytest
 
 from daemon.core.view import story
-from daemon.pause import BOUNDS_S, NO_PAUSES, Cause, Pauses, one_more
-from daemon.request import State, sequence_id
-from daemon.story import What
+from daemon.state.pause import BOUNDS_S, NO_PAUSES, Cause, Pauses, one_more
+from daemon.state.request import State, sequence_id
+from daemon.state.story import What
 from tests.core.driver import Driver, configured
 
 

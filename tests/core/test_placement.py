@@ -6,7 +6,7 @@ import pytest
 
 from daemon.placement import PLACEMENTS
 from daemon.placement.base import Candidate, Newcomer, Placement
-from daemon.request import sequence_id
+from daemon.state.request import sequence_id
 from tests.core.driver import Driver, configured
 
 Asked = list[tuple[int, tuple[int, ...], int]]

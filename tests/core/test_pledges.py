@@ -3,10 +3,10 @@
 import msgspec
 
 from daemon.core.pledges import pace_of
-from daemon.request import sequence_id
-from daemon.role import Role
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.request import sequence_id
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 from tests.core.driver import Driver, configured
 from tests.core.test_migration import home
 

@@ -4,8 +4,8 @@ import pytest
 
 from daemon.config.schema import SchedulerConfig
 from daemon.core.events import Reconfigured
-from daemon.request import FinishReason, State, sequence_id
 from daemon.scheduler.pace import TURN_SHARE
+from daemon.state.request import FinishReason, State, sequence_id
 from tests.core.driver import Driver, configured
 
 DEFAULT = SchedulerConfig().policy

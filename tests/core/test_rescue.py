@@ -1,6 +1,6 @@
 """A dead worker's sequences go on elsewhere at once, or in order as there is room."""
 
-from daemon.request import sequence_id
+from daemon.state.request import sequence_id
 from tests.core.driver import Driver
 from tests.core.test_migration import home, home_slot, two
 

@@ -10,10 +10,10 @@ from daemon.core.checkpoint import Checkpoint, checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.events import StepDone
 from daemon.core.view import snapshot
-from daemon.pause import Cause
-from daemon.request import FinishReason
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.repeat import AT_ONCE_S, FRAME_S
+from daemon.state.pause import Cause
+from daemon.state.request import FinishReason
 from daemon.wire.columns import decoder, encoder, int32
 from tests.core.driver import Driver, configured
 from tests.core.test_repeats import calm_life

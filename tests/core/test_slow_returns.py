@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 from tests.core.driver import Driver, configured
 
 

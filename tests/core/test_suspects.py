@@ -2,9 +2,9 @@
 
 import pytest
 
-from daemon.request import FinishReason, request_of
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.suspects import DEADLY
+from daemon.state.request import FinishReason, request_of
 from tests.core.driver import Driver, configured
 
 NUM_BLOCKS = 80

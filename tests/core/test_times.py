@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.request import State, sequence_id
 from daemon.scheduler.policies.srtf import Srtf
+from daemon.state.request import State, sequence_id
 from tests.core.driver import Driver, configured
 
 

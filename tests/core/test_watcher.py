@@ -9,9 +9,9 @@ from daemon.core.core import Core
 from daemon.core.events import Configured, RoleChosen, RolesChosen
 from daemon.core.view import snapshot
 from daemon.cost.work import StepWork
-from daemon.role import AUTO, Role
 from daemon.roles.decide import Decided
 from daemon.roles.forecast import Split
+from daemon.state.role import AUTO, Role
 from daemon.wire.columns import decoder, encoder
 from tests.core.driver import Driver, configured
 

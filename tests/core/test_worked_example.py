@@ -16,7 +16,7 @@ from daemon.core.events import (
     StepDone,
     WorkerReady,
 )
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 
 REFRESH = "refresh it: python -m benchmarks.one_request --write"
 CONFIGURED = Configured(

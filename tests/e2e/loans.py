@@ -7,8 +7,8 @@ from pathlib import Path
 from daemon.core.core import Core
 from daemon.journal.reader import read_records
 from daemon.journal.replay import replay
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.protocol.worker import Join, Plan
-from daemon.request import SamplingParams
+from daemon.state.batch import Batch
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import int32
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)

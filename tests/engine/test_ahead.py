@@ -11,7 +11,7 @@ import torch
 from daemon.engine.step.step import Begun, Engine
 from daemon.engine.worker.answers import AnswersBeside
 from daemon.protocol.worker import Reply
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.engine.driver import Driver, Running
 from tests.engine.test_exactness import driver, load, prompt
 from tests.engine.tiny import save

@@ -18,7 +18,7 @@ from daemon.engine.step.drafts import kept_of, rows_of
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.start import start
 from daemon.protocol.worker import Load
-from daemon.request import FinishReason, SamplingParams
+from daemon.state.request import FinishReason, SamplingParams
 from tests.engine.driver import Driver, Running
 from tests.engine.tiny import CONTEXT_LEN, VOCAB_SIZE, save
 

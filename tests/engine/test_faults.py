@@ -9,7 +9,7 @@ from daemon.engine.batch.streams import StreamError
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.faults import FaultyEngine
 from daemon.protocol.worker import Plan, Reply
-from daemon.request import FinishReason
+from daemon.state.request import FinishReason
 from daemon.wire.faults import Fault, Faults
 from tests.engine.driver import Driver, Running
 from tests.engine.test_exactness import driver, load, prompt

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from daemon.engine.step.step import Engine
 from daemon.models.grammar import BROKEN_OFF, Compiler
-from daemon.request import FinishReason, SamplingParams
+from daemon.state.request import FinishReason, SamplingParams
 from tests.api.folder import EOS, tokenizer
 from tests.e2e.tiny import tiny_folder
 from tests.engine.driver import Driver, Running

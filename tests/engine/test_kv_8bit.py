@@ -17,7 +17,7 @@ from daemon.engine.swap.swap import swap_link
 from daemon.engine.worker.start import start
 from daemon.memory.sizing import block_bytes
 from daemon.models.embedded import model_folder
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import int32
 from tests.engine.driver import Driver
 from tests.engine.process import cpu_load

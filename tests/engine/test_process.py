@@ -165,7 +165,7 @@ def test_another_checkout_of_the_same_code_compiles_nothing(tmp_path: Path) -> N
         (package / "sampler").mkdir()
         for name in ("process.py", "sampler/draw_columns.py", "sampler/noise.py"):
             shutil.copy(engine / name, package / name)
-        shutil.copy(engine.parent / "files.py", package.parent)
+        shutil.copy(engine.parent / "base/files.py", package.parent)
         shutil.copy(engine / "cpu" / "compiled.py", package / "cpu")
         (package / "cpu" / "kernels.py").write_text(KERNELS)
         (package / "cpu" / "team.py").write_text(helpers)  # kernels take functions from it

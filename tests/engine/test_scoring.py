@@ -11,7 +11,7 @@ from daemon.engine.batch.metadata import FlatBatch
 from daemon.engine.model.model import CausalModel
 from daemon.engine.step.step import Engine, scoring
 from daemon.protocol.worker import PromptLogprobs
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.engine.driver import Driver, Running
 from tests.engine.test_exactness import driver, load, prompt
 from tests.engine.tiny import greedy, reference, save

@@ -26,7 +26,7 @@ from daemon.engine.verify.model.kept import TrialVerdict
 from daemon.engine.worker.start import assemble
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.engine.driver import Driver
 from tests.engine.tiny import CONTEXT_LEN, FUSED, VOCAB_SIZE, greedy, reference, save
 

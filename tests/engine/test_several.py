@@ -22,7 +22,7 @@ from daemon.engine.sampler.columns import SlotColumns
 from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.step.step import Engine
 from daemon.protocol.worker import Reply
-from daemon.request import FinishReason, SamplingParams
+from daemon.state.request import FinishReason, SamplingParams
 from tests.engine.driver import Driver, Running
 from tests.engine.test_drafts import BLOCK_SIZE, KINDS, NUM_BLOCKS, ended, loaded, logprobs
 from tests.engine.tiny import VOCAB_SIZE, save

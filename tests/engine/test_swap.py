@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.batch import Batch
 from daemon.engine.batch.streams import Here, StreamError, Streams, ThreadStream
 from daemon.engine.kv.kv_cache import PagedKV
 from daemon.engine.kv.packing import pack_blocks, packed_bytes, unpack_blocks
@@ -19,6 +18,7 @@ from daemon.engine.swap.copies import Copies, copies_of, runs
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.swap.swap import SwapLink, swap_link
 from daemon.protocol.worker import Copied
+from daemon.state.batch import Batch
 from tests.engine.driver import Driver
 
 NUM_BLOCKS, NUM_PLACES, BLOCK_SIZE = 8, 6, 4

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from daemon.protocol.worker import Copied, Failed, Ready, Reply, Shutdown
-from daemon.request import FinishReason, SamplingParams
+from daemon.state.request import FinishReason, SamplingParams
 from tests.engine.driver import GREEDY, Driver, Running
 from tests.engine.process import WorkerProcess, cpu_load
 from tests.engine.tiny import greedy, reference, save

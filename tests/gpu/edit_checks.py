@@ -10,7 +10,7 @@ from benchmarks.gpu.report import Check
 from daemon.engine.cuda.means import CudaMeans
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.gpu.attempts import attempted
 
 VOCAB = 301

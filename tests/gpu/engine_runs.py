@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.protocol.worker import Join, Load, Plan, Reply
-from daemon.request import SamplingParams
+from daemon.state.batch import Batch
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import int32
 
 Run = Callable[[Plan], Reply]

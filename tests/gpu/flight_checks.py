@@ -13,7 +13,7 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.engine.step.step import Begun, Engine
 from daemon.protocol.worker import Load, Plan, Reply
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.api.folder import EOS
 from tests.gpu.attempts import attempted, failed
 from tests.gpu.story import Kind, Sizes, Story, told

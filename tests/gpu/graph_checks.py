@@ -18,7 +18,7 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.engine.step.step import Engine
 from daemon.protocol.worker import Logprobs, Plan, Reply
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import int32
 from tests.engine.driver import Driver, Running
 from tests.gpu.attempts import attempted, failed

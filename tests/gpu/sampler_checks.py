@@ -11,7 +11,7 @@ from benchmarks.gpu.report import Check
 from daemon.engine.sampler import Draws, Sampler
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.warm import warm
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.gpu.attempts import attempted
 
 DIFFERENT_SHARE = 1e-3

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.gpu.report import Check
 from daemon.protocol.worker import Reply
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.gpu.engine_runs import Rows, Run
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=0, ignore_eos=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from daemon.protocol.worker import Plan, Reply
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.engine.driver import Driver, Running
 
 OUTPUTS = 12

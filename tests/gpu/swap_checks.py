@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.report import Check
-from daemon.batch import Batch
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.kv import packing
 from daemon.engine.kv.kv_cache import PagedKV
 from daemon.engine.swap.swap import SwapLink, swap_link
+from daemon.state.batch import Batch
 from daemon.wire.columns import int32
 from tests.gpu.attempts import attempted
 

@@ -52,7 +52,7 @@ def gone(text: str, folder: Path) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("`daemon/batch.py` and docs/adr/", []),
+        ("`daemon/state/batch.py` and docs/adr/", []),
         ("`daemon/none.py`", ["daemon/none.py"]),
         ("see docs/none.md.", ["docs/none.md"]),
         ("`scheduler/order.py`", ["scheduler/order.py"]),

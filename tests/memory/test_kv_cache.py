@@ -4,7 +4,7 @@ import numpy as np
 
 from daemon.memory.hashing import HASH_BYTES, chain_hashes, split_hashes
 from daemon.memory.kv_cache import KVCache
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 def cache(num_blocks: int = 16, prefix_cache: bool = True) -> KVCache:

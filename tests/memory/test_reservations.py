@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from daemon.memory.block_pool import LedgerError
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reservations import Reservations
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 from tests.memory.test_kv_cache import sequence
 
 BLOCK, SLOTS, MOST = 4, 5, 10

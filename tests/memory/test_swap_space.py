@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.memory.swap_space import SwapSpace
-from daemon.sequence import Residence
+from daemon.state.sequence import Residence
 
 
 def test_a_copy_covers_first_blocks_and_grows() -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from daemon import logs
+from daemon.base import logs
 from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE
 from daemon.wire.parent import die_with_parent

@@ -6,8 +6,8 @@ import numpy as np
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.placement.base import LoadHere, Members, Newcomer
-from daemon.role import Role
 from daemon.scheduler.load_sums import is_heavy
+from daemon.state.role import Role
 from daemon.wire.columns import Int32, int32
 
 _SCALE = (1.0, 64.0, 65536.0, 512.0, 2.0**20)

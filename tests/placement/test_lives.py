@@ -14,10 +14,10 @@ from daemon.core.instance import Instance
 from daemon.core.moves import Move
 from daemon.placement import PLACEMENTS
 from daemon.placement.base import Candidate, Newcomer
-from daemon.request import sequence_id
-from daemon.role import Role
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.request import sequence_id
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver, configured
 from tests.core.laws import check_views

@@ -15,7 +15,7 @@ from daemon.placement.least_loaded import LeastLoaded
 from daemon.placement.power_of_two import PowerOfTwo
 from daemon.placement.predictive import Predictive, harms
 from daemon.placement.trajectory import Trajectory
-from daemon.role import Role
+from daemon.state.role import Role
 from daemon.wire.columns import int32
 from tests.placement.made import Made, model, newcomer
 

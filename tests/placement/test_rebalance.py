@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from daemon.request import sequence_id
-from daemon.story import What
+from daemon.state.request import sequence_id
+from daemon.state.story import What
 from tests.core.driver import Driver, configured
 from tests.placement.made import model
 

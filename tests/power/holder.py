@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import uvloop
 
 from daemon.config.schema import PowerConfig
-from daemon.role import Role
 from daemon.runtime import power
 from daemon.runtime.power import PowerCaps
+from daemon.state.role import Role
 from tests.powerd.fake_cards import uuid_of
 
 ROLES = Role.PREFILL, Role.MIXED, Role.DECODE

@@ -12,9 +12,9 @@ import pytest
 from daemon.config.schema import PowerConfig
 from daemon.control.server import RefusalError
 from daemon.power import governor
-from daemon.role import Role
 from daemon.runtime import power
 from daemon.runtime.power import PowerCaps
+from daemon.state.role import Role
 from tests.powerd.fake_cards import ORIGINAL_MW, FakeCards, needs_compiler, uuid_of
 from tests.powerd.live import Powerd
 from tests.runtime.ends import until

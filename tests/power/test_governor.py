@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from daemon.power.governor import LOOK_S, PowerGovernor
 from daemon.power.looks import CardLimits, PowerSample
-from daemon.role import Role
+from daemon.state.role import Role
 
 TPOT_S = 0.1
 LIMITS = CardLimits(100.0, 350.0, 300.0)

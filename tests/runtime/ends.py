@@ -15,7 +15,6 @@ from daemon.protocol import api as protocol
 from daemon.protocol.api import SequenceEnded
 from daemon.protocol.control import GpuStatus
 from daemon.protocol.worker import Plan, Ready
-from daemon.request import SamplingParams
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.life import Life
@@ -24,6 +23,7 @@ from daemon.runtime.runtime import Runtime, ToWorkers
 from daemon.runtime.serving import ServingStatus
 from daemon.runtime.status import Parts
 from daemon.runtime.token_store import TokenStore
+from daemon.state.request import SamplingParams
 from daemon.supervisor.api import ApiProcess
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder, int32

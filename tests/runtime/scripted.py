@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from daemon.protocol.worker import Plan, Reply
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import int32
 
 VOCABULARY = 1000

@@ -13,9 +13,9 @@ from daemon.core.events import Abort, Event, Finish, Predicted, RequestArrived, 
 from daemon.protocol import api as protocol
 from daemon.protocol.control import PredictorStatus
 from daemon.protocol.worker import Logprobs, PromptLogprobs, Reply
-from daemon.request import FinishReason, sequence_id
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.token_store import TokenStore
+from daemon.state.request import FinishReason, sequence_id
 from daemon.wire.columns import Column, int32
 from tests.runtime.ends import ApiEnd, generate, until
 from tests.wire.descriptors import open_descriptors

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from daemon import notify
+from daemon.base import notify
 from daemon.config.core_shares import CoreShare
 from daemon.config.cuda import Devices
 from daemon.config.load import Loaded, load

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from daemon.logs import JsonFormatter, TextFormatter
+from daemon.base.logs import JsonFormatter, TextFormatter
 from tests.runtime.terminal import Terminal
 from tests.wire.descriptors import full_pipe
 
 PROGRAM = """
 import logging, os, sys, warnings
-from daemon import logs
+from daemon.base import logs
 if os.environ.get("AS_JOURNAL"):
     found = os.fstat(2)
     os.environ["JOURNAL_STREAM"] = f"{found.st_dev}:{found.st_ino}"
@@ -35,7 +35,7 @@ os.wait()
 
 SHOWING = """
 import logging, os, sys, time
-from daemon import logs
+from daemon.base import logs
 logs.set_up("parent", "info", sys.argv[1])
 log = logging.getLogger("a.b")
 logs.show("a bar that is " + "very " * 100 + "long")
@@ -86,7 +86,7 @@ def test_json_lines_of_a_daemon_and_its_child_parse_and_have_their_fields() -> N
         ("parent", "info", "a.b"),
         ("parent", "warning", "py.warnings"),
         ("parent", "debug", "a.b"),
-        ("child", "critical", "daemon.logs"),
+        ("child", "critical", "daemon.base.logs"),
     ], "the child has the parent's format and its newest level"
     assert events[0]["message"] == "hello"
     assert "request_id" not in events[0] and "exception" not in events[0]
@@ -98,7 +98,7 @@ def test_text_has_the_time_and_sets_tracebacks_in() -> None:
     written = lines("info", "auto")
     assert written[0][23:] == "Z INFO parent: hello"
     assert written[-1] == "  | lines"
-    assert any("CRITICAL child daemon.logs: this process ends" in line for line in written)
+    assert any("CRITICAL child daemon.base.logs: this process ends" in line for line in written)
 
 
 def test_in_the_journal_each_line_has_its_priority_and_no_time() -> None:
@@ -151,7 +151,7 @@ def test_every_process_is_set_up_here_and_nowhere_else() -> None:
 
 STOPPED = """
 import logging, sys, time
-from daemon import logs
+from daemon.base import logs
 logs.FLUSH_S = 0.1
 logs.MOST_LINES = 5
 logs.set_up("daemon")

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.protocol.worker import Reply
-from daemon.request import sequence_id
 from daemon.runtime.lookup import GROWTH, LEAST_MATCH, MOST_MATCH, MOST_TOKENS, draft, offers
 from daemon.runtime.token_store import TokenStore
 from daemon.scheduler.in_flight import InFlightStep
+from daemon.state.request import sequence_id
 from daemon.wire.columns import int32
 from tests.runtime.ends import generate
 

@@ -18,11 +18,11 @@ from daemon.core.events import (
 )
 from daemon.protocol.control import Flipped, Migrating
 from daemon.protocol.worker import Plan, Ready
-from daemon.role import Role
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.operations import Operations
 from daemon.runtime.serving import ServingStatus
 from daemon.runtime.status import DaemonStatus
+from daemon.state.role import Role
 from tests.runtime.ends import SERVED, House, generate, parts_of, until
 
 ORDERS = (RoleChosen, MoveOrdered, InstanceDrained, InstanceResumed)

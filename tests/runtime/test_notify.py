@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon import notify
+from daemon.base import notify
 from daemon.supervisor.worker import LOAD_STALL_S
 from tests.wire.descriptors import open_descriptors
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemon import notify
+from daemon.base import notify
 from daemon.config.load import Loaded, load
 from daemon.control.server import RefusalError
 from daemon.protocol import api as protocol

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from daemon.batch import Batch
-from daemon.request import sequence_id
 from daemon.runtime.plans import Planner
 from daemon.runtime.token_store import TokenStore
+from daemon.state.batch import Batch
+from daemon.state.request import sequence_id
 from daemon.wire.columns import int32
 from tests.runtime.ends import generate
 

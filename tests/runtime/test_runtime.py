@@ -14,10 +14,10 @@ from daemon.journal.reader import read_records
 from daemon.journal.writer import JournalWriter
 from daemon.protocol import api as protocol
 from daemon.protocol.api import RequestRejected, SequenceStarted
-from daemon.request import FinishReason, sequence_id
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.token_store import TokenStore
 from daemon.scheduler.policies import POLICIES
+from daemon.state.request import FinishReason, sequence_id
 from tests.runtime.ends import House, generate, to_workers, until
 from tests.runtime.scripted import expected
 

@@ -27,10 +27,10 @@ from daemon.protocol.control import (
     Story,
 )
 from daemon.protocol.worker import Fallback, Loading
-from daemon.request import sequence_id
 from daemon.runtime import start_line
 from daemon.runtime.status import DaemonStatus
 from daemon.scheduler.policies import POLICIES
+from daemon.state.request import sequence_id
 from daemon.wire.columns import decoder, encoder
 from tests.runtime.ends import House, generate, until
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.request import sequence_id
 from daemon.runtime.token_store import TokenStore
+from daemon.state.request import sequence_id
 from daemon.wire.columns import int32
 from tests.runtime.ends import generate
 

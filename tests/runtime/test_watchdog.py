@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from daemon import notify
+from daemon.base import notify
 from daemon.config.schema import Config, InstanceSpec
 from daemon.runtime import serving, watchdog
 from daemon.runtime.status import DaemonStatus

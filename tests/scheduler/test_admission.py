@@ -9,7 +9,7 @@ from daemon.scheduler.order import Order
 from daemon.scheduler.policies.priority import Priority
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 from tests.scheduler.test_mlfq import sequence
 
 TOKENS, BLOCKS = 12, 3  # of each that runs: every block full

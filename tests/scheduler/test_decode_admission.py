@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from daemon.request import sequence_id
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.headroom import Headroom
+from daemon.state.request import sequence_id
 from tests.core.driver import Driver, configured
 
 BLOCK = 4

@@ -6,7 +6,7 @@ from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import RECOMPUTE
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import PRIORITY_S
-from daemon.sequence import Outlook, Sequence
+from daemon.state.sequence import Outlook, Sequence
 from tests.scheduler.test_pace import MAX_PAUSE_S, TURN_S, Room, begun
 
 STEP_S = 0.05

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.core.actions import Submit
+from daemon.state.batch import Batch
 from tests.core.driver import Driver, configured
 
 PROMPT = [1, 2, 3, 4, 5]

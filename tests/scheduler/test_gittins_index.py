@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from daemon.scheduler.gittins_index import IndexTable, index_table
-from daemon.sequence import Outlook
+from daemon.state.sequence import Outlook
 
 
 def table_of(lengths: list[float]) -> IndexTable:

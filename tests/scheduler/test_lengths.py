@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from daemon.scheduler.lengths import GUESS_TOKENS, LEAST, WINDOW, SeenLengths
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 def answer(

@@ -5,7 +5,7 @@ import pytest
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.scheduler.policies.mlfq import LEVELS, PATIENCE, Mlfq, level_of, quantum_s
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 STEP_S = 0.010
 PROMPT_TOKEN_S = 0.001

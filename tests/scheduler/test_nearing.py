@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from daemon.request import State
 from daemon.scheduler.nearing import LEAST_AGAIN_S, MOST_AT_ONCE, OPEN, Nearing
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.synced import SyncedSdo
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence
+from daemon.state.request import State
+from daemon.state.sequence import Sequence
 from tests.core.driver import Driver, configured
 from tests.scheduler.test_mlfq import sequence
 

@@ -5,14 +5,14 @@ import pytest
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE, RECOMPUTE
-from daemon.pause import Cause
 from daemon.scheduler.lengths import LEAST
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import MOST_POOLS, TURN_SHARE, StreamPace
 from daemon.scheduler.policies.gittins import Gittins
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Outlook, Sequence
+from daemon.state.pause import Cause
+from daemon.state.sequence import Outlook, Sequence
 from tests.scheduler.test_mlfq import sequence
 
 BLOCK, MAX_PAUSE_S = 16, 5.0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.batch import Batch
 from daemon.core.actions import Submit
+from daemon.state.batch import Batch
 from tests.core.driver import Driver, configured
 
 PROMPT = list(range(12))

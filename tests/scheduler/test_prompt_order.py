@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.request import sequence_id
 from daemon.scheduler.policies.prompt_order import SCHED_BATCH
+from daemon.state.request import sequence_id
 from tests.core.driver import Driver, configured
 
 LONG, SHORT, CHUNK = 96, 16, 32

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from daemon.cost.step_time import StepTimeModel
-from daemon.promised import Promised
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.prompt_room import AIM, prompt_room
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import LEAST_SHARE
+from daemon.state.slo import Promised
 from tests.scheduler.test_mlfq import sequence
 
 MOST = 512

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.scheduler.queue import WaitingQueue
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 NAN = float("nan")
 RANKS = st.sampled_from([0.0, 1.0, 1.0, 2.0, float("inf"), NAN])

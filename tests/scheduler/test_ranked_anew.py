@@ -9,7 +9,7 @@ from daemon.scheduler.policies.mlfq import Mlfq
 from daemon.scheduler.policies.sarathi import Sarathi
 from daemon.scheduler.policies.sjf import Sjf
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 MANY = 5 * RANKED_AT_ONCE
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 RANKS = st.sampled_from([0.0, 0.04, 0.34, 1.0, 8.6, -3.0, float("inf")])
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
-from daemon.request import State
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.gittins import Gittins
 from daemon.scheduler.policies.sarathi import Sarathi
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.start_bound import TAIL, TAIL_SHARE, StartBound
-from daemon.sequence import Sequence
+from daemon.state.request import State
+from daemon.state.sequence import Sequence
 from tests.core.driver import Driver, configured
 from tests.scheduler.test_mlfq import sequence
 from tests.scheduler.test_pace import Room, begun

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.cost.step_time import StepTimeModel
-from daemon.request import State
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.policies.mlfq import Mlfq, quantum_s
 from daemon.scheduler.policies.remaining import remaining_s
 from daemon.scheduler.policies.speculative import AGING, Speculative
 from daemon.scheduler.slots import SlotTable
-from daemon.sequence import Sequence
+from daemon.state.request import State
+from daemon.state.sequence import Sequence
 from tests.core.driver import Driver, configured
 from tests.scheduler.test_mlfq import learned_step_time, sequence
 

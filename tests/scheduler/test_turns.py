@@ -3,13 +3,13 @@
 import pytest
 
 from daemon.memory.kv_cache import KVCache
-from daemon.request import State
 from daemon.scheduler.order import PROMOTED_SHARE
 from daemon.scheduler.policies.speculative import Speculative
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.starvation import Starvation
-from daemon.sequence import Sequence
+from daemon.state.request import State
+from daemon.state.sequence import Sequence
 from tests.core.driver import Driver, configured
 from tests.scheduler.test_mlfq import learned_step_time, sequence
 

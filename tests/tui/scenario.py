@@ -5,7 +5,6 @@ import math
 import msgspec
 import numpy as np
 
-from daemon.pause import NO_PAUSES, one_more
 from daemon.protocol.control import (
     BlockOwners,
     BlockUse,
@@ -23,6 +22,7 @@ from daemon.protocol.control import (
     TransferStatus,
     What,
 )
+from daemon.state.pause import NO_PAUSES, one_more
 from daemon.wire.columns import UInt8, int32
 
 BLOCK_BYTES = 1_474_560

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.pause import NO_PAUSES, one_more
 from daemon.protocol.control import BlockUse, Cause, Counters, Snapshot
+from daemon.state.pause import NO_PAUSES, one_more
 from tests.tui import scenario
 from tui import format as human
 from tui.blocks import fit_map, map_lines

@@ -21,7 +21,7 @@ from daemon.engine.loading.resolve import resolve_here
 from daemon.engine.worker.start import start
 from daemon.models.consistent import checked_shape
 from daemon.protocol.worker import Load
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.engine.driver import Driver, Running
 from tests.zoo.sizes import CONTEXT_LEN, VOCAB_SIZE
 

@@ -25,10 +25,10 @@ from daemon.engine.worker.warm_up import measure_copy
 from daemon.memory.hashing import chain_hashes
 from daemon.protocol.api import Generate
 from daemon.protocol.worker import Copied, Reply
-from daemon.request import SamplingParams
 from daemon.runtime.model import ServedModel
 from daemon.runtime.plans import Planner
 from daemon.runtime.token_store import TokenStore
+from daemon.state.request import SamplingParams
 
 POLL_S = 0.5
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)

@@ -20,7 +20,7 @@ from benchmarks.gpu.speed.limits import (
 from benchmarks.gpu.speed.plans import GREEDY, Part, Plans, chunk
 from benchmarks.gpu.speed.steady import EXTRA, WARM, Steady, steady
 from daemon.engine.step.step import Engine
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.95, ignore_eos=True)
 MIXED_STEPS = 16

@@ -10,7 +10,7 @@ from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.speed.limits import STATE_BYTES
 from benchmarks.gpu.timing import host_seconds, seconds
 from daemon.engine.sampler import Sampler
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 ROWS, TINY_ROWS = (1, 32, 256), (2,)
 VOCAB, TINY_VOCAB = 128_256, 512

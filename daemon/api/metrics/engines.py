@@ -20,8 +20,8 @@ from daemon.api.metrics.moves import move_metrics
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
 from daemon.api.metrics.use import reserved_metrics, use_metrics
 from daemon.core.snapshot import ERROR_BOUNDS, Counters, Due, InstanceStatus
-from daemon.pause import BOUNDS_S, Cause, Pauses
 from daemon.protocol.api import Gauges
+from daemon.state.pause import BOUNDS_S, Cause, Pauses
 
 COUNTERS: dict[str, tuple[str, str]] = {
     "requests": ("requests", "Requests that the runtime took."),

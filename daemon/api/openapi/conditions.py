@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from daemon.api.prepare import MAX_CHOICES, MAX_PROMPTS, TAKEN
 from daemon.api.schema import INT32_MAX, Role
-from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
 
 Json = dict[str, Any]
 

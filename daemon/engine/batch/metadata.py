@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daemon.batch import Batch
+from daemon.state.batch import Batch
 from daemon.wire.columns import Column, Int32, Int64, int32
 
 

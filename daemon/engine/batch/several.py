@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.protocol.worker import Logprobs, Plan, Reply
-from daemon.request import FinishReason
+from daemon.state.batch import Batch
+from daemon.state.request import FinishReason
 from daemon.wire.columns import Int32, Int64, UInt8, int32
 
 MOST_TIMES = 8

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from daemon.batch import Batch
 from daemon.engine.batch.metadata import FlatBatch
 from daemon.engine.batch.upload import upload, upload_all
 from daemon.protocol.worker import Join
-from daemon.request import FinishReason
+from daemon.state.batch import Batch
+from daemon.state.request import FinishReason
 from daemon.wire.columns import Bools, Column, Int32, Int64, UInt8
 
 

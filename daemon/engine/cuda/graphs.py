@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from daemon.base.logs import in_a_line
 from daemon.engine.batch.metadata import FlatBatch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.upload import upload
@@ -31,7 +32,6 @@ from daemon.engine.families import GRAPHS, Fallen, unheard
 from daemon.engine.kv.kv_cache import PagedKV
 from daemon.engine.layers.forward import Forward
 from daemon.engine.sampler.rules import DrawRules
-from daemon.logs import in_a_line
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from daemon.engine.sampler.edits import (
 )
 from daemon.engine.sampler.means import Edited, History, Integers
 from daemon.engine.sampler.noise import keys
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 _FIRST_ROOM = 64
 _ALWAYS = np.iinfo(np.int32).max

@@ -90,8 +90,8 @@ def _configuration(source: Path, header: GgufHeader) -> Any:
     """What transformers reads of a file's fields. Raises ModelError."""
     from transformers import AutoConfig
 
+    from daemon.base.logs import in_a_line
     from daemon.engine.loading.gguf_fields import check_fields
-    from daemon.logs import in_a_line
 
     try:
         check_fields(header)

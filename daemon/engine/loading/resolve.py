@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
+from daemon.base.logs import in_a_line
 from daemon.engine.process import stay_offline
-from daemon.logs import in_a_line
 from daemon.models.resolved import Resolved, Rope, read_shape
 from daemon.models.resolving import answer
 from daemon.models.shape import ModelError, ModelShape, read_json

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daemon.engine.sampler.noise import UINT64_MASK
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 GREEDY_BELOW = 1e-5
 """A temperature below this is greedy: the division would only overflow."""

@@ -21,7 +21,7 @@ from daemon.engine.sampler.draw_columns import (
     REPETITION,
     UNTIL,
 )
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import Int64
 
 

@@ -12,7 +12,7 @@ from daemon.engine.sampler.choose import choose
 from daemon.engine.sampler.columns import Params
 from daemon.engine.sampler.edits import SlotEdits
 from daemon.engine.sampler.rules import DrawRules
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import Bools
 
 Integers = npt.NDArray[np.int64]

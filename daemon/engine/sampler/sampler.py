@@ -25,7 +25,7 @@ from daemon.engine.sampler.logprobs import logprobs_of
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
 from daemon.engine.sampler.on_host import HostMeans
 from daemon.engine.sampler.rules import DrawRules
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
 

@@ -6,7 +6,7 @@ import torch
 
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.sampler import Sampler
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 _KINDS = (SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_p=0.9))
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.engine.batch.metadata import FlatBatch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.sampler.drafted import Drafted
 from daemon.engine.sampler.drawn import Draws
 from daemon.protocol.worker import Logprobs, Plan
+from daemon.state.batch import Batch
 from daemon.wire.columns import Column, Int32, Int64, int32
 
 

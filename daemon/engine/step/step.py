@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from daemon.batch import Batch
 from daemon.engine.batch.metadata import FlatBatch, flatten
 from daemon.engine.batch.several import KeptTokens, check, joined, plan_of
 from daemon.engine.batch.slots import Slots
@@ -29,7 +28,8 @@ from daemon.engine.step.scoring import PromptScorer, Scored, score, with_spans
 from daemon.engine.step.shrink import computed
 from daemon.engine.swap.swap import SwapLink
 from daemon.protocol.worker import Plan, Reply
-from daemon.request import FinishReason
+from daemon.state.batch import Batch
+from daemon.state.request import FinishReason
 from daemon.wire.columns import int32
 
 _NOT_NUMBERS = "the model's output for this answer is not a number: nothing can be drawn from it"

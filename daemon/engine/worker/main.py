@@ -21,8 +21,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from daemon import logs
-from daemon.batch import MOST_BESIDE_DRAFTS
+from daemon.base import logs
 from daemon.config.paths import default_cache
 from daemon.engine.process import (
     bound_caches,
@@ -49,6 +48,7 @@ from daemon.protocol.worker import (
     StopSending,
     ToWorker,
 )
+from daemon.state.batch import MOST_BESIDE_DRAFTS
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import Faults, faults

@@ -5,7 +5,6 @@ from queue import SimpleQueue
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.cost.curve import Curve
 from daemon.cost.forward_size import forward_size
 from daemon.engine.batch.streams import StreamError
@@ -13,7 +12,8 @@ from daemon.engine.sampler.warm import warm
 from daemon.engine.step.step import Engine
 from daemon.engine.swap.swap import SwapLink
 from daemon.protocol.worker import Copied, Join, Load, Plan
-from daemon.request import SamplingParams
+from daemon.state.batch import Batch
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import Column, int32
 
 _DECODE_STEPS = 4

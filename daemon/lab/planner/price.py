@@ -6,8 +6,8 @@ from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
 
+from daemon.base.files import read_whole
 from daemon.cost.profile import Profile
-from daemon.files import read_whole
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.profiles.load import load_profile
 from daemon.lab.simulator.scenario import Scenario

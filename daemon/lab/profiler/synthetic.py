@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from daemon.batch import Batch
 from daemon.cost.work import StepWork, work_of
 from daemon.protocol.worker import Join, Plan
-from daemon.request import SamplingParams
+from daemon.state.batch import Batch
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import Int32, int32
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)

@@ -5,9 +5,9 @@ Memory is what the driver reports. Links are one direction, pinned memory: PCIe 
 bytes/s and copy at about 85 % of it. Idle power is typical, the limit is the data sheet's.
 """
 
+from daemon.base.nearest import unknown
 from daemon.cost.profile import DeviceSpec, LinkSpec
 from daemon.lab.profiles.errors import ProfileError
-from daemon.nearest import unknown
 
 _MIB = 1 << 20
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.base.files import TABLE_BYTES, read_whole, write_whole
+from daemon.base.nearest import unknown
 from daemon.cost.profile import Profile
-from daemon.files import TABLE_BYTES, read_whole, write_whole
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.packed import WEIGHT_BITS, packed, with_narrow_cache
 from daemon.lab.profiles.pipeline import staged
-from daemon.nearest import unknown
 
 _FOLDER = Path(__file__).parent
 _SUFFIX = ".json"

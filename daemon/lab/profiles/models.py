@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from daemon.base.nearest import unknown
 from daemon.cost.profile import ModelSpec
 from daemon.lab.profiles.errors import ProfileError
-from daemon.nearest import unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.files import TABLE_BYTES, read_whole
+from daemon.base.files import TABLE_BYTES, read_whole
 from daemon.lab.report.errors import ReportError
 from daemon.lab.report.numbers import aligned, percent, seconds, three_digits, wrapped
 from daemon.lab.report.render import LATENCIES, WIDTH

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daemon.files import appearing
+from daemon.base.files import appearing
 from daemon.lab.report.errors import ReportError
 
 if TYPE_CHECKING:

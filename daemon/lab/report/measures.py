@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daemon.lab.report.records import Float32, Float64, Int32, Outcome, RequestLog
-from daemon.pause import MIN_PAUSE_S, PAUSE_TIMES
+from daemon.state.pause import MIN_PAUSE_S, PAUSE_TIMES
 
 Int64 = npt.NDArray[np.int64]
 

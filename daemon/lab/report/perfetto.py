@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from daemon.files import appearing
+from daemon.base.files import appearing
 from daemon.lab.report.errors import ReportError
 from daemon.lab.report.numbers import plain
 from daemon.lab.report.records import InstanceLog, Outcome, RequestLog, RunLog, Span

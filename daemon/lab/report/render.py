@@ -21,7 +21,7 @@ from daemon.lab.report.numbers import (
 )
 from daemon.lab.report.records import Outcome, RequestLog, RunLog
 from daemon.lab.report.report import InstanceReport, Report, Stats
-from daemon.role import Role
+from daemon.state.role import Role
 
 WIDTH = 100  # characters
 

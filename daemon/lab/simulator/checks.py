@@ -3,21 +3,21 @@
 import math
 from collections.abc import Iterator, Sequence
 
+from daemon.base.nearest import not_one_of
 from daemon.config.instance_text import device_fault, num_devices, parallel_fault, role_fault
 from daemon.config.instances import OWN_CHOICES, OWN_COUNTS
 from daemon.cost.profile import Profile
-from daemon.handoff import HANDOFF_MODES
 from daemon.lab.simulator.links import transfer_s
 from daemon.lab.simulator.power import check_cap
 from daemon.lab.simulator.scenario import HandoffSpec, InstanceGroup, Scenario, ScenarioError
 from daemon.length_models.lengths import length_predictor
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.nearest import not_one_of
 from daemon.placement import PLACEMENTS
-from daemon.request import MAX_SEQUENCES_PER_REQUEST
-from daemon.role import ROLES_MODES
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
+from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.state.role import ROLES_MODES
+from daemon.state.transfer_mode import HANDOFF_MODES
 
 MOST_SIGMA = 4.0
 """An error of e^4 either way says nothing; those of much more are no numbers."""

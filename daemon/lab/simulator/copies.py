@@ -3,11 +3,11 @@
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.cost.profile import Profile
 from daemon.lab.report.records import Span
 from daemon.lab.simulator.links import SimulatedLink, transfer_s
 from daemon.lab.simulator.pool import Pool
+from daemon.state.batch import Batch
 from daemon.wire.columns import Int32
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence as Listing
 
 from daemon.core.dispatch import Decide
 from daemon.core.instance import Instance
-from daemon.role import Role
-from daemon.sequence import Sequence
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 
 
 class TimedDecisions:

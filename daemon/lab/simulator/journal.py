@@ -45,9 +45,9 @@ from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.worker import Computed
 from daemon.placement import PLACEMENTS
-from daemon.request import FinishReason, sequence_id
 from daemon.scheduler.policies import POLICIES
-from daemon.sequence import Sequence
+from daemon.state.request import FinishReason, sequence_id
+from daemon.state.sequence import Sequence
 
 Happened = tuple[Event, list[Action]]
 """An event, and what the Core answered it with."""

@@ -2,11 +2,11 @@
 
 from statistics import fmean
 
-from daemon.batch import Batch
 from daemon.cost.work import StepWork
 from daemon.lab.simulator.copies import CopiesEnded
 from daemon.lab.simulator.journal import Incident, JournalInstance
 from daemon.lab.simulator.worker import Answers, Computed
+from daemon.state.batch import Batch
 from daemon.wire.columns import Int32
 
 

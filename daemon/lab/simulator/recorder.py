@@ -11,8 +11,8 @@ from daemon.cost.profile import Profile
 from daemon.cost.work import StepWork
 from daemon.lab.report.records import InstanceLog, Outcome, RequestLog, Span
 from daemon.lab.simulator.worker import Computed
-from daemon.request import MAX_SEQUENCES_PER_REQUEST
-from daemon.sequence import Sequence as Running
+from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.state.sequence import Sequence as Running
 
 SAMPLE_STEPS = 4
 """Every so many steps of an instance, its memory and queue are looked at; also whenever it begins

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from daemon.base.nearest import not_one_of
 from daemon.core.checkpoint import Checkpoint
 from daemon.core.events import Configured, Event, MoveOrdered, PolicyChosen, Predicted
 from daemon.core.limits import limits_of
@@ -28,9 +29,8 @@ from daemon.lab.simulator.traffic import Traffic
 from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.worker import Answers, Worker
 from daemon.lab.simulator.workers import chances, simulated_workers
-from daemon.nearest import not_one_of
-from daemon.request import sequence_id
 from daemon.scheduler.policies import POLICIES
+from daemon.state.request import sequence_id
 
 
 def rerun(

@@ -27,8 +27,8 @@ from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import Workload
 from daemon.length_models.lengths import length_predictor
 from daemon.length_models.prediction import Predictor
-from daemon.role import AUTO, Role
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import AUTO, Role
 
 _NO_BOUND = 1 << 40
 

@@ -4,9 +4,9 @@ import msgspec
 
 from daemon.config.schema import MemoryConfig, SchedulerConfig, SloConfig
 from daemon.core.limits import InstanceLimits
-from daemon.handoff import HandoffMode
 from daemon.lab.workload.workload import WorkloadSpec
-from daemon.role import Role
+from daemon.state.role import Role
+from daemon.state.transfer_mode import HandoffMode
 
 _SCHEDULER, _MEMORY = SchedulerConfig(), MemoryConfig()
 """What is left open is as a daemon has it, or figures of the two would not be of one thing."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from daemon.files import read_whole
+from daemon.base.files import read_whole
+from daemon.base.nearest import did_you_mean
 from daemon.lab.simulator.scenario import (
     HandoffSpec,
     InstanceGroup,
@@ -17,7 +18,6 @@ from daemon.lab.simulator.scenario import (
     WorkerFault,
 )
 from daemon.lab.workload.workload import SloClass, WorkloadSpec
-from daemon.nearest import did_you_mean
 
 _UNKNOWN = re.compile(r"unknown field `(.+?)`")
 _KINDS = (Scenario, WorkloadSpec, SloClass, InstanceGroup, ScenarioLimits, HandoffSpec, WorkerFault)

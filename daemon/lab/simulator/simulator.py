@@ -48,7 +48,7 @@ from daemon.lab.simulator.transfers import NoLinkError, SimulatedTransfers
 from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.worker import Computed, Worker
 from daemon.length_models.prediction import Predictor
-from daemon.request import FinishReason, request_of
+from daemon.state.request import FinishReason, request_of
 
 PROGRESS_EVENTS = 2048
 Progress = Callable[[int, int], None]

@@ -10,7 +10,7 @@ from daemon.lab.report.records import RequestLog
 from daemon.lab.workload.workload import Workload
 from daemon.length_models.prediction import Asked
 from daemon.memory.hashing import chain_hashes
-from daemon.request import MAX_SEQUENCES_PER_REQUEST, request_of
+from daemon.state.request import MAX_SEQUENCES_PER_REQUEST, request_of
 from daemon.wire.columns import Int32, UInt8
 
 _ANSWERS = 1000  # of random streams: workloads are built with those from 0 on

@@ -6,14 +6,14 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from daemon.batch import Batch
 from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
 from daemon.cost.work import StepWork
 from daemon.lab.simulator.copies import CopiesEnded, CopyEngine
 from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.power import PowerMeter
-from daemon.request import MAX_SEQUENCES_PER_REQUEST
+from daemon.state.batch import Batch
+from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.wire.columns import Int32, UInt8, all_true, int32
 
 _DRAWS = 4096

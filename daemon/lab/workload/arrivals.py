@@ -10,8 +10,8 @@ from functools import partial
 
 import numpy as np
 
+from daemon.base.nearest import not_one_of
 from daemon.lab.workload.workload import Float64, WorkloadError
-from daemon.nearest import not_one_of
 
 Process = Callable[[int, float, np.random.Generator], Float64]
 

@@ -5,13 +5,13 @@ from importlib.resources import as_file, files
 
 import numpy as np
 
+from daemon.base.nearest import unknown
 from daemon.lab.workload.arrivals import draw_arrivals
 from daemon.lab.workload.lengths import DISTRIBUTIONS, SKEW_OUTPUT
 from daemon.lab.workload.marginals import whole
 from daemon.lab.workload.slo import assign_classes
 from daemon.lab.workload.traces import Trace, read_trace
 from daemon.lab.workload.workload import Float64, Workload, WorkloadError, WorkloadSpec
-from daemon.nearest import unknown
 
 AZURE_CONV = "azure-conv"
 _AZURE_FILE = "data/AzureLLMInferenceTrace_conv.csv.gz"

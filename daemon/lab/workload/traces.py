@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from daemon.files import lines_of
+from daemon.base.files import lines_of
 from daemon.lab.workload.workload import Float64, WorkloadError
 
 MOONCAKE_BLOCK = 512  # tokens under one hash id

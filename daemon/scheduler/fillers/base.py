@@ -8,7 +8,7 @@ import numpy as np
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.step import StepBuilder
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 from daemon.wire.columns import Int32, Slots
 
 

@@ -14,8 +14,8 @@ from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.fillers.base import Filler
 from daemon.scheduler.padded_ends import SAFE_SHARE, PaddedEnds
 from daemon.scheduler.step import StepBuilder
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 from daemon.wire.columns import Int32, Slots
 
 PROMPT_SHARE = 0.05

@@ -12,8 +12,8 @@ from daemon.scheduler.admission import Admission
 from daemon.scheduler.fillers.ordered import Ordered
 from daemon.scheduler.nearing import OPEN
 from daemon.scheduler.step import StepBuilder
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 from daemon.wire.columns import Bools, Slots
 
 LEAD_STEPS = 4

@@ -13,8 +13,8 @@ from daemon.scheduler.fillers.ordered import Ordered
 from daemon.scheduler.future_peak import FuturePeak
 from daemon.scheduler.padded_ends import LIKELY_SHARE
 from daemon.scheduler.step import StepBuilder
-from daemon.sequence import Sequence
-from daemon.story import What
+from daemon.state.sequence import Sequence
+from daemon.state.story import What
 from daemon.wire.columns import ONE, Slots, int32
 
 LEAD_STEPS = 3

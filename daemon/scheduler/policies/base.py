@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.swap_space import RECOMPUTE
-from daemon.sequence import NEVER, Sequence
+from daemon.state.sequence import NEVER, Sequence
 
 MIXED = "mixed"
 PROMPTS_ALONE = "prompts alone"

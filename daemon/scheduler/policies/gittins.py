@@ -3,7 +3,7 @@
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.swap_space import PROACTIVE
 from daemon.scheduler.policies.base import Policy
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 REVIEW_TOKENS, REVIEW_SHARE = 64, 4
 """A running sequence's rank is brought up to date as often, or when its answer has grown by a

@@ -5,7 +5,7 @@ import math
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.swap_space import PROACTIVE
 from daemon.scheduler.policies.base import Policy
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 LEVELS = 16
 _LEAST_QUANTUM_S = 1e-4

@@ -2,7 +2,7 @@
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.scheduler.policies.base import Policy
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 class Priority(Policy):

@@ -6,7 +6,7 @@ Its third order, first come first served, is `sarathi`.
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.swap_space import PROACTIVE
 from daemon.scheduler.policies.base import Policy
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 SCHED_BATCH = 16
 """PrefillSchedBatch: so many that arrive one after another are put in order. Nobody overtakes one

@@ -1,7 +1,7 @@
 """The time that a sequence still needs, by its predicted length and the step-time model."""
 
 from daemon.cost.step_time import StepTimeModel
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 def remaining_s(sequence: Sequence, step_time: StepTimeModel) -> float:

@@ -3,7 +3,7 @@
 from daemon.cost.step_time import StepTimeModel
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.policies.remaining import remaining_s
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 
 class Sjf(Policy):

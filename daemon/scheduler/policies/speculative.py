@@ -6,7 +6,7 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.memory.swap_space import PROACTIVE
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.policies.remaining import remaining_s
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 AGING = 0.22
 """Seconds of head start for each second of age (the paper's virtual aging): one that waits

@@ -15,7 +15,7 @@ from daemon.scheduler.policies.base import (
     PREDICTION,
     Policy,
 )
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 
 SLO_SCALE = 2.0
 """Who has no deadline is due after so many times what it takes at the present pace (section 4)."""

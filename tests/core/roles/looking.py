@@ -5,10 +5,10 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from daemon.promised import Promised
 from daemon.roles.decide import MIXED, Decided, Decider
 from daemon.roles.forecast import Costs, Fleet, Forecast, Split, forecast
 from daemon.roles.window import LoadWindow
+from daemon.state.slo import Promised
 
 COSTS = Costs(0.020, 0.0004, 6e-7, 1e-4, 7e-9)
 FLEET = Fleet(COSTS, COSTS, 55_000, 256, 512, 512, 0.01)

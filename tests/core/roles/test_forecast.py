@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.promised import Promised
 from daemon.roles.forecast import Costs, Fleet, Split, forecast
 from daemon.roles.lengths import likely_answers
 from daemon.roles.load import OfferedLoad
+from daemon.state.slo import Promised
 
 COSTS = Costs(0.020, 0.001, 0.0, 0.0005, 0.0)
 FLEET = Fleet(COSTS, COSTS, 1 << 20, 256, 512, 512)

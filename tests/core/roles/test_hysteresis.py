@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.promised import Promised
 from daemon.roles.decide import MIXED
 from daemon.roles.forecast import Split, forecast
 from daemon.roles.load import OfferedLoad
+from daemon.state.slo import Promised
 from tests.core.roles.looking import FLEET, Looking
 
 TIGHT = Promised(0.5, 0.030)

@@ -4,10 +4,10 @@ import random
 
 import msgspec
 
-from daemon.promised import Promised
 from daemon.roles.forecast import Forecast, Split, forecast
 from daemon.roles.load import OfferedLoad
 from daemon.roles.search import ALL_OF, searched
+from daemon.state.slo import Promised
 from tests.core.roles.looking import FLEET
 
 

@@ -12,9 +12,9 @@ from daemon.core.checkpoint import Checkpoint, checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.events import RolesChosen
 from daemon.placement import PLACEMENTS
-from daemon.role import AUTO
 from daemon.roles.decide import Decided, Decider
 from daemon.roles.forecast import Forecast
+from daemon.state.role import AUTO
 from daemon.wire.columns import decoder, encoder
 from tests.core.driver import Driver
 from tests.core.random_moves import begin, revive, step

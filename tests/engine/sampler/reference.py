@@ -5,7 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 Row = npt.NDArray[np.float64]
 

@@ -6,7 +6,7 @@ import torch
 
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.allowed import Allowed
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 VOCAB_SIZE = 301
 ROWS = 7

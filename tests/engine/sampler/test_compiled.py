@@ -17,7 +17,7 @@ from daemon.engine.sampler.draw_columns import EDIT_COLUMNS, FARTHEST, INVERSE, 
 from daemon.engine.sampler.edits import SlotEdits
 from daemon.engine.sampler.noise import BLOCK, UInts, keys, noise
 from daemon.engine.sampler.rules import DrawRules, Float64
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from daemon.wire.columns import Int32
 from tests.engine.sampler.reference import distribution
 

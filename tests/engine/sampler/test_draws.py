@@ -12,7 +12,7 @@ from daemon.engine.sampler.columns import SlotColumns
 from daemon.engine.sampler.draws import draw, draw_listed
 from daemon.engine.sampler.means import Means, TorchMeans
 from daemon.engine.sampler.noise import BLOCK, keys, noise
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.engine.sampler.reference import distribution
 
 VOCAB = 97

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from daemon.engine.sampler import filters as module
 from daemon.engine.sampler.filters import Filters, best_tokens, draw_filtered
 from daemon.engine.sampler.noise import UInts, keys
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.engine.sampler.reference import distribution
 
 LIKELY = 20 / 512

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from daemon.engine.sampler import Drawn, Sampler
 from daemon.engine.sampler.warm import warm
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 from tests.engine.sampler import reference
 
 VOCAB = 31

@@ -20,8 +20,8 @@ from daemon.lab.simulator.traffic import traffic_of
 from daemon.lab.simulator.workers import chances
 from daemon.length_models.lengths import length_predictor
 from daemon.memory.sizing import block_bytes
-from daemon.request import request_of
-from daemon.role import Role
+from daemon.state.request import request_of
+from daemon.state.role import Role
 from tests.lab.simulator.made import DEVICE, MODEL, phases, prepared, profile, workload
 
 MAX_LEN, MAX_PAUSE_S, TOKEN_S = 192, 5.0, 0.0005

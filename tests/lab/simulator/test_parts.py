@@ -22,7 +22,7 @@ from daemon.lab.simulator.power import PowerMeter
 from daemon.lab.simulator.run import Options, run
 from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits
 from daemon.lab.simulator.worker import Noise
-from daemon.request import request_of
+from daemon.state.request import request_of
 from tests.lab.simulator.made import (
     CURVES,
     DEVICE,

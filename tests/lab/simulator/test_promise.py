@@ -7,7 +7,7 @@ from daemon.core.events import Event, InstanceDrained, InstanceResumed, RoleChos
 from daemon.lab.report.records import RunLog
 from daemon.lab.simulator.run import Prepared
 from daemon.lab.simulator.scenario import HandoffSpec, ScenarioLimits, WorkerFault
-from daemon.role import Role
+from daemon.state.role import Role
 from tests.lab.simulator.made import phases, prepared, profile, workload
 from tests.lab.simulator.promise_scenarios import Drawn, Fit, draw, simulate
 from tests.lab.simulator.test_pauses import FAST_HOST, longest_gap_s

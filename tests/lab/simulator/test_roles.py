@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.batch import Batch
 from daemon.core.events import (
     InstanceDrained,
     InstanceResumed,
@@ -36,8 +35,9 @@ from daemon.lab.simulator.scenario import HandoffSpec, ScenarioLimits, WorkerFau
 from daemon.lab.simulator.workers import simulated_workers
 from daemon.lab.workload.workload import Workload
 from daemon.memory.sizing import block_bytes
-from daemon.request import sequence_id
-from daemon.role import Role
+from daemon.state.batch import Batch
+from daemon.state.request import sequence_id
+from daemon.state.role import Role
 from tests.lab.simulator.made import DEVICE, MODEL, journalled, phases, prepared, profile, workload
 
 STEP_S = 0.1

@@ -19,7 +19,7 @@ from daemon.lab.simulator.checks import check
 from daemon.lab.simulator.run import Options, Prepared, run
 from daemon.lab.simulator.scenario import Scenario, ScenarioError
 from daemon.lab.workload.workload import SloClass, Workload
-from daemon.role import AUTO
+from daemon.state.role import AUTO
 from tests.core.laws import check_laws, check_nothing_left
 from tests.lab.simulator.made import DEVICE, journalled, phases, prepared, profile, workload
 

@@ -27,7 +27,7 @@ from daemon.lab.simulator.scenario import (
 from daemon.lab.simulator.simulator import SimulationError
 from daemon.lab.workload.workload import WorkloadSpec
 from daemon.memory.sizing import block_bytes
-from daemon.pause import Cause
+from daemon.state.pause import Cause
 from tests.lab.simulator.made import DEVICE, MODEL, journalled, phases, prepared, profile, workload
 
 STEP = phases((0.004, 2e-5, 0.0), (0.003, 1e-6, 1e-4))

@@ -19,7 +19,7 @@ from daemon.lab.simulator.scenario import ScenarioLimits
 from daemon.lab.workload.arrivals import poisson
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.mlfq import Mlfq
-from daemon.sequence import Sequence
+from daemon.state.sequence import Sequence
 from tests.lab.simulator.made import DEVICE, phases, prepared, profile, workload
 from tests.soak import tries
 

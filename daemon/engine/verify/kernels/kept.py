@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.base.files import write_whole
 from daemon.engine.families import ALL
 from daemon.engine.verify.kernels.subject import Subject
-from daemon.files import write_whole
 
 _ENGINE = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ from daemon.engine.sampler.columns import SlotColumns
 from daemon.engine.sampler.means import Edited, Means, TorchMeans
 from daemon.engine.verify.kernels.bench import Bench
 from daemon.engine.verify.kernels.compare import WrongError, alike
-from daemon.request import SamplingParams
+from daemon.state.request import SamplingParams
 
 _DRAWN = (
     SamplingParams(temperature=0.0),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from daemon.base.logs import in_a_line
 from daemon.config.paths import default_cache
 from daemon.engine.blocks.experts import QuantisedExperts
 from daemon.engine.blocks.linear import QuantisedLinear, count_params, quantised_layers
@@ -37,7 +38,6 @@ from daemon.engine.verify.model.kept import TrialVerdict
 from daemon.engine.verify.model.listen import asked_too_much
 from daemon.engine.verify.model.script import TrialRoom, Wave, WaveSequence
 from daemon.engine.verify.model.served import TrialPool, compute, far_steps, repeated_steps
-from daemon.logs import in_a_line
 from daemon.memory.sizing import KEEP_BOTH_BYTES
 from daemon.models.shape import ModelError, ModelShape
 from daemon.protocol.worker import Load

@@ -9,10 +9,10 @@ import msgspec
 import torch
 
 from daemon import __version__
+from daemon.base.files import write_whole
 from daemon.engine.blocks.linear import quantised_layers
 from daemon.engine.verify.kernels.kept import code, version_of
 from daemon.engine.verify.model.script import Wave
-from daemon.files import write_whole
 from daemon.protocol.worker import Load
 
 _LIBRARIES = ("torch", "transformers", "triton", "numba", "safetensors")

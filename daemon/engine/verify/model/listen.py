@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from transformers import AttentionInterface
 
+from daemon.base.logs import in_a_line
 from daemon.engine.verify.model.reference import attention
-from daemon.logs import in_a_line
 from daemon.models.shape import ModelShape
 
 _LISTENING = "llmd_listening"

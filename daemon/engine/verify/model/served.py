@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from daemon.batch import Batch
 from daemon.engine.batch.metadata import FlatBatch, flatten
 from daemon.engine.batch.several import MOST_TIMES
 from daemon.engine.batch.slots import Slots
@@ -17,6 +16,7 @@ from daemon.engine.model.backend import Backend
 from daemon.engine.model.model import CausalModel
 from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.verify.model.script import Wave
+from daemon.state.batch import Batch
 from daemon.wire.columns import Int32, int32
 
 _LOUD = 3.0

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from daemon.base.files import TABLE_BYTES, read_whole
 from daemon.cost.profile import Fit, PhaseFit, Profile
-from daemon.files import TABLE_BYTES, read_whole
 from daemon.lab.profiles.devices import find_device
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.importers.naming import profile_name

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemon.files import lines_of
+from daemon.base.files import lines_of
 from daemon.lab.profiles.errors import ProfileError
 
 

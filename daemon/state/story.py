@@ -32,7 +32,7 @@ class What:
     DEMOTED = "demoted"  # likewise
     GAVE_WAY = "gave way"  # preempted by the sequence `other`; amount: tokens whose KV is kept
     OUT_OF_BLOCKS = "out of blocks"  # preempted for a block that `other` needs; amount: likewise
-    RESUMED = "resumed"  # after a pause; amount: its milliseconds; other: `daemon.pause.Cause`
+    RESUMED = "resumed"  # after a pause; amount: its milliseconds; other: `pause.Cause`
     WORKER_LOST = "worker lost"  # what ran there waits again, and is computed again
     FINISHED = "finished"  # amount: output tokens; other: FinishReason
 

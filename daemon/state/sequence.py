@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from daemon.parcel import Parcel
-from daemon.pause import Cause
-from daemon.request import MAX_SEQUENCES_PER_REQUEST, TRANSITIONS, State
-from daemon.story import MarkList
+from daemon.state.parcel import Parcel
+from daemon.state.pause import Cause
+from daemon.state.request import MAX_SEQUENCES_PER_REQUEST, TRANSITIONS, State
+from daemon.state.story import MarkList
 
 NEVER = 1 << 30
 """A token count that no sequence reaches."""

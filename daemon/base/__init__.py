@@ -1,0 +1,1 @@
+"""What every process of llmd uses: logs, files, systemd's protocol, and close spellings."""

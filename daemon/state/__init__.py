@@ -1,0 +1,1 @@
+"""The plain values that the Core, workers and viewers share: requests, sequences, batches."""

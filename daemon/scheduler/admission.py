@@ -179,12 +179,13 @@ class Admission:
         num_held = sum(self.kv.num_own(slot) for slot in leaving.tolist())
         return self.kv.pool.num_fenced + num_held - self.num_promised
 
-    def _lacking(self, plan: AdmissionPlan) -> int:
+    def _lacking(self, plan: AdmissionPlan, due: bool = False) -> int:
         """Blocks that a plan needs beyond the available ones, or <= 0; a few are spared for those
-        that run.
+        that run, unless it is of a stream whose pause has to end: all that come due together had
+        the pool together, to the last block.
         """
         slots = self.slots
-        spare = self.num_spare if len(slots.vacant) < slots.max_slots else 0
+        spare = self.num_spare if len(slots.vacant) < slots.max_slots and not due else 0
         return self.kv.num_lacking(plan.matched, plan.num_new_blocks + spare)
 
     def next_waiting(self, now: float) -> Sequence | None:
@@ -239,19 +240,19 @@ class Admission:
         that lacks room for decodes alone takes another's place, as if it lacked a slot; a stream
         whose pause has to end is not asked for any.
         """
-        awaits = plan.fetches and self._awaits_other(sequence, plan)
-        if awaits and self.pace.due(now) is not sequence:
+        due = self.pace.due(now) is sequence
+        if plan.fetches and not due and self._awaits_other(sequence, plan):
             return False
-        lacking = self._lacking(plan)
+        lacking = self._lacking(plan, due)
         if lacking <= 0 and self.slots.vacant:
             if self.decode_admission.is_greedy:
                 return True
             asked = sequence, plan.matched, plan.num_reusable, self.kv
-            if self.pace.due(now) is sequence or self.decode_admission.admits(*asked):
+            if due or self.decode_admission.admits(*asked):
                 return True
         if lacking > 0 and not self.slots.num_running and not self.kv.pool.num_fenced:
             self.residency.parcels.give_up(lacking, sequence)  # nothing else ever makes room
-            return self._lacking(plan) <= 0
+            return self._lacking(plan, due) <= 0
         leaving = self.slots.leaving()
         if lacking > 0:
             beyond = lacking - self.coming(leaving) + self.kv.pool.fenced_among(plan.matched)
@@ -262,7 +263,7 @@ class Admission:
         giving_way = self._giving_way(sequence, beyond, now)
         for slot in giving_way:
             self.preempt(slot, What.GAVE_WAY, now, sequence.id)
-        return bool(giving_way) and not self.slots.full and self._lacking(plan) <= 0
+        return bool(giving_way) and not self.slots.full and self._lacking(plan, due) <= 0
 
     # Admitting
 

@@ -32,14 +32,33 @@ class Displacement:
         """The last slots in the order that together give so many blocks, if this one may displace
         them; none if they give fewer, or if the host has no room for what they hold: to compute it
         all again costs more than a slot is worth. A stream whose pause has to end asks for neither
-        rank nor room. Slots that are leaving anyway, or in their turn, are skipped.
+        rank nor room. Slots that are leaving anyway, or in their turn, are skipped; where there are
+        no others, those whose turns have lasted for long enough give way to such a stream.
         """
         if not self._order.policy.displaces or self._residency.mode == DEFER:
             return []
-        due = self._pace.due(now) is sequence
+        order, pace = self._slots.order(), self._pace
+        due = pace.due(now) is sequence
+        asked = sequence, num_blocks, kv, joined, now, due
+        found = self._among(pace.out_of_turn(order, now), *asked)
+        if due and not found:
+            found = self._among(pace.after_least_turn(order, now), *asked)
+        return found
+
+    def _among(
+        self,
+        slots: Slots,
+        sequence: Sequence,
+        num_blocks: int,
+        kv: KVCache,
+        joined: list[int],
+        now: float,
+        due: bool,
+    ) -> list[int]:
+        """The last of these slots that together give so many blocks; none if they give fewer."""
         room = self._residency.host_room()
         found = []
-        for slot in self._from_the_last(self._pace.out_of_turn(self._slots.order(), now)):
+        for slot in self._from_the_last(slots):
             member = self._slots.member(slot)
             if slot in joined:  # this plan admitted it; ranks change with the step time
                 return []

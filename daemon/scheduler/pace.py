@@ -29,6 +29,11 @@ TURN_SHARE = 0.5
 """A turn, as a share of `max_pause_s`; a longer one where its copies out and in take longer, or
 twice what it computes again: half of each turn at least goes on with the answer."""
 
+LEAST_TURN = 0.5
+"""So much of a turn, or what its moves take, is anybody's own; after that a stream whose pause has
+to end may have the place, if there is no other: what runs has grown since that one gave way, by a
+block or two, which are much of a small pool."""
+
 MOST_POOLS = 2.5
 """Nobody begins while all that have begun are expected to need more pools than so many, after the
 stretches that they are worth going on: a third of that time at least is left to each, by its turns,
@@ -68,6 +73,7 @@ class StreamPace:
         self.max_pause_s = 0.0  # 0: the policy promises nothing
         self._slots = slots
         self._turn_ends_s = np.zeros(slots.max_slots)
+        self._least_ends_s = np.zeros(slots.max_slots)  # of the part of it that is its own
         self._came_back = np.zeros(slots.max_slots, np.bool_)  # after a pause
         self._paused: list[_Place] = []  # those that wait, in the order in which they come due
         self.num_coming = self.num_coming_tokens = 0  # that run elsewhere and will go on here
@@ -85,7 +91,8 @@ class StreamPace:
         """A sequence got a slot: its turn begins, and lasts as long as its moves out and in, or
         as what it takes to come back."""
         slot = sequence.slot
-        self._turn_ends_s[slot] = now + max(TURN_SHARE * self.max_pause_s, move_s)
+        self._turn_ends_s[slot] = now + max(self._turn_s, move_s)
+        self._least_ends_s[slot] = now + max(LEAST_TURN * self._turn_s, move_s)
         self._came_back[slot] = self.max_pause_s > 0.0 and sequence.num_output_tokens > 0
         if self._paused:
             self.forget(sequence)
@@ -133,13 +140,20 @@ class StreamPace:
         """Those of these slots whose turns are over: they may give way."""
         return slots[~self._in_turn(slots, now)] if self.max_pause_s else slots
 
+    def after_least_turn(self, slots: Slots, now: float) -> Slots:
+        """Those of these slots that may give way to a stream whose pause has to end."""
+        return slots[~(self._owes(slots) | (self._least_ends_s[slots] > now))]
+
     def _in_turn(self, slots: Slots, now: float) -> Bools:
-        """Which of these are in their turns. A stream that came back stays until it has a token
-        more, or streams that are long in coming back would throw each other out for ever.
+        """Which of these are in their turns."""
+        return self._owes(slots) | (self._turn_ends_s[slots] > now)
+
+    def _owes(self, slots: Slots) -> Bools:
+        """Which of these came back and have no token since: they stay until they have, or streams
+        that are long in coming back would throw each other out for ever.
         """
         table = self._slots
-        owes = self._came_back[slots] & (table.delivered[slots] <= table.fed_until[slots])
-        return owes | (self._turn_ends_s[slots] > now)
+        return self._came_back[slots] & (table.delivered[slots] <= table.fed_until[slots])
 
     def came_back(self, slots: Slots) -> Bools:
         """Which of these slots have streams that have begun before they got them."""

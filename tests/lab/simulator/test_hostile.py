@@ -36,7 +36,6 @@ LATE: dict[Cell, str] = {
         "burst-1000",
         "medium",
     ): "1.42 s, bound 1.23: one that is due waits for blocks that others grow into",
-    ("one-context", "medium"): "1.36 s, bound 1.19: those that have begun need more pools than 2.5",
     ("one-context", "large"): "5.87 s, bound 4.66: those that have begun need more pools than 2.5",
 }
 """Where a stream pauses for longer than it should, by how much and why."""

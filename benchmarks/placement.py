@@ -5,7 +5,7 @@ for each of them. The smallest number is searched by bisection at which 99 % of 
 all seeds, keep both promises (`--ttft`, `--tpot`). Decisions are timed in the same runs.
 
     python -m benchmarks.placement [--bounds 8,16,32,64] [--load 10] [--seconds 60] [--seeds 2]
-        [--predictors noisy:0.5,mean] [--placements jsq,predictive] [--workload sharegpt]
+        [--predictors noisy:0.5,mean] [--placements jsq,aladdin] [--workload sharegpt]
     python -m benchmarks.placement --bounds 8 --seconds 20 --seeds 1 --predictors noisy:0.5
     python -m benchmarks.placement --decisions
 

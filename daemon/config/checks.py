@@ -22,7 +22,7 @@ from daemon.config.schema import Config, InstanceSpec
 from daemon.length_models.lengths import VECTOR_KINDS, live_fault
 from daemon.memory.sizing import KV_DTYPES, WEIGHT_KINDS
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.placement import PLACEMENTS
+from daemon.placement import NAMES, PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 from daemon.state.role import ROLES_MODES
@@ -126,7 +126,6 @@ def _choices(config: Config) -> Iterator[Fault]:
         ("model.quantize", QUANTIZE),
         ("memory.kv_dtype", KV_DTYPES),
         ("scheduler.policy", tuple(POLICIES)),
-        ("scheduler.placement", tuple(PLACEMENTS)),
         ("scheduler.decode_admission", DECODE_ADMISSIONS),
         ("power.enabled", POWER),
         ("scheduler.roles", ROLES_MODES),
@@ -137,6 +136,8 @@ def _choices(config: Config) -> Iterator[Fault]:
         value = _value(config, key)
         if value not in choices:
             yield key, not_one_of(value, choices)
+    if config.scheduler.placement not in NAMES:
+        yield "scheduler.placement", not_one_of(config.scheduler.placement, PLACEMENTS)
 
 
 def _memory(config: Config) -> Iterator[Fault]:

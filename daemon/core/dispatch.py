@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listing
-from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -12,7 +11,7 @@ from daemon.core.events import Configured
 from daemon.core.instance import Instance, WorkerState, able_to_hold
 from daemon.core.migration import Migration
 from daemon.core.plan_errors import early, overrun
-from daemon.placement import PLACEMENTS
+from daemon.placement import placement_named
 from daemon.placement.balance import may_leave
 from daemon.placement.base import Newcomer, Placement
 from daemon.placement.by_role import preferred
@@ -47,14 +46,14 @@ class Dispatch:
 
     def __init__(self, core: Dispatched) -> None:
         self._core = core
-        self.placement: Placement = PLACEMENTS[core.config.placement]()
+        self.placement: Placement = placement_named(core.config.placement)
         self.decide: Decide = self._decide
         """Chooses among two or more; a driver may put itself before it, to take the time."""
         self._views: dict[int, InstanceView] = {}  # of those that did not change since
 
     def use(self, name: str) -> None:
-        """Place by another of PLACEMENTS from now on."""
-        self.placement = PLACEMENTS[name]()
+        """Place by another placement from now on."""
+        self.placement = placement_named(name)
 
     def place(self, sequence: Sequence, now: float, is_anew: bool = False) -> None:
         """Queue a sequence where placement chooses; it fails if no instance can ever hold it.
@@ -133,11 +132,9 @@ class Dispatch:
             brings_kv=kv_home(sequence) is not None,
             now=now,
             arrived_s=sequence.arrived_s,
-            first_token_s=sequence.first_token_s,
             slo_ttft_s=config.slo_ttft_s,
             slo_tpot_s=config.slo_tpot_s,
             hashes=sequence.hashes,
-            transfer_s=partial(self._transfer_s, sequence),
         )
 
     def _left_steps(self, sequence: Sequence) -> int:
@@ -147,17 +144,6 @@ class Dispatch:
         homes = [one.scheduler for one in self._core.instances]
         home = next((one for one in homes if one.knows_length_of(sequence)), homes[0])
         return home.left_of(sequence).steps
-
-    def _transfer_s(self, sequence: Sequence, target: int) -> float:
-        """How long its KV takes to an instance, as it takes turns with what is on its way there."""
-        transfers, source = self._core.migration.transfers, kv_home(sequence)
-        if source is None or source == target:
-            return 0.0
-        flying = sum(one.target == target for one in transfers)
-        num_blocks = self._core.instances[target].scheduler.kv.blocks_for(sequence.num_known_tokens)
-        return transfers.links.time(source, target).predict_s(num_blocks) * (1 + flying)
-
-    # Again
 
     def on_predicted(self, sequence: Sequence, now: float) -> None:
         """Place one anew that has not begun, if that depends on its length, which is known now."""

@@ -6,7 +6,6 @@ from daemon.placement.distserve import NearSaturation
 from daemon.placement.jsq import ShortestQueue
 from daemon.placement.least_loaded import LeastLoaded
 from daemon.placement.power_of_two import PowerOfTwo
-from daemon.placement.predictive import Predictive
 
 PLACEMENTS: dict[str, type[Placement]] = {
     placement.name: placement
@@ -16,9 +15,20 @@ PLACEMENTS: dict[str, type[Placement]] = {
         PowerOfTwo,
         NearSaturation,
         BestFit,
-        Predictive,
     )
 }
+
+
+SUCCESSORS = {"predictive": "least_loaded"}
+"""Names that configurations and journals of before may hold, and what is used in their place."""
+
+NAMES = (*PLACEMENTS, *SUCCESSORS)
+"""All names that are read; those of `PLACEMENTS` are offered."""
+
+
+def placement_named(name: str) -> Placement:
+    """A placement by one of `NAMES`."""
+    return PLACEMENTS[SUCCESSORS.get(name, name)]()
 
 
 def meanings() -> dict[str, str]:

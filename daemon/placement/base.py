@@ -1,7 +1,6 @@
 """The base of placements: which of several instances a sequence is queued at."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from collections.abc import Sequence as Listing
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -10,10 +9,6 @@ import numpy as np
 from daemon.cost.step_time import Float64, StepTimeModel
 from daemon.state.role import Role
 from daemon.wire.columns import Int32
-
-
-def _stays(_instance: int) -> float:
-    return 0.0
 
 
 class Newcomer(NamedTuple):
@@ -26,11 +21,9 @@ class Newcomer(NamedTuple):
     brings_kv: bool  # nothing of it has to be computed again: its KV comes along
     now: float
     arrived_s: float
-    first_token_s: float  # -1: not yet
     slo_ttft_s: float
     slo_tpot_s: float
     hashes: Listing[bytes] = ()  # of its full blocks
-    transfer_s: Callable[[int], float] = _stays  # of its KV to an instance; 0 where it is
 
     @property
     def num_left(self) -> int:

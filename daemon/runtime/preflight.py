@@ -15,6 +15,7 @@ from daemon.config.paths import default_journal, default_predictions, default_so
 from daemon.config.schema import Config
 from daemon.control.client import ControlError, attach_path, fetch_snapshot
 from daemon.control.place import nearest_folder, place_fault
+from daemon.placement import SUCCESSORS
 from daemon.protocol.control import Snapshot
 from daemon.runtime.listen import ListenError, listen
 from daemon.runtime.model import cache_folder, served_name
@@ -68,6 +69,9 @@ def shortfalls(config: Config) -> Iterator[Obstacle]:
     """What does not stand in the way of serving, and is worse than it was meant, perhaps."""
     yield from _folders(config)
     yield from _crowded(config)
+    if successor := SUCCESSORS.get(config.scheduler.placement):
+        text = f"{config.scheduler.placement} is no more: {successor} is used in its place"
+        yield Obstacle("scheduler.placement", text, fatal=False)
 
 
 def _crowded(config: Config) -> Iterator[Obstacle]:

@@ -120,7 +120,6 @@ def newcomer(prompt: int = 100, answer: int = 100, **changes: object) -> Newcome
         "brings_kv": False,
         "now": 0.0,
         "arrived_s": 0.0,
-        "first_token_s": -1.0,
         "slo_ttft_s": 2.0,
         "slo_tpot_s": 0.1,
     }

@@ -104,12 +104,12 @@ def test_who_has_not_begun_is_placed_anew_when_its_length_is_told() -> None:
 def test_a_chosen_placement_is_used_from_then_on_and_survives_in_a_checkpoint() -> None:
     driver = Driver(configured(instances=2), 64)
     assert driver.core.dispatch.placement.name == "least_loaded"
-    driver.handle(PlacementChosen(driver.now, "predictive"))
-    assert driver.core.dispatch.placement.name == driver.core.config.placement == "predictive"
+    driver.handle(PlacementChosen(driver.now, "jsq"))
+    assert driver.core.dispatch.placement.name == driver.core.config.placement == "jsq"
     state = checkpoint(driver.core, driver.now)
     other = Core(driver.config)
     restore(other, state)
-    assert other.dispatch.placement.name == "predictive"
+    assert other.dispatch.placement.name == "jsq"
     older = Core(driver.config)
     restore(older, msgspec.structs.replace(state, placement=""))
     assert older.dispatch.placement.name == "least_loaded"
@@ -174,8 +174,19 @@ def test_who_runs_on_beyond_its_likely_end_is_no_gain_where_it_is(placement: str
     driver.check_nothing_left()
 
 
+def test_a_placement_that_is_no_more_gives_its_place_to_its_successor() -> None:
+    driver = Driver(configured(instances=2, placement="predictive"), 64)
+    assert driver.core.dispatch.placement.name == "least_loaded"
+    driver.handle(PlacementChosen(driver.now, "jsq"))
+    driver.handle(PlacementChosen(driver.now, "predictive"))
+    assert driver.core.dispatch.placement.name == "least_loaded"
+    restored = Core(driver.config)
+    restore(restored, checkpoint(driver.core, driver.now))
+    assert restored.dispatch.placement.name == "least_loaded"
+
+
 def test_those_that_wait_for_a_worker_are_spread_over_all() -> None:
-    driver = Driver(configured(instances=4, placement="predictive"), 24)
+    driver = Driver(configured(instances=4, placement="jsq"), 24)
     for instance in range(4):
         driver.lose(instance)
     requests = [driver.arrive([number] * 9, 8) for number in range(8)]

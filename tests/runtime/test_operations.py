@@ -258,9 +258,9 @@ async def test_a_placement_is_chosen_and_the_files_own_comes_back_when_it_change
 ) -> None:
     house = house_of(instances=2)
     operated = Operated(tmp_path, house)
-    operated.operations.choose_placement("predictive")
-    assert house.runtime.core.dispatch.placement.name == "predictive"
-    assert operated.status.snapshot().placement == "predictive"
+    operated.operations.choose_placement("jsq")
+    assert house.runtime.core.dispatch.placement.name == "jsq"
+    assert operated.status.snapshot().placement == "jsq"
     assert (await operated.operations.reload()).changed == ()
     operated.write(f"{CPU}[scheduler]\nplacement = 'jsq'\n")
     assert (await operated.operations.reload()).changed == ("scheduler.placement",)

@@ -44,6 +44,14 @@ def test_more_slots_than_a_step_has_tokens_are_told(tmp_path: Path, place: str) 
     assert told.key == ("scheduler" if place == "scheduler" else "instance[1]") + ".max_running"
 
 
+def test_a_placement_of_before_is_told_with_what_is_used_in_its_place(tmp_path: Path) -> None:
+    flags = {"scheduler.placement": "predictive", "server.port": 0}
+    flags |= {"control.socket": str(tmp_path / "llmd.sock"), "journal.folder": str(tmp_path)}
+    (note,) = obstacles(load(None, {**flags, "daemon.cache": str(tmp_path)}).config)
+    assert not note.fatal and note.key == "scheduler.placement"
+    assert "predictive is no more: least_loaded" in note.text
+
+
 @pytest.mark.parametrize("own", [True, False])
 async def test_the_place_of_a_daemon_that_runs_can_be_taken_but_no_other_s_port(
     tmp_path: Path, own: bool

@@ -12,7 +12,7 @@ from daemon.lab.simulator.power import check_cap
 from daemon.lab.simulator.scenario import HandoffSpec, InstanceGroup, Scenario, ScenarioError
 from daemon.length_models.lengths import length_predictor
 from daemon.memory.swap_space import SWAP_MODES
-from daemon.placement import PLACEMENTS
+from daemon.placement import NAMES, PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
@@ -82,7 +82,7 @@ def _choices(scenario: Scenario) -> Iterator[str]:
         yield "a scenario needs at least one [[instance]] with a profile"
     if scenario.policy not in POLICIES:
         yield f"policy {not_one_of(scenario.policy, POLICIES)}"
-    if scenario.placement not in PLACEMENTS:
+    if scenario.placement not in NAMES:
         yield f"placement {not_one_of(scenario.placement, PLACEMENTS)}"
     if not 1 <= scenario.n <= MAX_SEQUENCES_PER_REQUEST:
         yield f"n must be from 1 to {MAX_SEQUENCES_PER_REQUEST}, got {scenario.n}"

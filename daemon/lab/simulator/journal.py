@@ -44,7 +44,7 @@ from daemon.lab.report.records import InstanceLog, Outcome, RequestLog
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.worker import Computed
-from daemon.placement import PLACEMENTS
+from daemon.placement import NAMES
 from daemon.scheduler.policies import POLICIES
 from daemon.state.request import FinishReason, sequence_id
 from daemon.state.sequence import Sequence
@@ -172,7 +172,7 @@ def _check_names(path: Path, config: Configured) -> None:
     for policy in (config.policy, *(one.policy for one in config.instances if one.policy)):
         if policy not in POLICIES:
             raise JournalError(f"{path}: written under the policy {policy!r}, unknown here")
-    if config.placement not in PLACEMENTS:
+    if config.placement not in NAMES:
         wrong = f"the placement {config.placement!r}, unknown here"
         raise JournalError(f"{path}: written under {wrong}")
 

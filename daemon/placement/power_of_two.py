@@ -30,9 +30,11 @@ class PowerOfTwo(Placement):
 
 
 def _has_room(newcomer: Newcomer, one: Candidate) -> bool:
-    needed = length_there(newcomer, one) - one.cached_tokens(newcomer)
+    length = length_there(newcomer, one)
+    needed = length - one.cached_tokens(newcomer)
     has_slot = one.num_running + one.num_waiting < one.max_running
-    return has_slot and one.free_tokens - one.num_pending_tokens >= needed
+    fits = one.free_tokens - one.num_pending_tokens >= needed  # cached blocks are free ones, too
+    return has_slot and fits and one.capacity_tokens >= length
 
 
 def _key(one: Candidate, heavy: bool) -> tuple[float, int, int]:

@@ -202,4 +202,4 @@ def test_who_can_never_hold_it_is_not_chosen_while_another_can(
 def test_a_cached_prompt_makes_no_room_for_more_than_a_pool_holds() -> None:
     homes = [Made(0, capacity_tokens=400, cached=400), Made(1), Made(2)]
     drawn = {PowerOfTwo().choose(newcomer(500, 10), homes, seed) for seed in range(40)}
-    assert drawn == {1, 2}
+    assert drawn == {1}  # of two alike

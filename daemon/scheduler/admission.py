@@ -240,7 +240,7 @@ class Admission:
         that lacks room for decodes alone takes another's place, as if it lacked a slot; a stream
         whose pause has to end is not asked for any.
         """
-        due = self.pace.due(now) is sequence
+        due = sequence.paused_since_s >= 0.0 and self.pace.due(now) is sequence
         if plan.fetches and not due and self._awaits_other(sequence, plan):
             return False
         lacking = self._lacking(plan, due)
@@ -277,6 +277,8 @@ class Admission:
     def admit(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> int:
         """Give a sequence that waits a slot and its blocks; its slot."""
         self.waiting.remove(sequence)
+        if self.waiting.unranked and not self.waiting.any_ranked:
+            self.order.rank_some(now)
         sequence.rank = self.order.running_rank(sequence, now)
         slot = self.slots.join(sequence, plan.num_shared_tokens)
         if plan.leader >= 0:

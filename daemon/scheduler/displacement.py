@@ -39,40 +39,24 @@ class Displacement:
             return []
         order, pace = self._slots.order(), self._pace
         due = pace.due(now) is sequence
-        asked = sequence, num_blocks, kv, joined, now, due
-        found = self._among(pace.out_of_turn(order, now), *asked)
-        if due and not found:
-            found = self._among(pace.after_least_turn(order, now), *asked)
-        return found
-
-    def _among(
-        self,
-        slots: Slots,
-        sequence: Sequence,
-        num_blocks: int,
-        kv: KVCache,
-        joined: list[int],
-        now: float,
-        due: bool,
-    ) -> list[int]:
-        """The last of these slots that together give so many blocks; none if they give fewer."""
-        room = self._residency.host_room()
-        found = []
-        for slot in self._from_the_last(slots):
-            member = self._slots.member(slot)
-            if slot in joined:  # this plan admitted it; ranks change with the step time
-                return []
-            if member is sequence.leader and not sequence.num_output_tokens:
-                return []  # it is to share its leader's blocks
-            if not (due or self._leads(sequence, member, kv, now)):
-                return []
-            room -= int(kv.table.held[slot]) - len(member.residence.host_blocks)
-            if room < 0 and not due:
-                return []
-            found.append(slot)
-            num_blocks -= max(kv.num_own(slot), int(self._slots.full))
-            if num_blocks <= 0:
-                return found
+        for may_give_way in (pace.out_of_turn, pace.after_least_turn)[: 1 + due]:
+            room, lacking = self._residency.host_room(), num_blocks
+            found = []
+            for slot in self._from_the_last(may_give_way(order, now)):
+                member = self._slots.member(slot)
+                if slot in joined:  # this plan admitted it; ranks change with the step time
+                    break
+                if member is sequence.leader and not sequence.num_output_tokens:
+                    break  # it is to share its leader's blocks
+                if not (due or self._leads(sequence, member, kv, now)):
+                    break
+                room -= int(kv.table.held[slot]) - len(member.residence.host_blocks)
+                if room < 0 and not due:
+                    break
+                found.append(slot)
+                lacking -= max(kv.num_own(slot), int(self._slots.full))
+                if lacking <= 0:
+                    return found
         return []
 
     def for_growth(self, kv: KVCache, now: float) -> int:

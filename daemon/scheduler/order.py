@@ -290,7 +290,8 @@ class Order:
         self._starvation = Starvation(self.instance)
         if self.policy.promotes:
             for sequence in self.waiting:
-                self._watch(sequence)
+                if sequence.id not in self._strangers:  # it has another policy's level
+                    self._watch(sequence)
 
     def promote(self, kv: KVCache, now: float) -> None:
         """Let the policy promote those that starve, while the promoted leave enough to others."""

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.order import Order
@@ -91,8 +92,9 @@ class StreamPace:
         """A sequence got a slot: its turn begins, and lasts as long as its moves out and in, or
         as what it takes to come back."""
         slot = sequence.slot
-        self._turn_ends_s[slot] = now + max(self._turn_s, move_s)
-        self._least_ends_s[slot] = now + max(LEAST_TURN * self._turn_s, move_s)
+        turn_s = TURN_SHARE * self.max_pause_s
+        self._turn_ends_s[slot] = now + max(turn_s, move_s)
+        self._least_ends_s[slot] = now + max(LEAST_TURN * turn_s, move_s)
         self._came_back[slot] = self.max_pause_s > 0.0 and sequence.num_output_tokens > 0
         if self._paused:
             self.forget(sequence)
@@ -138,22 +140,20 @@ class StreamPace:
 
     def out_of_turn(self, slots: Slots, now: float) -> Slots:
         """Those of these slots whose turns are over: they may give way."""
-        return slots[~self._in_turn(slots, now)] if self.max_pause_s else slots
+        return slots[~self._in_turn(slots, now, self._turn_ends_s)] if self.max_pause_s else slots
 
     def after_least_turn(self, slots: Slots, now: float) -> Slots:
         """Those of these slots that may give way to a stream whose pause has to end."""
-        return slots[~(self._owes(slots) | (self._least_ends_s[slots] > now))]
+        return slots[~self._in_turn(slots, now, self._least_ends_s)]
 
-    def _in_turn(self, slots: Slots, now: float) -> Bools:
-        """Which of these are in their turns."""
-        return self._owes(slots) | (self._turn_ends_s[slots] > now)
-
-    def _owes(self, slots: Slots) -> Bools:
-        """Which of these came back and have no token since: they stay until they have, or streams
-        that are long in coming back would throw each other out for ever.
+    def _in_turn(self, slots: Slots, now: float, ends_s: npt.NDArray[np.float64]) -> Bools:
+        """Which of these are in their turns, which end then. A stream that came back stays until it
+        has a token more, or streams that are long in coming back would throw each other out for
+        ever.
         """
         table = self._slots
-        return self._came_back[slots] & (table.delivered[slots] <= table.fed_until[slots])
+        owes = self._came_back[slots] & (table.delivered[slots] <= table.fed_until[slots])
+        return owes | (ends_s[slots] > now)
 
     def came_back(self, slots: Slots) -> Bools:
         """Which of these slots have streams that have begun before they got them."""
@@ -166,7 +166,7 @@ class StreamPace:
         if not self._paused or self._paused[0][2] is sequence:
             return True
         order = self._slots.order()
-        turning = order[self._in_turn(order, now)]
+        turning = order[self._in_turn(order, now, self._turn_ends_s)]
         num_slots = 1 + turning.size
         num_blocks = kv.blocks_for(sequence.num_known_tokens + 1)
         num_blocks += int(kv.table.held[turning].sum())
@@ -181,7 +181,9 @@ class StreamPace:
                 num_blocks += kv.blocks_for(one.num_known_tokens + 1)
         if step_s := self._order.step_time.mean_s:
             num_blocks += int(growing_s / step_s) // kv.block_size
-        num_blocks += self._residency.parcels.num_blocks  # which are fetched nobody knows when
+        parcels = self._residency.parcels
+        if parcels.by_id:  # nobody knows when they are fetched
+            num_blocks += parcels.num_blocks
         return num_slots <= self._slots.max_slots and num_blocks <= kv.pool.num_blocks
 
     def may_begin(self, sequence: Sequence, kv: KVCache) -> bool:

@@ -61,6 +61,11 @@ class WaitingQueue:
         return self._order[0][3] if self._order else self.at(0)
 
     @property
+    def any_ranked(self) -> bool:
+        """Whether the first has its rank, or nobody waits."""
+        return bool(self._order) or not self.num
+
+    @property
     def num_uncomputed_tokens(self) -> int:
         """Known tokens of all that wait, less those whose KV is kept: what prefill has to do."""
         if not self._parked:

@@ -3,11 +3,16 @@
 import pytest
 
 from daemon.cost.step_time import StepTimeModel
+from daemon.memory.kv_cache import KVCache
+from daemon.memory.swap_space import RECOMPUTE
+from daemon.scheduler.admission import Admission
+from daemon.scheduler.decode_admission import GREEDY
 from daemon.scheduler.order import RANKED_AT_ONCE, Order
 from daemon.scheduler.policies.gittins import Gittins
 from daemon.scheduler.policies.mlfq import Mlfq
 from daemon.scheduler.policies.sarathi import Sarathi
 from daemon.scheduler.policies.sjf import Sjf
+from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
 from daemon.state.sequence import Sequence
 
@@ -132,3 +137,33 @@ def test_sums_are_those_of_all_while_ranks_are_made() -> None:
     assert known.tolist() == [one.num_known_tokens for one in queue]
     queue.remove(begun)
     assert list(queue.begun()) == [] and queue.num_begun == 0
+
+
+def test_the_first_is_ranked_though_one_step_admits_all_that_were() -> None:
+    """A rank of another policy, or scale, would let it take anybody's place."""
+    order = Order(0, Gittins(), SlotTable(MANY))
+    order.step_time = StepTimeModel(0.01, 0.0001)
+    kv = KVCache(100 * MANY, 16, MANY, 1024, prefix_cache=False)
+    admission = Admission(order, kv, Residency(RECOMPUTE), GREEDY)
+    for number in range(MANY):
+        order.enqueue(waits(number, 1 + number * 53 % 301), 0.0, 0.0)
+    order.set_policy(Sjf(), 50.0)
+    for _ in range(MANY):
+        first = order.waiting.first
+        assert first.id not in order.waiting.unranked
+        assert first.rank == Sjf().rank(first, order.step_time)
+        assert admission.try_admit(first, 50.0) >= 0
+
+
+def test_nobody_starves_by_the_level_of_another_policy() -> None:
+    """Of those that the policy has not met yet nobody is watched before it has."""
+    order = order_of(Gittins)
+    order.set_policy(Mlfq(), 50.0)
+    unmet = list(order.waiting.unranked.values())
+    order.set_starve_s(0.1)
+    kv = KVCache(1000 * MANY, 16, 2, 1024, prefix_cache=False)
+    order.promote(kv, 1e6)
+    assert len(order.promoted) == RANKED_AT_ONCE and not any(one.promoted for one in unmet)
+    finish(order)
+    order.promote(kv, 1e6)
+    assert len(order.promoted) == MANY

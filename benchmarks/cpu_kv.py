@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from daemon.config.paths import default_cache
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import torch_backend

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.handoff_peer import Ended, Join, Leave, Peer, PoolSizes
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.transfer.layout import WHOLE, layout_of
 from daemon.engine.transfer.messages import Done
 from daemon.engine.transfer.sums import BlockSums

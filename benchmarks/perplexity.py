@@ -25,10 +25,10 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
 from daemon.config.paths import default_cache
-from daemon.engine.blocks.linear import quantised_layers
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.requantise import requantise
 from daemon.engine.process import keep_compiled
+from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.worker.start import start
 from daemon.memory.sizing import WEIGHT_KINDS
 from daemon.models.embedded import model_folder

@@ -31,8 +31,8 @@ from daemon.lab.simulator.about import report_of
 from daemon.lab.simulator.run import Options, prepare, run
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.workload import Workload, WorkloadSpec
-from daemon.length_models.lengths import length_predictor
 from daemon.length_models.prediction import Asked, Prediction, Predictor
+from daemon.length_models.registry import length_predictor
 from daemon.length_models.store import VectorStore
 from daemon.memory.swap_space import PROACTIVE
 

@@ -38,8 +38,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.answers import DEFAULT, Answers, load
-from daemon.length_models.lengths import length_predictor
 from daemon.length_models.prediction import Asked, Bool, Float64, Prediction
+from daemon.length_models.registry import length_predictor
 from daemon.length_models.store import VectorStore
 
 KINDS = (

@@ -28,7 +28,7 @@ from daemon.lab.planner.goal import Goal
 from daemon.lab.simulator.about import report_of
 from daemon.lab.simulator.run import prepare, run
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
-from daemon.lab.workload.lengths import DISTRIBUTIONS, Lengths
+from daemon.lab.workload.length_distributions import DISTRIBUTIONS, Lengths
 from daemon.lab.workload.marginals import Quantiles
 from daemon.lab.workload.workload import SloClass, WorkloadSpec
 from daemon.state.role import Role

@@ -6,7 +6,7 @@ import sys
 import time
 from functools import partial
 
-from daemon.cli.ends import to_the_end
+from daemon.cli.exit_status import to_the_end
 from daemon.control.client import ControlError, attach_path, fetch_snapshot
 from daemon.protocol.control import Snapshot
 from tui.arguments import parser

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from daemon.cli.argument_parser import Parser
 from daemon.cli.printed import add_printing
-from daemon.cli.words import Parser
 
 
 def parser() -> Parser:

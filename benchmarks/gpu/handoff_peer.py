@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import torch
 
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.transfer.layout import HandoffError
 from daemon.engine.transfer.messages import Broken, Done, Lost, Told

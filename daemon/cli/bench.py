@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager, suppress
 import uvloop
 
 from daemon.base.files import raise_descriptor_limit
+from daemon.cli.argument_parser import add_flags
 from daemon.cli.faults import UsageError, told
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.progress import progress
-from daemon.cli.words import add_flags
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
 from daemon.client.address import AddressError
 from daemon.lab.bench.bench import BenchSpec, Measured, measure

@@ -11,8 +11,8 @@ from daemon.chat.endpoint import ChatError, Endpoint
 from daemon.chat.prompt import converse
 from daemon.chat.screen import Screen
 from daemon.chat.talk import Talk
-from daemon.cli.ends import is_told
-from daemon.cli.words import add_flags
+from daemon.cli.argument_parser import add_flags
+from daemon.cli.exit_status import is_told
 from daemon.client.address import AddressError, base_url
 from daemon.runtime.greeting import DEFAULT_URL
 

@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TypeAlias
 
+from daemon.cli.argument_parser import offer
 from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, by_default
-from daemon.cli.words import offer
 from daemon.placement import PLACEMENTS
 from daemon.protocol.control import FLIP_WAIT_S
 from daemon.scheduler.policies import POLICIES

@@ -2,7 +2,7 @@
 
 import argparse
 
-from daemon.cli.words import offer
+from daemon.cli.argument_parser import offer
 from daemon.config.instance_text import parse_instance
 from daemon.config.schema import InstanceSpec
 

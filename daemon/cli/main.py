@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
-from daemon.cli.ends import to_the_end
+from daemon.cli.exit_status import to_the_end
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 
 from daemon import __version__
+from daemon.cli.argument_parser import FILE, Parser, offer
 from daemon.cli.ctl_flags import add_ctl
 from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, by_default
 from daemon.cli.instance_flag import add_instance_flag
 from daemon.cli.printed import add_printing, asks_for_all
-from daemon.cli.words import FILE, Parser, offer
 from daemon.config.checks import DTYPES, QUANTIZE
 from daemon.config.load import flatten, parse_value
 from daemon.config.schema import Config
 from daemon.config.unknown import ONE_MODEL
-from daemon.length_models.lengths import LIVE
+from daemon.length_models.registry import LIVE
 from daemon.placement import PLACEMENTS
 from daemon.scheduler.policies import POLICIES
 from daemon.state.role import ROLES_MODES

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.cli.argument_parser import add_flags, offer
 from daemon.cli.defaults import of_default
 from daemon.cli.faults import UsageError
 from daemon.cli.outputs import write_text
-from daemon.cli.poor import warn_of_named
+from daemon.cli.profile_warnings import warn_of_named
 from daemon.cli.scenario_flags import scenario_of
-from daemon.cli.words import add_flags, offer
 from daemon.lab.planner.capacity import find_capacity
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.planner.goal import Goal, Trial

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from daemon.cli.words import FILE, FOLDER
+from daemon.cli.argument_parser import FILE, FOLDER
 
 _PREAMBLE = {"bash": "COMP_WORDBREAKS=${COMP_WORDBREAKS//@}"}
 """A profile's name, opt-13b@h100, is one word."""

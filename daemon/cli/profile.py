@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from daemon.base.nearest import unknown
+from daemon.cli.argument_parser import add_flags, offer
 from daemon.cli.faults import UsageError, told
 from daemon.cli.parser import add_config_flags, overrides
-from daemon.cli.poor import warn_of
+from daemon.cli.profile_warnings import warn_of
 from daemon.cli.progress import progress
-from daemon.cli.words import add_flags, offer
 from daemon.config.cuda import DeviceError
 from daemon.config.load import load
 from daemon.control.place import nearest_folder

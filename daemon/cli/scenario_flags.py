@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from daemon.cli.argument_parser import add_flags, offer
 from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, of_default
 from daemon.cli.instance_flag import add_instance_flag
-from daemon.cli.words import add_flags, offer
 from daemon.cli.workload_flags import workload_spec
 from daemon.config.schema import SchedulerConfig
 from daemon.lab.profiles.load import names
@@ -22,7 +22,7 @@ from daemon.lab.simulator.scenario import (
     ScenarioLimits,
 )
 from daemon.lab.simulator.scenario_file import read_scenario
-from daemon.length_models.lengths import CHOICES, KINDS
+from daemon.length_models.registry import CHOICES, KINDS
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS

@@ -4,13 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from daemon.cli.argument_parser import FOLDER, offer
 from daemon.cli.faults import told
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.plan import add_plan_flags, capacity, check_plan_flags, sweep_all
-from daemon.cli.poor import warn_of
+from daemon.cli.profile_warnings import warn_of
 from daemon.cli.progress import progress
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
-from daemon.cli.words import FOLDER, offer
 from daemon.cli.workload_flags import add_workload_flags
 from daemon.journal.reader import JournalError
 from daemon.lab.planner.errors import PlannerError

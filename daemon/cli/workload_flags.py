@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from daemon.cli.argument_parser import add_flags, offer
 from daemon.cli.defaults import of_default
-from daemon.cli.words import add_flags, offer
 from daemon.lab.workload.arrivals import PROCESSES
 from daemon.lab.workload.build import DEFAULT_REQUESTS, names
 from daemon.lab.workload.slo import parse_class

@@ -19,7 +19,7 @@ from daemon.config.instance_text import (
 from daemon.config.instances import OWN_CHOICES, OWN_COUNTS, instance_limits
 from daemon.config.keys import key_faults
 from daemon.config.schema import Config, InstanceSpec
-from daemon.length_models.lengths import VECTOR_KINDS, live_fault
+from daemon.length_models.registry import VECTOR_KINDS, live_fault
 from daemon.memory.sizing import KV_DTYPES, WEIGHT_KINDS
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import NAMES, PLACEMENTS

@@ -22,7 +22,7 @@ from daemon.memory.swap_space import SWAPPING
 DEVICE_POOLS = 4
 RAM_SHARE = {"cuda": 0.25, "cpu": 0.1}
 CHANNEL_BYTES = 2 * 2
-"""A scale and a zero, float16 each (`daemon.engine.kv.packing`)."""
+"""A scale and a zero, float16 each (`daemon.engine.kv.host_int8`)."""
 
 
 class HostPlan(msgspec.Struct, frozen=True):

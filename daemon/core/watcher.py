@@ -30,7 +30,7 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.roles.decide import MIXED, Decided, Decider, DeciderState
 from daemon.roles.forecast import Forecast, forecast
-from daemon.roles.lengths import Answer
+from daemon.roles.kaplan_meier import Answer
 from daemon.roles.load import OfferedLoad
 from daemon.roles.search import searched
 from daemon.roles.window import LoadWindow, WindowState

@@ -8,8 +8,8 @@ import msgspec
 from daemon.config.schema import PredictConfig
 from daemon.length_models.errors import PredictorError
 from daemon.length_models.features import features
-from daemon.length_models.lengths import VECTOR_KINDS, length_predictor
 from daemon.length_models.prediction import Asked, Prediction
+from daemon.length_models.registry import VECTOR_KINDS, length_predictor
 from daemon.predictor.keeper import Keeper
 from daemon.protocol.predictor import Ask, Ended
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
-from daemon.roles.lengths import Answer, likely_answers
+from daemon.roles.kaplan_meier import Answer, likely_answers
 from daemon.roles.load import OfferedLoad
 
 BUCKET_S = 5.0

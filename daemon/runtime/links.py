@@ -14,7 +14,7 @@ from itertools import count
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import CANCELLED, LinkState, NewLink, SendBlocks, TransferOver
-from daemon.runtime.late_ends import LateEnds, Pair, Remedies
+from daemon.runtime.transfer_watchdog import LateEnds, Pair, Remedies
 
 log = logging.getLogger(__name__)
 

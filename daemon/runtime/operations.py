@@ -13,7 +13,7 @@ from daemon.config.reload import change
 from daemon.control.server import RefusalError
 from daemon.protocol.api import Access, Settings
 from daemon.protocol.control import Capped, Flipped, Migrating, Reloaded
-from daemon.runtime import moving
+from daemon.runtime import order_checks as moving
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus, Parts
 from daemon.runtime.threads import in_thread

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from daemon.config.paths import default_cache
-from daemon.engine.batch.metadata import FlatBatch, flatten
+from daemon.engine.batch.flat_batch import FlatBatch, flatten
 from daemon.models.consistent import checked_shape
 from daemon.models.grammar import Compiler
 from daemon.protocol.worker import Copied, Load, Logprobs, Plan, PromptLogprobs, Reply

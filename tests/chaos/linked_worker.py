@@ -15,7 +15,7 @@ import torch
 
 from daemon.engine.batch.streams import ThreadEvent, compute_stream
 from daemon.engine.families import ALL
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer.links import WorkerLinks
 from daemon.protocol.worker import FromWorker, Load, Plan, SendBlocks, StopSending, ToWorker

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from daemon.engine.batch.streams import Here
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.transfer.faults import LinkFaults

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from daemon.cli.argument_parser import Parser
 from daemon.cli.main import main
 from daemon.cli.parser import build_parser
 from daemon.cli.printed import EVERYTHING
-from daemon.cli.words import Parser
 from daemon.config.load import flatten
 from daemon.config.schema import Config, MemoryConfig, PredictConfig, SchedulerConfig
 from daemon.lab.simulator.scenario import Scenario, ScenarioLimits

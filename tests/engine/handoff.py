@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from benchmarks.gpu.handoff_peer import PoolSizes
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.transfer.messages import Broken, Told

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from daemon.engine.blocks.weight import QuantisedWeight
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, PLAIN
 
 _HALVES = {

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn.functional import linear, rms_norm
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.cpu import calls, choose_linear, kernels
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.packed_linear import PackedLinear
 from daemon.engine.cpu.team import Team, table_of
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention_torch import TorchAttention
 from daemon.engine.layers.ops import Norm
 from daemon.engine.model.backend import choose, torch_backend

@@ -22,7 +22,7 @@ ORDERED = {"model-gptq-order", "gptq-8-order", "gptq-of-2023", "w4a16-order"}
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_numbers_are_those_of_the_tool_that_wrote_them(name: str) -> None:
-    """Rounded to the type that the tool computes in; see `daemon.engine.blocks.repack`."""
+    """Rounded to the type that the tool computes in; see `daemon.engine.quantised.repack`."""
     told = read_json(HERE / name / "numbers.json")
     with taken(HERE / name) as (weights, _):
         assert set(weights) == set(told)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.quantise import FP8, INT8, LARGEST, quantise
+from daemon.engine.kv.eight_bit import FP8, INT8, LARGEST, quantise
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention_torch import TorchAttention
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here

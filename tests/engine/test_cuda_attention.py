@@ -8,7 +8,7 @@ PROGRAM = """
 import torch
 from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.layers.attention_torch import TorchAttention
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from tests.engine.test_backends import batch_of
 
 torch.manual_seed(0)

@@ -11,13 +11,13 @@ import torch
 from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
-from daemon.engine.blocks.experts import QuantisedExperts
-from daemon.engine.blocks.linear import QuantisedLinear
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.loading.convert import convert
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import torch_backend
+from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.linear import QuantisedLinear
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.verify.model.wide import widened
 from daemon.engine.worker.start import assemble
 from daemon.memory.sizing import gpu_panel_bytes

@@ -13,8 +13,6 @@ from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralTopKRouter
 
-from daemon.engine.blocks.experts import QuantisedExperts
-from daemon.engine.blocks.linear import quantised_layers
 from daemon.engine.cpu import expert_calls
 from daemon.engine.cpu.choose_ways import possible
 from daemon.engine.cpu.expert_calls import ExpertRows
@@ -25,6 +23,8 @@ from daemon.engine.cpu.ways import ROUNDED, SIZES, ProductWay, ProductWays, alwa
 from daemon.engine.layers.mlp import Router, router_of
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.requantise import requantise
+from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.verify.model.choose import _Trial
 from daemon.engine.verify.model.judge import Finding
 from daemon.engine.worker.start import start

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from daemon.engine.blocks.experts import QuantisedExperts
-from daemon.engine.blocks.linear import quantised_layers
 from daemon.engine.loading.convert import convert
 from daemon.engine.loading.loader import load_model
+from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.linear import quantised_layers
 from daemon.models.embedded import ensure_converted
 from daemon.models.formats import FORMATS as KNOWN
 from daemon.models.gguf_index import read_index

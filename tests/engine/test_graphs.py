@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 from daemon.engine.batch.slots import Slots
 from daemon.engine.cuda.graphs import MAX_ROWS, DecodeGraphs, padded_sizes, padded_spans
 from daemon.engine.cuda.triton import DecodeRows
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from tests.engine.tiny import save
 
 PROGRAM = """

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from daemon.engine.batch.streams import CudaStream, ThreadEvent
-from daemon.engine.kv.packing import pack_blocks, unpack_blocks
+from daemon.engine.kv.host_int8 import pack_blocks, unpack_blocks
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer import connect, gpu_rows, ipc, movers, rows
 from daemon.engine.transfer.messages import Done, Shared

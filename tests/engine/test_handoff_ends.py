@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.engine.batch.streams import Here, Stream, ThreadEvent
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.transfer import rows
 from daemon.engine.transfer.connect import EndPools as Pools
 from daemon.engine.transfer.connect import connect_receiver, connect_sender

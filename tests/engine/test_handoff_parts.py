@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from benchmarks.gpu.handoff_peer import PoolSizes
 from daemon.engine.batch.streams import Here
 from daemon.engine.transfer import ipc, routes, rows
+from daemon.engine.transfer.credits import AbandonedError, Clearances, RingCredits
 from daemon.engine.transfer.layout import WHOLE, HandoffError, layout_of
 from daemon.engine.transfer.messages import (
     Filled,
@@ -29,14 +30,13 @@ from daemon.engine.transfer.messages import (
 from daemon.engine.transfer.movers import GpuMovers
 from daemon.engine.transfer.ring import SharedRing, new_memory
 from daemon.engine.transfer.routes import Outgoing, RingRoute, Sources, TransferPiece
-from daemon.engine.transfer.slots import AbandonedError, Clearances, RingSlots
 from tests.engine.handoff import SOURCE, AnyTime, Timeline
 
 
 class TestSlots:
     @given(st.integers(1, 5), st.lists(st.booleans(), max_size=40), st.data())
     def test_a_slot_has_one_user(self, count: int, moves: list[bool], data: st.DataObject) -> None:
-        slots, taken = RingSlots(count), list[int]()
+        slots, taken = RingCredits(count), list[int]()
         for takes in moves:
             if takes and len(taken) < count:
                 taken.append(slots.take())
@@ -49,7 +49,7 @@ class TestSlots:
 
     @pytest.mark.parametrize("ends", [False, True])
     def test_who_waits_is_woken(self, ends: bool) -> None:
-        slots = RingSlots(1)
+        slots = RingCredits(1)
         slots.take()
         woken: list[int] = []
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch, part
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.batch.flat_batch import FlatBatch, part
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Heads, Ops
 from daemon.engine.model.backend import Backend, torch_backend
-from daemon.engine.step.shrink import computed
+from daemon.engine.step.out_of_memory import computed
 from daemon.engine.transfer.watch import WatchedOps, watched
 from daemon.wire.columns import int32
 

@@ -8,12 +8,12 @@ from tokenizers import Tokenizer
 
 from daemon.config.paths import default_cache
 from daemon.engine.cuda.triton import reference
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.quantise import FP8, INT8, KV_DTYPES, LARGEST, kv_fault, quantise
+from daemon.engine.kv.eight_bit import FP8, INT8, KV_DTYPES, LARGEST, kv_fault, quantise
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention_torch import TorchAttention
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.step.step import Engine
-from daemon.engine.swap.swap import swap_link
+from daemon.engine.swap.link import swap_link
 from daemon.engine.worker.start import start
 from daemon.memory.sizing import block_bytes
 from daemon.models.embedded import model_folder

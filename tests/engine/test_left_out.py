@@ -53,7 +53,7 @@ assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
 
 def test_twice_is_as_good_as_once_and_what_is_there_stays() -> None:
     run("""
-from daemon.engine.worker.left_out import leave_out
+from daemon.engine.worker.torch_stubs import leave_out
 shell = torch._dynamo
 leave_out()
 assert torch._dynamo is shell

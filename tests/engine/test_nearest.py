@@ -7,8 +7,8 @@ import struct
 import pytest
 import torch
 
-from daemon.engine.blocks.nearest import nearest_blocks
-from daemon.engine.blocks.unpack import unpack
+from daemon.engine.quantised.nearest import nearest_blocks
+from daemon.engine.quantised.unpack import unpack
 from daemon.models.formats import FORMATS, GROUP_SIZES
 
 KINDS = ("int4", "int8", "fp8")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.engine.cuda.triton.reference import attend
-from daemon.engine.kv.packing import NUM_STEPS, pack_blocks, packed_bytes, parts, unpack_blocks
+from daemon.engine.kv.host_int8 import NUM_STEPS, pack_blocks, packed_bytes, parts, unpack_blocks
 
 SHAPE = (5, 2, 2, 8, 2, 4)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from daemon.engine.blocks.experts import PARAMETERS, QuantisedExperts
-from daemon.engine.blocks.linear import quantised_layers
 from daemon.engine.loading.loader import load_model
+from daemon.engine.quantised.experts import PARAMETERS, QuantisedExperts
+from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.start import start
 from daemon.protocol.worker import Load

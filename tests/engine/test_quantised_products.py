@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine.blocks.unpack import unpack
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cpu import quantised_calls as calls
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.choose_ways import choose, possible
@@ -26,6 +24,8 @@ from daemon.engine.cpu.ways import (
     always,
     key,
 )
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
 from tests.engine.processors import OLDER, pass_on
 from tests.engine.random_blocks import random_weight

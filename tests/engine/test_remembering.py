@@ -2,7 +2,7 @@
 
 import torch
 
-from daemon.engine.blocks.unpack import unpack
+from daemon.engine.quantised.unpack import unpack
 from daemon.engine.verify.model.wide import Remembering
 from daemon.models.formats import FORMATS
 from tests.engine.random_blocks import random_weight

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from daemon.engine.blocks.repack import group_order
-from daemon.engine.blocks.weight import QuantisedWeight
+from daemon.engine.quantised.repack import group_order
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.shape import ModelError
 from tests.engine.checkpoints.read import taken
 

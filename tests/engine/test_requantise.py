@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from daemon.config.load import load
-from daemon.engine.blocks.linear import quantised_layers
-from daemon.engine.blocks.nearest import nearest_blocks
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.requantise import plan, requantise
+from daemon.engine.quantised.linear import quantised_layers
+from daemon.engine.quantised.nearest import nearest_blocks
 from daemon.engine.worker.start import start
 from daemon.models import quantised_folder as kept
 from daemon.models.formats import FORMATS

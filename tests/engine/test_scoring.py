@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.model.model import CausalModel
 from daemon.engine.step.step import Engine, scoring
 from daemon.protocol.worker import PromptLogprobs

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from daemon.engine.families import ALL, FAMILIES
-from daemon.engine.sampler.means import TorchMeans
+from daemon.engine.sampler.ops import TorchSamplerOps
 from daemon.engine.verify.kernels import choose, kept, tries
 from daemon.engine.verify.kernels.bench import Bench
 from daemon.engine.verify.kernels.compare import WrongError
@@ -191,12 +191,12 @@ def test_draws_from_edited_logits_are_tried_in_their_own_type(
 ) -> None:
     sampling_cases = pytest.importorskip("daemon.engine.verify.kernels.sampling_cases")
 
-    class Wrong(TorchMeans):
+    class Wrong(TorchSamplerOps):
         def choose(self, logits: torch.Tensor, params: Any, positions: Any) -> torch.Tensor:
             drawn = super().choose(logits, params, positions)
             return drawn + (logits.dtype == torch.float32)
 
-    monkeypatch.setattr(sampling_cases, "CudaMeans", lambda vocab, _device: Wrong(vocab))
+    monkeypatch.setattr(sampling_cases, "CudaSamplerOps", lambda vocab, _device: Wrong(vocab))
     with pytest.raises(WrongError, match="float32"):
         sampling_cases.try_draws(Bench(msgspec.structs.replace(SUBJECT, dtype="bfloat16")))
 

@@ -17,10 +17,10 @@ from daemon.engine.families import ALL, DRAW, EDIT, NONE
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import choose, triton_backend
-from daemon.engine.model.means import means_of, parted
+from daemon.engine.model.sampler_ops import sampler_ops_of, split
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.allowed import Allowed
-from daemon.engine.sampler.on_host import HostMeans, PartedMeans
+from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
 from daemon.engine.verify.kernels.choose import by_torch, subject_of
 from daemon.engine.verify.model.kept import TrialVerdict
 from daemon.engine.worker.start import assemble
@@ -89,9 +89,9 @@ def test_all_kernels_or_none_have_names_that_a_trial_tells_apart() -> None:
     assert choose(CUDA, torch.bfloat16, by_torch=ALL).name == "torch"
 
 
-def drawn(means: Any) -> list[list[int]]:
+def drawn(ops: Any) -> list[list[int]]:
     """Some steps of four kinds of rows, of which one may only say even tokens."""
-    sampler = Sampler(VOCAB_SIZE, "cpu", (1,), means)
+    sampler = Sampler(VOCAB_SIZE, "cpu", (1,), ops)
     kinds: tuple[dict[str, Any], ...] = (
         {"temperature": 0.0},
         {"top_p": 0.9},
@@ -113,14 +113,14 @@ def drawn(means: Any) -> list[list[int]]:
 
 
 def test_draws_and_edits_on_the_host_are_those_of_a_cpu() -> None:
-    expected = drawn(means_of(VOCAB_SIZE, CPU))
-    assert drawn(HostMeans(VOCAB_SIZE)) == expected
+    expected = drawn(sampler_ops_of(VOCAB_SIZE, CPU))
+    assert drawn(HostSamplerOps(VOCAB_SIZE)) == expected
     # One of the two trusted: neither may call what the other one has.
     for some in (frozenset({DRAW}), frozenset({EDIT})):
-        means = parted(means_of(VOCAB_SIZE, CPU), HostMeans(VOCAB_SIZE), some)
-        assert isinstance(means, PartedMeans)
-        assert drawn(means) == expected
-    assert isinstance(means_of(VOCAB_SIZE, CUDA, ALL), HostMeans)
+        ops = split(sampler_ops_of(VOCAB_SIZE, CPU), HostSamplerOps(VOCAB_SIZE), some)
+        assert isinstance(ops, SplitSamplerOps)
+        assert drawn(ops) == expected
+    assert isinstance(sampler_ops_of(VOCAB_SIZE, CUDA, ALL), HostSamplerOps)
 
 
 def test_no_kernel_is_tried_where_none_may_be_used(tmp_path: Path) -> None:

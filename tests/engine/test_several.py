@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from daemon.engine.batch.several import MOST_TIMES, KeptTokens
+from daemon.engine.batch.multi_step import MOST_TIMES, KeptTokens
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import DrawColumns
 from daemon.engine.cpu.kernels import run_program

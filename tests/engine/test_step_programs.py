@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch, flatten
+from daemon.engine.batch.flat_batch import FlatBatch, flatten
 from daemon.engine.cpu import program
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.start import start

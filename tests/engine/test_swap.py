@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.engine.batch.streams import Here, StreamError, Streams, ThreadStream
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.packing import pack_blocks, packed_bytes, unpack_blocks
-from daemon.engine.swap.copies import Copies, copies_of, runs
+from daemon.engine.kv.host_int8 import pack_blocks, packed_bytes, unpack_blocks
+from daemon.engine.kv.pool import PagedKV
+from daemon.engine.swap.block_copies import Copies, copies_of, runs
 from daemon.engine.swap.host_pool import HostPool
-from daemon.engine.swap.swap import SwapLink, swap_link
+from daemon.engine.swap.link import SwapLink, swap_link
 from daemon.protocol.worker import Copied
 from daemon.state.batch import Batch
 from tests.engine.driver import Driver

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from daemon.engine.batch.streams import CudaStream, streams_of
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool, HostPoolError
-from daemon.engine.swap.swap import SwapLink
+from daemon.engine.swap.link import SwapLink
 from tests.engine.driver import Driver
 
 

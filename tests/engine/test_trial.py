@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.cpu import calls, program
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers import attention_torch
 from daemon.engine.layers.attention_torch import Singles
 from daemon.engine.layers.fuse import recognised

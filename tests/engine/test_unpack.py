@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.engine.blocks.unpack import unpack
-from daemon.engine.blocks.weight import QuantisedWeight
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, group_size
 from tests.engine.random_blocks import random_blocks
 

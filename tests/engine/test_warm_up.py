@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from daemon.engine.batch.slots import Slots
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.model.model import CausalModel
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.warm_up import measure_size, warm_up

@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from daemon.engine.blocks import stored
-from daemon.engine.blocks.stored import LoadMeter, Stored, stored_tensors
 from daemon.engine.cuda.weights import Staging, TensorPlaces, WeightSender
 from daemon.engine.layers.fuse import merge
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.weights import open_weights
+from daemon.engine.quantised import stored
+from daemon.engine.quantised.stored import LoadMeter, Stored, stored_tensors
 from daemon.models.shape import ModelError
 from tests.engine.tiny import CONFIGS, save
 

@@ -7,15 +7,15 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
-from daemon.engine.blocks.linear import QuantisedLinear
-from daemon.engine.blocks.unpack import unpack
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cuda.block_ways import UnpackedBlocks
 from daemon.engine.cuda.products import choose_products
 from daemon.engine.cuda.quantised import products
 from daemon.engine.cuda.triton.block_products import BlockTile, block_product
 from daemon.engine.cuda.triton.blocks import unpack_rows
 from daemon.engine.cuda.triton.skinny import Scratch
+from daemon.engine.quantised.linear import QuantisedLinear
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, WeightFormat
 from tests.engine.random_blocks import random_blocks
 

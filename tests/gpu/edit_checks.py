@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.report import Check
-from daemon.engine.cuda.means import CudaMeans
+from daemon.engine.cuda.sampler_ops import CudaSamplerOps
 from daemon.engine.sampler.allowed import Allowed
-from daemon.engine.sampler.means import Edited, Means, TorchMeans
+from daemon.engine.sampler.ops import Edited, SamplerOps, TorchSamplerOps
 from daemon.state.request import SamplingParams
 from tests.gpu.attempts import attempted
 
@@ -40,32 +40,35 @@ def edit_checks(device: str) -> Iterator[Check]:
 
 def _edits(dtype: torch.dtype, device: str) -> Iterator[Check]:
     generator = torch.Generator().manual_seed(7)
-    places = (("cpu", TorchMeans(VOCAB)), (device, CudaMeans(VOCAB, torch.device(device))))
+    places = (
+        ("cpu", TorchSamplerOps(VOCAB)),
+        (device, CudaSamplerOps(VOCAB, torch.device(device))),
+    )
     for slot, length, sampling in zip(SLOTS, PROMPTS, KINDS, strict=True):
         # Few distinct tokens, so that most occur many times.
         prompt = torch.randint(0, 40, (length,), generator=generator).numpy()
-        for _, means in places:
-            means.join(slot, sampling, length, prompt, ENDS)
+        for _, ops in places:
+            ops.join(slot, sampling, length, prompt, ENDS)
     # Rows of a batch in another order than those of the copy.
     order, different = np.array([5, 0, 2, 3]), 0
     for step in range(STEPS):
         logits = (torch.randn(6, VOCAB, generator=generator) * 3).to(dtype)
         tokens = torch.randint(0, 40, (6,), generator=generator)
         edited = Edited(np.arange(4), order, np.array(SLOTS), np.array(PROMPTS) + step)
-        here, there = (_one(means, logits, tokens, edited, where) for where, means in places)
+        here, there = (_one(ops, logits, tokens, edited, where) for where, ops in places)
         different += int((here != there).sum())
     kind = str(dtype).removeprefix("torch.")
     yield Check(f"edit logits {kind}", different, 0, "numbers")
 
 
 def _one(
-    means: Means, logits: torch.Tensor, tokens: torch.Tensor, edited: Edited, device: str
+    ops: SamplerOps, logits: torch.Tensor, tokens: torch.Tensor, edited: Edited, device: str
 ) -> torch.Tensor:
     """A step's edited rows [4, V], back on the CPU; then these tokens are taken as drawn."""
     logits = logits.to(device)
     copy = logits.index_select(0, torch.from_numpy(edited.rows).to(device)).float()
-    means.edit(copy, logits, edited)
-    means.append(tokens.to(device), edited)
+    ops.edit(copy, logits, edited)
+    ops.append(tokens.to(device), edited)
     return copy.cpu()
 
 
@@ -77,7 +80,7 @@ def _masks(device: str) -> Iterator[Check]:
         logits = torch.randn(4, vocab, generator=torch.Generator().manual_seed(words))
         allowed = Allowed(np.array([3, 1]), masks)
         copies = [logits.clone(), logits.to(device, copy=True)]
-        TorchMeans(vocab).forbid(copies[0], allowed)
-        CudaMeans(vocab, torch.device(device)).forbid(copies[1], allowed)
+        TorchSamplerOps(vocab).forbid(copies[0], allowed)
+        CudaSamplerOps(vocab, torch.device(device)).forbid(copies[1], allowed)
         different += int((copies[0] != copies[1].cpu()).sum())
     yield Check("forbid what a mask forbids", different, 0, "numbers")

@@ -10,7 +10,7 @@ import torch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.cuda.graphs import DecodeGraphs, Work
 from daemon.engine.families import NONE, ByTorch
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.forward import Forward
 from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here

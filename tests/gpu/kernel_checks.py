@@ -8,7 +8,7 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.triton import reference
-from daemon.engine.kv.quantise import kv_fault
+from daemon.engine.kv.eight_bit import kv_fault
 from tests.gpu.attempts import attempted, failed
 from tests.gpu.kernel_shapes import KINDS
 from tests.gpu.paged import LAYER, Paged, Shape, paged

@@ -11,7 +11,7 @@ from transformers.models.qwen3 import modeling_qwen3
 
 from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Heads, Norm
 from tests.gpu.attempts import attempted
 from tests.gpu.kernel_checks import distance

@@ -9,7 +9,7 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.triton import activation, norm, qkv, reference
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Heads
 from tests.gpu.attempts import attempted
 from tests.gpu.kernel_shapes import BF16

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 
 LAYERS, LAYER = 2, 1
 QUANTA_OF_ONE = {torch.int8: 40.0, torch.float8_e4m3fn: 64.0}

@@ -11,8 +11,8 @@ import triton
 from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.triton import reference
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.quantise import LARGEST
+from daemon.engine.kv.eight_bit import LARGEST
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Heads, Norm
 from tests.gpu.attempts import attempted
 from tests.gpu.kernel_shapes import BF16, FP8, FP16, FP32, INT8

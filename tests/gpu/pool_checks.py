@@ -8,8 +8,8 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.triton import reference
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.quantise import kv_fault
+from daemon.engine.kv.eight_bit import kv_fault
+from daemon.engine.kv.pool import PagedKV
 from tests.gpu.attempts import attempted
 from tests.gpu.kernel_checks import LIMITS, distance
 from tests.gpu.kernel_shapes import BF16, FP8, FP16, FP32, INT8

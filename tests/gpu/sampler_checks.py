@@ -107,9 +107,9 @@ def draw_checks(case: Case, device: str) -> Iterator[Check]:
 
 def sampler_of(vocab: int, device: str) -> Sampler:
     """The sampler of a device, the GPU's through the interpreter where that is the CPU."""
-    from daemon.engine.cuda.means import CudaMeans
+    from daemon.engine.cuda.sampler_ops import CudaSamplerOps
 
-    return Sampler(vocab, device, EOS, CudaMeans(vocab, torch.device(device)))
+    return Sampler(vocab, device, EOS, CudaSamplerOps(vocab, torch.device(device)))
 
 
 def _draws(

@@ -8,9 +8,9 @@ import torch
 
 from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
-from daemon.engine.kv import packing
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.swap.swap import SwapLink, swap_link
+from daemon.engine.kv import host_int8 as packing
+from daemon.engine.kv.pool import PagedKV
+from daemon.engine.swap.link import SwapLink, swap_link
 from daemon.state.batch import Batch
 from daemon.wire.columns import int32
 from tests.gpu.attempts import attempted

@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.length_models.lengths import length_predictor
 from daemon.length_models.prediction import Asked, Predictor
+from daemon.length_models.registry import length_predictor
 from daemon.length_models.store import VectorStore, cut_short
 from daemon.length_models.store_file import from_bytes, to_bytes
 from tests.length_models.made import stream, unit

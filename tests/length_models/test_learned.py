@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from daemon.length_models.calibration import Calibration
 from daemon.length_models.conditional_mean import ConditionalMean
 from daemon.length_models.learned import Learned
-from daemon.length_models.lengths import length_predictor
 from daemon.length_models.prediction import Asked, Prediction, Predictor
+from daemon.length_models.registry import length_predictor
 from daemon.length_models.store import VectorStore
 from daemon.length_models.store_file import from_bytes, to_bytes
 from tests.length_models.made import DIM, stream, unit

@@ -4,8 +4,8 @@ import pytest
 
 from daemon.config.schema import PredictConfig
 from daemon.length_models.errors import PredictorError
-from daemon.length_models.lengths import CHOICES, LIVE, VECTOR_KINDS, length_predictor
 from daemon.length_models.prediction import Asked
+from daemon.length_models.registry import CHOICES, LIVE, VECTOR_KINDS, length_predictor
 from daemon.length_models.store import VectorStore
 
 DECLARED = {

@@ -10,8 +10,8 @@ import pytest
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import CANCELLED, LinkState, NewLink, TransferOver
-from daemon.runtime import late_ends
 from daemon.runtime import links as links_module
+from daemon.runtime import transfer_watchdog as late_ends
 from daemon.runtime.links import LinkBroker
 from daemon.wire.columns import int32
 from tests.supervisor.waiting import until

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.loading.resolve import resolve_here
 from daemon.engine.worker.start import start
 from daemon.models.consistent import checked_shape

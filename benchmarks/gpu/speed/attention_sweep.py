@@ -19,8 +19,8 @@ from triton.runtime.errors import OutOfResources
 from benchmarks.gpu.timing import seconds
 from daemon.engine.cuda.triton import decode, prefill
 from daemon.engine.cuda.triton.tiles import Tiling, capability_of, decode_tiling, prefill_tiling
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.quantise import KV_DTYPES
+from daemon.engine.kv.eight_bit import KV_DTYPES
+from daemon.engine.kv.pool import PagedKV
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
 DTYPE = torch.bfloat16

@@ -10,12 +10,12 @@ from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.limits import Limits
 from benchmarks.gpu.speed.product_speed import meter_on, product_figure, room_of
 from benchmarks.gpu.timing import host_seconds
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cuda.block_ways import UnpackedBlocks, new_panel
 from daemon.engine.cuda.candidates import new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.products import choose_products
 from daemon.engine.cuda.quantised import BlockProduct
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
 
 _SOUND = 0x37

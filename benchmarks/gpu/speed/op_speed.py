@@ -12,7 +12,7 @@ from benchmarks.gpu.speed.limits import LLAMA_3_8B, STATE_BYTES
 from benchmarks.gpu.timing import seconds
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.triton import activation, norm, qkv
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Heads, Norm, Ops
 
 TOKENS = (1, 32, 128, 256, 8192)

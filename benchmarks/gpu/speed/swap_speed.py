@@ -12,8 +12,8 @@ import torch
 from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.job import Job
 from benchmarks.gpu.timing import seconds
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.swap.swap import SwapLink, swap_link
+from daemon.engine.kv.pool import PagedKV
+from daemon.engine.swap.link import SwapLink, swap_link
 from daemon.protocol.worker import Copied
 from daemon.wire.columns import int32
 from tests.gpu.swap_checks import plan

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.upload import upload, upload_all
 from daemon.protocol.worker import Join
 from daemon.state.batch import Batch

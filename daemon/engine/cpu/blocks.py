@@ -2,7 +2,7 @@
 
 A block's numbers are worth scale * (code - zero), or scale * code + least: `codes` are bytes
 without a sign; `floats` are the numbers themselves, bit for bit those of
-`daemon.engine.blocks.unpack`. Products of integers take `factors`: the codes, or codes of 8 bits
+`daemon.engine.quantised.unpack`. Products of integers take `factors`: the codes, or codes of 8 bits
 less 128 where the processor multiplies those faster (`Factors`).
 """
 

@@ -9,8 +9,8 @@ from daemon.engine.cpu import kernels
 from daemon.engine.cpu.kernels_linear import COLUMNS_AT_ONCE, COLUMNS_IN_TURN
 from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.team import Call
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.quantise import FP8
+from daemon.engine.kv.eight_bit import FP8
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Angles
 from daemon.engine.sampler.noise import UInts
 from daemon.engine.sampler.rules import Float64

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import torch
 
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.matrix_dots import have_matrices
 from daemon.engine.cpu.program import MAX_TOKENS
@@ -23,6 +22,7 @@ from daemon.engine.cpu.ways import (
     always,
     key,
 )
+from daemon.engine.quantised.weight import QuantisedWeight
 
 BUDGET_S = 1.0
 """What all measurements of a start may take, compiling aside."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cpu import expert_kernels, rounded_kernels
 from daemon.engine.cpu.expert_kernels import GROUP, GROUPS_HEAD
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE
 from daemon.engine.cpu.team import Call
+from daemon.engine.quantised.weight import QuantisedWeight
 
 
 @dataclass(frozen=True, slots=True)

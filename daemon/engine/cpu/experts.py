@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from daemon.engine.blocks.experts import QuantisedExperts
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cpu import (
     calls,
     expert_calls,
@@ -23,6 +21,8 @@ from daemon.engine.cpu.quantised import StateBuffers, can_multiply
 from daemon.engine.cpu.rounded_kernels import lanes_for
 from daemon.engine.cpu.team import Call, Team
 from daemon.engine.cpu.ways import ROUNDED, ProductWay, ProductWays, key
+from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
 
 _KERNELS: dict[ProductWay, Any] = {

@@ -1,6 +1,6 @@
 """The CPU kernels of 8-bit KV caches: int8 or fp8 numbers and their scales, used where they lie.
 
-What is stored is that of `daemon.engine.kv.quantise`, bit by bit. A block's numbers of a layer lie
+What is stored is that of `daemon.engine.kv.eight_bit`, bit by bit. A block's numbers of a layer lie
 as [keys or values, block size, kv heads, head_dim], its scales as [keys or values, kv heads, block
 size], so that one head's are side by side. The stride of blocks is in bytes.
 """
@@ -18,7 +18,7 @@ from daemon.engine.cpu.team import (
     int8_pointer,
     int32_pointer,
 )
-from daemon.engine.kv.quantise import FP8, INT8, LARGEST, SMALLEST_SCALE
+from daemon.engine.kv.eight_bit import FP8, INT8, LARGEST, SMALLEST_SCALE
 
 _INT8_LARGEST, _FP8_LARGEST = np.float32(LARGEST[INT8]), np.float32(LARGEST[FP8])
 _SMALLEST_SCALE = np.float32(SMALLEST_SCALE)

@@ -2,12 +2,12 @@
 
 import torch
 
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.quantised import can_multiply, look_up
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
 from daemon.engine.layers.ops import Norm, Ops
+from daemon.engine.quantised.weight import QuantisedWeight
 
 
 class CpuOps(Ops):

@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
-from daemon.engine.batch.several import MOST_TIMES
+from daemon.engine.batch.flat_batch import FlatBatch
+from daemon.engine.batch.multi_step import MOST_TIMES
 from daemon.engine.batch.slots import Slots
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.calls import Constants, Contexts, DrawColumns, Places
@@ -22,12 +21,13 @@ from daemon.engine.cpu.packed_linear import PackedLinear
 from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply
 from daemon.engine.cpu.quantised_calls import unpacked
 from daemon.engine.cpu.team import Call, Team, table_of
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings, QuantisedRows
 from daemon.engine.layers.forward import Repeated
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.layers.ops import Norm
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.sampler.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
 from daemon.engine.sampler.rules import DrawRules
 from daemon.models.formats import FORMATS

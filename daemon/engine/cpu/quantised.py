@@ -6,14 +6,14 @@ from itertools import accumulate
 import torch
 from torch import nn
 
-from daemon.engine.blocks.unpack import unpack
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cpu import quantised_calls as calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.quantised_calls import Columns
 from daemon.engine.cpu.rounded_kernels import lanes_for
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
 from daemon.engine.cpu.ways import PANELS, ProductWay, ProductWays
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import WeightFormat
 
 PANEL_BYTES = 2**21
@@ -253,7 +253,7 @@ def can_multiply(weight: QuantisedWeight) -> bool:
 
 
 def unpacked(team: Team, form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
-    """As `daemon.engine.blocks.unpack.unpack`, by our kernels where they can."""
+    """As `daemon.engine.quantised.unpack.unpack`, by our kernels where they can."""
     columns = data.shape[1] // form.block_bytes * form.block_len
     weight = QuantisedWeight(form, data, columns)
     if not can_multiply(weight) or not weight.rows:

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cpu import matrix_kernels, pair_kernels, quantised_kernels, rounded_kernels
 from daemon.engine.cpu.dots import BFLOAT16, FLOAT32
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.matrix_dots import MATRIX
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ROWS_AT_ONCE
 from daemon.engine.cpu.team import Call
+from daemon.engine.quantised.weight import QuantisedWeight
 
 _TARGETS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from daemon.engine.blocks.weight import QuantisedWeight
+from daemon.engine.quantised.weight import QuantisedWeight
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 512)
 """Numbers of tokens that ways are chosen for; those between take the next, more the last."""

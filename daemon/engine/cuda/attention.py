@@ -6,10 +6,10 @@ from typing import Self
 import numpy as np
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.upload import upload_all
 from daemon.engine.cuda.triton import paged_decode_attention, paged_prefill_attention, write_kv
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 
 
 @dataclass(frozen=True, slots=True)

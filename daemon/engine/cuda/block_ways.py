@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import linear
 
-from daemon.engine.blocks.linear import QuantisedLinear
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cuda.candidates import SCRATCH_CELLS, DeviceRoom
 from daemon.engine.cuda.triton.block_products import TENSOR_ROWS, BlockTile, block_product
 from daemon.engine.cuda.triton.blocks import unpack_rows
 from daemon.engine.cuda.triton.skinny import Scratch
 from daemon.engine.cuda.triton.tiles import power_of_2
 from daemon.engine.cuda.ways import Way
+from daemon.engine.quantised.linear import QuantisedLinear
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.memory.sizing import GPU_PANEL_BYTES
 
 MAX_BLOCK_ROWS = 64

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 
 from daemon.base.logs import in_a_line
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.upload import upload
 from daemon.engine.cuda.attention import CudaAttention, DeviceSingles
 from daemon.engine.cuda.triton import DecodeRows, prepare_decode
 from daemon.engine.families import GRAPHS, Fallen, unheard
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.forward import Forward
 from daemon.engine.sampler.rules import DrawRules
 

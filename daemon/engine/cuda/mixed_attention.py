@@ -2,10 +2,10 @@
 
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.cuda.attention import CudaAttention, DeviceChunks
 from daemon.engine.families import DECODE, PREFILL, WRITE, ByTorch
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers import attention_torch
 
 

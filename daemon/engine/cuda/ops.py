@@ -2,13 +2,13 @@
 
 import torch
 
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.cuda.triton import add_norm, place, silu_mul
 from daemon.engine.cuda.unpacking import can_read, look_up
 from daemon.engine.families import ACTIVATION, BLOCKS, NONE, NORM, QKV, ByTorch
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.ops import Angles, Heads, Norm, Ops
+from daemon.engine.quantised.weight import QuantisedWeight
 
 
 class TritonOps(Ops):

@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.nn.functional import rms_norm
 
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cuda.candidates import LIBRARY, MAX_ROWS, DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import CudaMeter, Meter, ProductCall
@@ -28,6 +27,7 @@ from daemon.engine.cuda.triton.skinny import Scratch
 from daemon.engine.cuda.triton.tiles import power_of_2
 from daemon.engine.cuda.ways import Way
 from daemon.engine.families import NONE, NORM, PRODUCTS, ByTorch
+from daemon.engine.quantised.weight import QuantisedWeight
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,6 @@ from typing import Any
 
 import torch
 
-from daemon.engine.blocks.experts import QuantisedExperts, linear_layers
-from daemon.engine.blocks.linear import QuantisedLinear
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cuda.block_ways import (
     MAX_BLOCK_ROWS,
     PlainBlocks,
@@ -22,6 +19,9 @@ from daemon.engine.cuda.triton.skinny import Scratch
 from daemon.engine.cuda.unpacking import can_read, unpack
 from daemon.engine.cuda.ways import Way
 from daemon.engine.families import ByTorch
+from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
+from daemon.engine.quantised.linear import QuantisedLinear
+from daemon.engine.quantised.weight import QuantisedWeight
 
 
 class BlockProduct(Product):

@@ -2,9 +2,9 @@
 
 import torch
 
-from daemon.engine.blocks import unpack as plain
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cuda.triton.blocks import unpack_rows
+from daemon.engine.quantised import unpack as plain
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import WeightFormat
 
 
@@ -14,7 +14,7 @@ def can_read(weight: QuantisedWeight) -> bool:
 
 
 def unpack(form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
-    """As `daemon.engine.blocks.unpack.unpack`, by our kernel where it can."""
+    """As `daemon.engine.quantised.unpack.unpack`, by our kernel where it can."""
     if form.block_len == 1 or not data.is_contiguous():
         return plain.unpack(form, data)
     columns = data.shape[1] // form.block_bytes * form.block_len

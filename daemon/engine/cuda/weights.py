@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import torch
 
-from daemon.engine.blocks.stored import CHUNK_BYTES, LoadMeter, Stored, chunks, read_exactly
 from daemon.engine.layers.fuse import MERGED
+from daemon.engine.quantised.stored import CHUNK_BYTES, LoadMeter, Stored, chunks, read_exactly
 
 
 class WeightSender:

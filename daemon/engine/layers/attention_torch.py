@@ -3,8 +3,8 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from daemon.engine.batch.metadata import FlatBatch
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.batch.flat_batch import FlatBatch
+from daemon.engine.kv.pool import PagedKV
 
 
 class TorchAttention:

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 import torch
 from torch.nn.functional import embedding
 
-from daemon.engine.blocks.linear import QuantisedEmbedding
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.layers.ops import Ops
+from daemon.engine.quantised.linear import QuantisedEmbedding
+from daemon.engine.quantised.weight import QuantisedWeight
 
 
 class Embeddings(Protocol):

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.sampler.rules import DrawRules
 from daemon.wire.columns import Bools, Int32

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from daemon.engine.blocks.experts import is_silu
-from daemon.engine.blocks.linear import QuantisedLinear
 from daemon.engine.layers.decoder import Decoder, DecoderLayer, Prepare
 from daemon.engine.layers.embeddings import embeddings_of
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture, is_mixture, router_of
 from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.layers.prepare import prepared
 from daemon.engine.layers.rotary import RotaryTable
+from daemon.engine.quantised.experts import is_silu
+from daemon.engine.quantised.linear import QuantisedLinear
 
 _BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}

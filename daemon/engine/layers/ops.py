@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.quantised.weight import QuantisedWeight
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 """Cosine and sine of T tokens' angles, float32 [T, rotary_dim] each; both halves are alike."""

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import nn
 
-from daemon.engine.blocks.experts import QuantisedExperts
-from daemon.engine.blocks.linear import QuantisedLinear
 from daemon.engine.layers.decoder import Prepare
+from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.linear import QuantisedLinear
 
 _REPLACED = (nn.Linear, QuantisedLinear, QuantisedExperts)
 

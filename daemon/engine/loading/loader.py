@@ -12,10 +12,10 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from daemon.base.logs import in_a_line
-from daemon.engine.blocks.place import claimed, fill, with_layers
 from daemon.engine.layers.attention import ATTENTION_NAME, register
 from daemon.engine.loading.resolve import read_config, resolved_of
 from daemon.engine.loading.weights import open_weights
+from daemon.engine.quantised.place import claimed, fill, with_layers
 from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder

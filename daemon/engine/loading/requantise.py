@@ -22,12 +22,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from daemon.config.paths import default_cache
-from daemon.engine.blocks.nearest import nearest_blocks
-from daemon.engine.blocks.place import claimed
-from daemon.engine.blocks.stored import LoadMeter, Stored, read_exactly, stored_tensors
 from daemon.engine.loading.loader import class_of
 from daemon.engine.loading.resolve import read_config
 from daemon.engine.process import keep_compiled, stay_offline
+from daemon.engine.quantised.nearest import nearest_blocks
+from daemon.engine.quantised.place import claimed
+from daemon.engine.quantised.stored import LoadMeter, Stored, read_exactly, stored_tensors
 from daemon.memory.sizing import WEIGHT_KINDS
 from daemon.models.formats import FORMATS, WeightFormat
 from daemon.models.gguf_index import OWN_FILE, OWN_INDEX, GgufIndex, IndexedTensor

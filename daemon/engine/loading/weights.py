@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import torch
 from safetensors import safe_open
 
-from daemon.engine.blocks.files import GgufWeights, Packed, PlainNumbers, narrow_weights
-from daemon.engine.blocks.safetensors import packed_weights
-from daemon.engine.blocks.stored import (
+from daemon.engine.quantised.files import GgufWeights, Packed, PlainNumbers, narrow_weights
+from daemon.engine.quantised.safetensors import packed_weights
+from daemon.engine.quantised.stored import (
     CHUNK_BYTES,
     LoadMeter,
     Stored,

@@ -8,12 +8,8 @@ from typing import Any
 
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.slots import Slots
-from daemon.engine.blocks.experts import QuantisedExperts, linear_layers
-from daemon.engine.blocks.linear import QuantisedLinear
-from daemon.engine.blocks.unpack import unpack
-from daemon.engine.blocks.weight import Unpack
 from daemon.engine.families import (
     ALL,
     BLOCKS,
@@ -27,13 +23,17 @@ from daemon.engine.families import (
     Fallen,
     unheard,
 )
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.attention_torch import TorchAttention
 from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.forward import Forward, Programs
 from daemon.engine.layers.ops import Ops
-from daemon.engine.sampler.means import Means
+from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
+from daemon.engine.quantised.linear import QuantisedLinear
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import Unpack
+from daemon.engine.sampler.ops import SamplerOps
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,9 @@ class Backend:
     by_torch: ByTorch = NONE  # the families of GPU kernels that are not to be used
     products: MakeProducts = lambda _layers, _exact: lambda layer: layer  # over quantised weights
     unpack: Unpack = unpack  # quantised weights
-    means: Callable[[int], Means] | None = None  # of a vocabulary; None: the device's own
+    sampler_ops: Callable[[int], SamplerOps] | None = (
+        None  # of a vocabulary; None: the device's own
+    )
     rounds: bool = False  # products over quantised weights round states, unless they are exact
 
 
@@ -95,9 +97,9 @@ def _compiled() -> Backend:
     from daemon.engine.cpu.choose_ways import choose as choose_ways
     from daemon.engine.cpu.experts import ExpertProducts, KeptBuffers, can_group
     from daemon.engine.cpu.kernels import run_program
-    from daemon.engine.cpu.means import CpuMeans
     from daemon.engine.cpu.ops import CpuOps
     from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, unpacked
+    from daemon.engine.cpu.sampler_ops import CpuSamplerOps
     from daemon.engine.cpu.team import Team
 
     team, constants = Team(run_program), Constants({})
@@ -137,7 +139,7 @@ def _compiled() -> Backend:
         compile_steps,
         products=products,
         unpack=partial(unpacked, team),
-        means=partial(CpuMeans, team=team),
+        sampler_ops=partial(CpuSamplerOps, team=team),
         rounds=True,
     )
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from daemon.engine.blocks.experts import QuantisedExperts
-from daemon.engine.blocks.linear import QuantisedLinear
 from daemon.engine.cpu.packed_linear import PackedLinear, can_pack
 from daemon.engine.layers.decoder import Prepare
+from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.linear import QuantisedLinear
 
 if TYPE_CHECKING:
     from daemon.engine.cuda.products import Product

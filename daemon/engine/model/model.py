@@ -3,11 +3,11 @@
 import torch
 from torch import nn
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.upload import upload_all
 from daemon.engine.cpu.packed_linear import PackedLinear
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.forward import Differing, Programs, Repeated
 from daemon.engine.layers.modules import Modules

@@ -22,8 +22,8 @@ from daemon.engine.sampler.drafted import Drafted
 from daemon.engine.sampler.drawn import Drawn
 from daemon.engine.sampler.edits import edits_logits, end_ids
 from daemon.engine.sampler.logprobs import logprobs_of
-from daemon.engine.sampler.means import Edited, Means, TorchMeans
-from daemon.engine.sampler.on_host import HostMeans
+from daemon.engine.sampler.on_host import HostSamplerOps
+from daemon.engine.sampler.ops import Edited, SamplerOps, TorchSamplerOps
 from daemon.engine.sampler.rules import DrawRules
 from daemon.state.request import SamplingParams
 
@@ -33,7 +33,7 @@ Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
 class Sampler:
     """Draws the next token of the sequences that hold its slots.
 
-    `means`: what does it on the device; if not given, torch on the host.
+    `ops`: what does it on the device; if not given, torch on the host.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Sampler:
         vocab_size: int,
         device: torch.device | str,
         eos_ids: tuple[int, ...] = (),
-        means: Means | None = None,
+        ops: SamplerOps | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.device = torch.device(device)
         self._eos_ids = eos_ids
         self._columns = SlotColumns(vocab_size)
-        host = TorchMeans if self.device.type == "cpu" else HostMeans
-        self._means = means or host(vocab_size)
+        host = TorchSamplerOps if self.device.type == "cpu" else HostSamplerOps
+        self._ops = ops or host(vocab_size)
 
     def join(
         self, slot: int, sampling: SamplingParams, num_prompt_tokens: int, history: Integers = ()
@@ -59,11 +59,11 @@ class Sampler:
         if edited:
             ends = end_ids(sampling, self._eos_ids)
             known = np.asarray(history, dtype=np.int64)
-            self._means.join(slot, sampling, num_prompt_tokens, known, ends)
+            self._ops.join(slot, sampling, num_prompt_tokens, known, ends)
 
     def leave(self, slot: int) -> None:
         """Forget the slot's sequence."""
-        self._means.leave(slot)
+        self._ops.leave(slot)
 
     def rules(self, slots: Integers, positions: Integers, times: int) -> DrawRules | None:
         """How these slots' sequences draw so many tokens each, from those at `positions` [R] on;
@@ -75,12 +75,12 @@ class Sampler:
         params = self._columns.rows(seats)
         if (params["logprobs"] >= 0).any():
             return None
-        return self._means.rules(params, seats, places, times)
+        return self._ops.rules(params, seats, places, times)
 
     def took(self, slots: Integers, times: int) -> None:
         """So many tokens were drawn for each of these slots, by `rules`."""
         seats = np.asarray(slots, np.int64)
-        self._means.took(seats[self._columns.rows(seats)["edited"]], times)
+        self._ops.took(seats[self._columns.rows(seats)["edited"]], times)
 
     def sample(
         self,
@@ -103,7 +103,7 @@ class Sampler:
         rows = params["edited"].nonzero()[0]
         changed = rows if allowed is None else np.union1d(rows, allowed.rows)
         if not len(changed):
-            chosen = self._means.choose(logits, params, places)
+            chosen = self._ops.choose(logits, params, places)
         else:
             expected = None if drafted is None else drafted.expected[rows]
             at = np.searchsorted(changed, rows)
@@ -114,7 +114,7 @@ class Sampler:
             tokens, broken = chosen.cpu().numpy()
             kept = drafted.kept(tokens, broken.astype(np.bool_))
         if len(changed):
-            self._means.append(chosen[0], edited if kept is None else edited.of(kept))
+            self._ops.append(chosen[0], edited if kept is None else edited.of(kept))
         scores = logprobs_of(logits, chosen[0], params["logprobs"])
         return Drawn(chosen[0], download(chosen), scores, kept)
 
@@ -135,13 +135,13 @@ class Sampler:
         index = upload(changed, logits.device)
         copy = logits.index_select(0, index).float()
         if len(edited.rows):
-            self._means.edit(copy, logits, edited)
+            self._ops.edit(copy, logits, edited)
         if allowed is not None:
             places = np.searchsorted(changed, allowed.rows)
-            self._means.forbid(copy, Allowed(places, allowed.masks))
-        chosen = self._means.choose(copy, params[changed], positions[changed])
+            self._ops.forbid(copy, Allowed(places, allowed.masks))
+        chosen = self._ops.choose(copy, params[changed], positions[changed])
         if len(changed) == len(logits):
             return chosen
         others = params.copy()
         others["inverse"][changed] = 0.0
-        return self._means.choose(logits, others, positions).index_copy_(1, index, chosen)
+        return self._ops.choose(logits, others, positions).index_copy_(1, index, chosen)

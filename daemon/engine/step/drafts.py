@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.sampler.drafted import Drafted
 from daemon.engine.sampler.drawn import Draws

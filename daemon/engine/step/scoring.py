@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.upload import upload
 from daemon.engine.sampler.logprobs import Scores, logprobs_of
 from daemon.protocol.worker import Join, PromptLogprobs

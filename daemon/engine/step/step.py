@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch, flatten
-from daemon.engine.batch.several import KeptTokens, check, joined, plan_of
+from daemon.engine.batch.flat_batch import FlatBatch, flatten
+from daemon.engine.batch.multi_step import KeptTokens, check, joined, plan_of
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.streams import Here, Stream, WorkEvent
 from daemon.engine.batch.upload import upload
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.forward import Repeated
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.model import CausalModel
 from daemon.engine.sampler import Drafted, Drawn, Draws, Sampler
 from daemon.engine.step.drafts import KeptDraws, kept_of, rows_of
 from daemon.engine.step.grammar import SlotGrammars
+from daemon.engine.step.out_of_memory import computed
 from daemon.engine.step.scoring import PromptScorer, Scored, score, with_spans
-from daemon.engine.step.shrink import computed
-from daemon.engine.swap.swap import SwapLink
+from daemon.engine.swap.link import SwapLink
 from daemon.protocol.worker import Plan, Reply
 from daemon.state.batch import Batch
 from daemon.state.request import FinishReason

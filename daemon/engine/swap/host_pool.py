@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from daemon.engine.kv.kv_cache import PagedKV, zero_pages
-from daemon.engine.kv.packing import packed_bytes
+from daemon.engine.kv.host_int8 import packed_bytes
+from daemon.engine.kv.pool import PagedKV, zero_pages
 
 
 class HostPoolError(Exception):
@@ -12,7 +12,7 @@ class HostPoolError(Exception):
 
 
 class HostPool:
-    """Rows of bytes, one a block: those of `PagedKV.raw`, or packed (`daemon.engine.kv.packing`).
+    """Rows of bytes, one a block: those of `PagedKV.raw`, or packed (`daemon.engine.kv.host_int8`).
 
     Beside a CPU the kernel's zero pages, which cost RAM only once used; beside a GPU the same pages
     pinned, so that copies run at the link's speed and nobody waits for them.

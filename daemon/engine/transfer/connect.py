@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from daemon.engine.batch.streams import Stream, compute_stream
 from daemon.engine.families import MOVE, NONE, ByTorch
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.host_rows import HostRows

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from daemon.engine.batch.streams import ThreadStream, WorkEvent
-from daemon.engine.kv import packing
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv import host_int8 as packing
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer.layout import WHOLE, Layout
 from daemon.engine.transfer.sums import BlockSums, Summed

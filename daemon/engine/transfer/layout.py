@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 
 WHOLE = -1
 """In place of a layer: all of a block."""

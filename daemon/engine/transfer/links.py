@@ -16,8 +16,8 @@ import numpy as np
 from daemon.engine.transfer.connect import EndPools
 from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.peer import LinkPeer
 from daemon.engine.transfer.sender import Sender
-from daemon.engine.transfer.way import LinkWay
 from daemon.protocol.worker import FromWorker, NewLink, SendBlocks, StopSending, TransferOver
 from daemon.wire.columns import Int32, decoder
 from daemon.wire.faults import Faults
@@ -43,7 +43,7 @@ class WorkerLinks:
         self._sock, self._say = sock, say
         self._faults = LinkFaults(faults)
         self._engine: Engine | None = None
-        self._ways: dict[tuple[int, bool], LinkWay] = {}  # by peer, and whether it sends
+        self._ways: dict[tuple[int, bool], LinkPeer] = {}  # by peer, and whether it sends
         self._layered: list[Sender] = []  # which the next step tells of its layers
 
     def begin(self, engine: "Engine") -> None:
@@ -127,7 +127,7 @@ class WorkerLinks:
                 continue
             key = message.peer, message.sends
             if key not in self._ways:
-                self._ways[key] = LinkWay(*key, here, self._say)
+                self._ways[key] = LinkPeer(*key, here, self._say)
             self._ways[key].join(message.link, socket.socket(fileno=fds[0]))
 
 

@@ -21,7 +21,7 @@ from daemon.engine.batch.streams import (
     compute_stream,
 )
 from daemon.engine.families import MOVE, NONE, ByTorch
-from daemon.engine.swap.copies import runs
+from daemon.engine.swap.block_copies import runs
 from daemon.engine.transfer import rows
 from daemon.engine.transfer.layout import WHOLE, Layout
 from daemon.engine.transfer.rows import Spans

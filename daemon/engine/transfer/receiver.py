@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from daemon.engine.batch.streams import Stream, WorkEvent
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.transfer.faults import LinkFaults, Stage
 from daemon.engine.transfer.layout import WHOLE, HandoffError, layout_of
 from daemon.engine.transfer.messages import (

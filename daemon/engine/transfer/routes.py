@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from daemon.engine.batch.streams import WorkEvent
+from daemon.engine.transfer.credits import Clearances, RingCredits
 from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.host_rows import HostRows
 from daemon.engine.transfer.ipc import OpenedMemory
@@ -18,7 +19,6 @@ from daemon.engine.transfer.messages import Cleared, Filled, Freed, Message, Sen
 from daemon.engine.transfer.movers import Movers, PeerMover
 from daemon.engine.transfer.ring import SharedRing
 from daemon.engine.transfer.rows import Spans
-from daemon.engine.transfer.slots import Clearances, RingSlots
 from daemon.engine.transfer.sums import Summed, Summer
 from daemon.wire.columns import Column, Int64
 
@@ -123,7 +123,7 @@ class RingRoute:
 
     def __init__(self, layout: Layout, ring: SharedRing, movers: Movers, sources: Sources) -> None:
         self._layout, self._ring, self._movers, self._sources = layout, ring, movers, sources
-        self._slots = RingSlots(ring.num_slots)
+        self._slots = RingCredits(ring.num_slots)
 
     def begin(self, transfer: int) -> None:
         """See `Route`."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from daemon.engine.batch.streams import Stream, WorkEvent
+from daemon.engine.transfer.credits import AbandonedError
 from daemon.engine.transfer.faults import LinkFaults, Stage
 from daemon.engine.transfer.layout import WHOLE, HandoffError, Layout
 from daemon.engine.transfer.messages import (
@@ -27,7 +28,6 @@ from daemon.engine.transfer.messages import (
     Told,
 )
 from daemon.engine.transfer.routes import Outgoing, QueuedCopy, Route, TransferPiece
-from daemon.engine.transfer.slots import AbandonedError
 from daemon.protocol.worker import CANCELLED
 from daemon.wire.columns import Column
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
-from daemon.engine.blocks.weight import QuantisedWeight
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.batch.flat_batch import FlatBatch
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.ops import Angles, Heads, Norm, Ops
 from daemon.engine.model.backend import Backend
+from daemon.engine.quantised.weight import QuantisedWeight
 
 AfterLayer = Callable[[int], None]
 

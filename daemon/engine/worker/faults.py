@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.streams import StreamError
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.model import CausalModel
 from daemon.engine.step.step import Begun, Engine

@@ -122,7 +122,7 @@ class EngineWorker:
     def _load(self, load: Load, links: "WorkerLinks") -> "Engine":
         import torch
 
-        from daemon.engine.batch.several import MOST_TIMES
+        from daemon.engine.batch.multi_step import MOST_TIMES
         from daemon.engine.worker.start import start
         from daemon.engine.worker.warm_up import measure_copy, measure_size
 

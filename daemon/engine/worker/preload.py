@@ -8,7 +8,7 @@ import importlib
 import os
 import threading
 
-from daemon.engine.worker.left_out import leave_out
+from daemon.engine.worker.torch_stubs import leave_out
 
 COMMON = (
     "daemon.engine.transfer.links",
@@ -22,7 +22,7 @@ OF_KIND = {
         "daemon.engine.cuda.graphs",
         "daemon.engine.cuda.ops",
         "daemon.engine.cuda.products",
-        "daemon.engine.cuda.means",
+        "daemon.engine.cuda.sampler_ops",
         "daemon.engine.cuda.weights",
     ),
 }

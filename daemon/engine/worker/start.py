@@ -10,18 +10,18 @@ import torch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.streams import compute_stream
 from daemon.engine.families import Fallen, unheard
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.quantise import KV_DTYPES, kv_fault
+from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import Backend, choose
-from daemon.engine.model.means import means_of
+from daemon.engine.model.sampler_ops import sampler_ops_of
 from daemon.engine.process import keep_to
 from daemon.engine.sampler import Sampler
 from daemon.engine.step.grammar import SlotGrammars
 from daemon.engine.step.scoring import PromptScorer
 from daemon.engine.step.step import Engine
-from daemon.engine.swap.swap import swap_link
+from daemon.engine.swap.link import swap_link
 from daemon.engine.transfer.watch import AfterLayer, watched
 from daemon.engine.verify.kernels.choose import by_torch
 from daemon.engine.verify.model.choose import fastest
@@ -97,7 +97,7 @@ def assemble(
     progress("host pool", 0.75)
     swap = swap_link(cache, load.num_host_blocks, load.compress, backend.by_torch)
     max_blocks = -(-load.max_len // load.block_size) + 1
-    own = backend.means or (lambda size: means_of(size, device, backend.by_torch))
+    own = backend.sampler_ops or (lambda size: sampler_ops_of(size, device, backend.by_torch))
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
     return Engine(
         model=fastest(model, shape, load, TrialPool(cache, slots, backend), progress, verdict),

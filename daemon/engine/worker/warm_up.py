@@ -10,7 +10,7 @@ from daemon.cost.forward_size import forward_size
 from daemon.engine.batch.streams import StreamError
 from daemon.engine.sampler.warm import warm
 from daemon.engine.step.step import Engine
-from daemon.engine.swap.swap import SwapLink
+from daemon.engine.swap.link import SwapLink
 from daemon.protocol.worker import Copied, Join, Load, Plan
 from daemon.state.batch import Batch
 from daemon.state.request import SamplingParams

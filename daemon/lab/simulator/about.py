@@ -6,7 +6,7 @@ from daemon.lab.report.records import RunLog
 from daemon.lab.report.report import Report
 from daemon.lab.report.summarize import About, Promise, summarize
 from daemon.lab.simulator.run import Prepared
-from daemon.length_models.lengths import length_predictor
+from daemon.length_models.registry import length_predictor
 
 POOR = " (measured poorly)"
 """Behind the name of a profile that says what it lacks."""

@@ -10,7 +10,7 @@ from daemon.cost.profile import Profile
 from daemon.lab.simulator.links import transfer_s
 from daemon.lab.simulator.power import check_cap
 from daemon.lab.simulator.scenario import HandoffSpec, InstanceGroup, Scenario, ScenarioError
-from daemon.length_models.lengths import length_predictor
+from daemon.length_models.registry import length_predictor
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import NAMES, PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS

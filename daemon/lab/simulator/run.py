@@ -25,8 +25,8 @@ from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.workers import chances, simulated_workers
 from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import Workload
-from daemon.length_models.lengths import length_predictor
 from daemon.length_models.prediction import Predictor
+from daemon.length_models.registry import length_predictor
 from daemon.scheduler.policies import POLICIES
 from daemon.state.role import AUTO, Role
 

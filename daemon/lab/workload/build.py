@@ -7,7 +7,7 @@ import numpy as np
 
 from daemon.base.nearest import unknown
 from daemon.lab.workload.arrivals import draw_arrivals
-from daemon.lab.workload.lengths import DISTRIBUTIONS, SKEW_OUTPUT
+from daemon.lab.workload.length_distributions import DISTRIBUTIONS, SKEW_OUTPUT
 from daemon.lab.workload.marginals import whole
 from daemon.lab.workload.slo import assign_classes
 from daemon.lab.workload.traces import Trace, read_trace

@@ -36,7 +36,7 @@ from daemon.lab.simulator.scenario import ScenarioLimits, WorkerFault
 from daemon.lab.simulator.simulator import Extras, Simulator
 from daemon.lab.simulator.traffic import traffic_of
 from daemon.lab.simulator.workers import chances
-from daemon.length_models.lengths import length_predictor
+from daemon.length_models.registry import length_predictor
 from daemon.memory.swap_space import PROACTIVE, SWAP_MODES
 from daemon.scheduler.policies import POLICIES
 from tests.core.driver import Driver

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.roles.forecast import Costs, Fleet, Split, forecast
-from daemon.roles.lengths import likely_answers
+from daemon.roles.kaplan_meier import likely_answers
 from daemon.roles.load import OfferedLoad
 from daemon.state.slo import Promised
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.roles.lengths import likely_answers
+from daemon.roles.kaplan_meier import likely_answers
 
 ANSWERS = st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 1000)), min_size=1, max_size=60)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from daemon.engine.blocks.files import Packed
-from daemon.engine.blocks.safetensors import packed_weights
-from daemon.engine.blocks.stored import LoadMeter, stored_tensors
+from daemon.engine.quantised.files import Packed
+from daemon.engine.quantised.safetensors import packed_weights
+from daemon.engine.quantised.stored import LoadMeter, stored_tensors
 from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import read_json
 from daemon.models.weights import folder_layers

@@ -10,7 +10,7 @@ from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import DrawColumns
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.kernels_draw import FEW
-from daemon.engine.cpu.means import CpuMeans
+from daemon.engine.cpu.sampler_ops import CpuSamplerOps
 from daemon.engine.cpu.team import Team
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.draw_columns import EDIT_COLUMNS, FARTHEST, INVERSE, TOP_K, TOP_P
@@ -158,7 +158,7 @@ def test_edits_are_those_of_torch(
 
 
 def test_a_history_that_is_not_whole_is_refused() -> None:
-    sampler = Sampler(20, "cpu", means=CpuMeans(20, Team(run_program)))
+    sampler = Sampler(20, "cpu", ops=CpuSamplerOps(20, Team(run_program)))
     sampler.join(0, SamplingParams(frequency_penalty=0.5), 2, [3, 4])
     with pytest.raises(ValueError, match="the token at 5 follows 2 known tokens"):
         sampler.rules([0], [5], 3)

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from daemon.engine.cpu.kernels import run_program
-from daemon.engine.cpu.means import CpuMeans
+from daemon.engine.cpu.sampler_ops import CpuSamplerOps
 from daemon.engine.cpu.team import Team
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.columns import SlotColumns
 from daemon.engine.sampler.draws import draw, draw_listed
-from daemon.engine.sampler.means import Means, TorchMeans
 from daemon.engine.sampler.noise import BLOCK, keys, noise
+from daemon.engine.sampler.ops import SamplerOps, TorchSamplerOps
 from daemon.state.request import SamplingParams
 from tests.engine.sampler.reference import distribution
 
@@ -22,9 +22,9 @@ def logits_of(seed: int, rows: int, vocab: int = VOCAB, scale: float = 3.0) -> t
     return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * scale
 
 
-def both(vocab: int) -> tuple[Means, Means]:
+def both(vocab: int) -> tuple[SamplerOps, SamplerOps]:
     """Draws by torch, and compiled ones."""
-    return TorchMeans(vocab), CpuMeans(vocab, Team(run_program))
+    return TorchSamplerOps(vocab), CpuSamplerOps(vocab, Team(run_program))
 
 
 @pytest.mark.parametrize("columns", [1, 5, BLOCK, 1000, 50_257])
@@ -45,8 +45,8 @@ def test_the_best_score_of_all_is_drawn(columns: int, scale: float) -> None:
     for seed in range(6):
         columns_of.join(seed, SamplingParams(seed=seed), False)
     params = columns_of.rows(np.arange(6))
-    for means in both(columns):
-        assert means.choose(logits, params, np.arange(6)).tolist() == [expected, [0] * 6]
+    for ops in both(columns):
+        assert ops.choose(logits, params, np.arange(6)).tolist() == [expected, [0] * 6]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_frequencies_are_the_distribution(sampling: SamplingParams, compiled: bo
     """Rare tokens, too: their counts have one more cell, all together."""
     row = logits_of(1, 1)
     draws = 20_000
-    sampler = Sampler(VOCAB, "cpu", means=both(VOCAB)[compiled])
+    sampler = Sampler(VOCAB, "cpu", ops=both(VOCAB)[compiled])
     sampler.join(0, sampling, 1)
     result = sampler.sample(row.expand(draws, -1), [0] * draws, np.arange(1, draws + 1))
     counts = np.bincount(result.tokens.numpy(), minlength=VOCAB)
@@ -87,8 +87,8 @@ def test_seeds_draw_the_distribution_too(compiled: bool) -> None:
     columns.join(0, SamplingParams(), False)
     params = columns.rows(np.zeros(draws, np.int64))
     params["seed"] = np.arange(draws)
-    means = both(vocab)[compiled]
-    drawn = means.choose(row.expand(draws, -1).contiguous(), params, np.full(draws, 9))[0]
+    ops = both(vocab)[compiled]
+    drawn = ops.choose(row.expand(draws, -1).contiguous(), params, np.full(draws, 9))[0]
     counts = np.bincount(drawn.numpy() // 400, minlength=10)
     expected = row.double().softmax(0).view(10, -1).sum(1).numpy() * draws
     assert ((counts - expected) ** 2 / expected).sum() < 28  # 9 degrees: p = 0.001
@@ -102,10 +102,10 @@ def test_what_rounds_differently_draws_the_same() -> None:
     columns.join(0, SamplingParams(), False)
     params = columns.rows(np.zeros(draws, np.int64))
     params["seed"] = np.arange(draws)
-    means, positions = both(vocab)[1], np.full(draws, 9)
-    first = means.choose(row.expand(draws, -1), params, positions)[0]
+    ops, positions = both(vocab)[1], np.full(draws, 9)
+    first = ops.choose(row.expand(draws, -1), params, positions)[0]
     noisy = row + logits_of(6, draws, vocab, 1e-4)
-    different = (means.choose(noisy, params, positions)[0] != first).nonzero().flatten()
+    different = (ops.choose(noisy, params, positions)[0] != first).nonzero().flatten()
     assert len(different) < 6
     places = keys(params["seed"], positions)[different.numpy()]
     scores = noise(places[:, None], np.arange(vocab)) + row.numpy()

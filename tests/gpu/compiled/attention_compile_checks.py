@@ -10,8 +10,8 @@ import triton
 
 from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
-from daemon.engine.kv import packing
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv import host_int8 as packing
+from daemon.engine.kv.pool import PagedKV
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for
 from tests.gpu.kernel_shapes import BF16, FP8, FP32, INT8

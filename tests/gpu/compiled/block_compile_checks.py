@@ -8,12 +8,12 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cuda.block_ways import MultipliedBlocks, UnpackedBlocks
 from daemon.engine.cuda.candidates import DeviceRoom, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.quantised import BlockProduct
 from daemon.engine.cuda.triton.blocks import unpack_rows
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, WeightFormat
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for

@@ -9,7 +9,7 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
-from daemon.engine.kv.kv_cache import zero_pages
+from daemon.engine.kv.pool import zero_pages
 from daemon.engine.transfer import gpu_rows
 from daemon.engine.transfer.layout import ByteSpan
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES

@@ -9,7 +9,7 @@ import triton
 
 from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Heads, Norm
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for

@@ -18,7 +18,7 @@ from daemon.lab.simulator.scenario import HandoffSpec, ScenarioLimits, WorkerFau
 from daemon.lab.simulator.simulator import Extras, Simulator
 from daemon.lab.simulator.traffic import traffic_of
 from daemon.lab.simulator.workers import chances
-from daemon.length_models.lengths import length_predictor
+from daemon.length_models.registry import length_predictor
 from daemon.memory.sizing import block_bytes
 from daemon.state.request import request_of
 from daemon.state.role import Role

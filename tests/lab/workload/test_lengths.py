@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from daemon.lab.workload.lengths import DISTRIBUTIONS, SKEW_OUTPUT, Int32
+from daemon.lab.workload.length_distributions import DISTRIBUTIONS, SKEW_OUTPUT, Int32
 from daemon.lab.workload.marginals import Bounded, whole
 
 DRAWS = 20_000

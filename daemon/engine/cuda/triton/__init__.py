@@ -4,7 +4,7 @@ Shapes, everywhere: query [T, heads, head_dim]; kv_cache [block, layer, 2, block
 head_dim] addressed by strides (head_dim contiguous), keys at 0 and values at 1; block_tables
 [B, max_blocks] int32, whose entries past a row's tokens are never read; kv_scales float32 [block,
 layer, 2, block_size, kv_head], of an 8-bit cache, by strides. `reference` holds the same functions
-in plain torch, `daemon.engine.kv.packing` those that pack blocks; they define what is right.
+in plain torch, `daemon.engine.kv.host_int8` those that pack blocks; they define what is right.
 """
 
 from importlib import import_module

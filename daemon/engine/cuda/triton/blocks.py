@@ -1,6 +1,6 @@
 """Numbers of quantised weights, read from their blocks: one function for each format.
 
-They mean what `daemon.engine.blocks.unpack` says, bit for bit in float32: no product of theirs
+They mean what `daemon.engine.quantised.unpack` says, bit for bit in float32: no product of theirs
 that is added to something needs more than float32's 24 bits, so that it is the same whether or not
 a compiler rounds it between.
 

@@ -1,4 +1,4 @@
-"""KV blocks to 8-bit integers and back, as `daemon.engine.kv.packing` defines it."""
+"""KV blocks to 8-bit integers and back, as `daemon.engine.kv.host_int8` defines it."""
 
 # Triton code is not typed, and names compile-time constants in capitals.
 # mypy: disable-error-code="no-untyped-def,misc"
@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from daemon.engine.kv.packing import LARGEST, NUM_STEPS, TINY, WIDEN, packed_bytes
+from daemon.engine.kv.host_int8 import LARGEST, NUM_STEPS, TINY, WIDEN, packed_bytes
 
 _TILE_CELLS = 8192
 

@@ -1,4 +1,4 @@
-"""Rows of numbers as 8-bit ones with a scale each, as `daemon.engine.kv.quantise` defines it."""
+"""Rows of numbers as 8-bit ones with a scale each, as `daemon.engine.kv.eight_bit` defines it."""
 
 # Triton code is not typed, and names compile-time constants in capitals.
 # mypy: disable-error-code="no-untyped-def,misc"
@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from daemon.engine.kv.quantise import FP8, INT8, LARGEST, SMALLEST_SCALE
+from daemon.engine.kv.eight_bit import FP8, INT8, LARGEST, SMALLEST_SCALE
 
 PLAIN_KIND, INT8_KIND, FP8_KIND = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 

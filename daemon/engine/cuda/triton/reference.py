@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from daemon.engine.kv.quantise import quantise
+from daemon.engine.kv.eight_bit import quantise
 
 if TYPE_CHECKING:
     from daemon.engine.layers.ops import Heads, Norm

@@ -2,8 +2,8 @@
 
 import torch
 
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.quantise import KV_DTYPES
+from daemon.engine.kv.eight_bit import KV_DTYPES
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.verify.kernels.compare import LIMITS
 from daemon.engine.verify.kernels.subject import Subject
 

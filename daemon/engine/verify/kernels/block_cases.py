@@ -2,8 +2,6 @@
 
 import torch
 
-from daemon.engine.blocks.unpack import unpack
-from daemon.engine.blocks.weight import QuantisedWeight
 from daemon.engine.cuda.block_ways import UnpackedBlocks, new_panel
 from daemon.engine.cuda.candidates import DeviceRoom, new_scratch
 from daemon.engine.cuda.compiling import compile_all
@@ -11,6 +9,8 @@ from daemon.engine.cuda.meter import CudaMeter
 from daemon.engine.cuda.quantised import BlockProduct
 from daemon.engine.cuda.triton.blocks import unpack_rows
 from daemon.engine.cuda.triton.tiles import power_of_2
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.verify.kernels.bench import Bench
 from daemon.engine.verify.kernels.compare import equal
 from daemon.engine.verify.kernels.product_cases import INTERPRETED, MOST_OUTPUTS

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from daemon.config.paths import default_cache
-from daemon.engine.blocks.linear import quantised_layers
 from daemon.engine.families import ALL, FAMILIES, NONE, ByTorch, Fallen
-from daemon.engine.kv.quantise import KV_DTYPES, kv_fault
+from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.layers.fuse import MERGED
+from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.verify.kernels import kept
 from daemon.engine.verify.kernels.kept import CardStack, Verdict
 from daemon.engine.verify.kernels.run import CHILD, SelfTestError, Tell, run

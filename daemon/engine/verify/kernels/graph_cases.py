@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn.functional import linear
 
-from daemon.engine.batch.metadata import FlatBatch
+from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.cuda.attention import CudaAttention
 from daemon.engine.cuda.graphs import Capture, DecodeGraphs, Work, cuda_capture

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from daemon.engine.cuda import triton as kernels
-from daemon.engine.kv import packing
+from daemon.engine.kv import host_int8 as packing
 from daemon.engine.transfer import gpu_rows, rows
 from daemon.engine.transfer.layout import WHOLE, layout_of
 from daemon.engine.verify.kernels.bench import Bench

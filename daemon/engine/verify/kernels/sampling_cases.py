@@ -5,10 +5,10 @@ from itertools import product
 import numpy as np
 import torch
 
-from daemon.engine.cuda.means import CudaMeans
+from daemon.engine.cuda.sampler_ops import CudaSamplerOps
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import SlotColumns
-from daemon.engine.sampler.means import Edited, Means, TorchMeans
+from daemon.engine.sampler.ops import Edited, SamplerOps, TorchSamplerOps
 from daemon.engine.verify.kernels.bench import Bench
 from daemon.engine.verify.kernels.compare import WrongError, alike
 from daemon.state.request import SamplingParams
@@ -39,7 +39,7 @@ def try_draws(bench: Bench) -> None:
     a row must be wrong twice, with other logits and another seed.
     """
     vocab = bench.subject.vocab
-    here, there = TorchMeans(vocab), CudaMeans(vocab, bench.device)
+    here, there = TorchSamplerOps(vocab), CudaSamplerOps(vocab, bench.device)
     dtypes = dict.fromkeys((bench.dtype, torch.float32))
     for dtype, kinds in product(dtypes, (_DRAWN, _DRAWN[:1], _DRAWN[:2])):
         wrong = [_differ(bench, kinds, seed, here, there, dtype) for seed in range(2)]
@@ -52,8 +52,8 @@ def _differ(
     bench: Bench,
     kinds: tuple[SamplingParams, ...],
     seed: int,
-    here: Means,
-    there: Means,
+    here: SamplerOps,
+    there: SamplerOps,
     dtype: torch.dtype,
 ) -> set[int]:
     """The rows that draw different tokens."""
@@ -72,10 +72,13 @@ def _differ(
 def try_edits(bench: Bench) -> None:
     """Penalties, biases and ends over some steps, then a mask."""
     vocab = bench.subject.vocab
-    means: tuple[Means, Means] = (TorchMeans(vocab), CudaMeans(vocab, bench.device))
+    ops: tuple[SamplerOps, SamplerOps] = (
+        TorchSamplerOps(vocab),
+        CudaSamplerOps(vocab, bench.device),
+    )
     slots = np.array([3, 1])
     for slot, sampling in zip(slots.tolist(), _EDITED, strict=True):
-        for one in means:
+        for one in ops:
             one.join(slot, sampling, len(_PROMPT), _PROMPT, _ENDS)
     rows = np.array([2, 0])  # of a batch in another order than those of the copy
     for step in range(_STEPS):
@@ -83,7 +86,7 @@ def try_edits(bench: Bench) -> None:
         tokens = torch.tensor([4, 7, step])
         edited = Edited(np.arange(2), rows, slots, np.full(2, len(_PROMPT) + step))
         results = []
-        for one, device in zip(means, ("cpu", bench.device), strict=True):
+        for one, device in zip(ops, ("cpu", bench.device), strict=True):
             copy = logits[torch.from_numpy(rows).to(logits.device)].float().to(device)
             one.edit(copy, logits.to(device), edited)
             one.append(tokens.to(device), edited)
@@ -92,7 +95,7 @@ def try_edits(bench: Bench) -> None:
     masks = np.random.default_rng(3).integers(-(2**31), 2**31, (2, -(-vocab // 32)))
     allowed = Allowed(np.array([2, 0]), masks.astype(np.int32))
     copies = [logits.float().cpu(), logits.float().clone()]
-    for one, copy in zip(means, copies, strict=True):
+    for one, copy in zip(ops, copies, strict=True):
         one.forbid(copy, allowed)
     _same_logits("masked logits", [copy.cpu() for copy in copies])
 

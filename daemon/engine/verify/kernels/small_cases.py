@@ -4,7 +4,7 @@ import torch
 
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.triton import reference
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Heads, Norm
 from daemon.engine.verify.kernels.bench import LAYER, Bench, contents
 from daemon.engine.verify.kernels.compare import alike, equal

@@ -13,16 +13,16 @@ import torch
 
 from daemon.base.logs import in_a_line
 from daemon.config.paths import default_cache
-from daemon.engine.blocks.experts import QuantisedExperts
-from daemon.engine.blocks.linear import QuantisedLinear, count_params, quantised_layers
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.kv.quantise import KV_DTYPES
+from daemon.engine.kv.eight_bit import KV_DTYPES
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.fuse import fuse
 from daemon.engine.layers.modules import Modules
 from daemon.engine.layers.prepare import prepare_linears
 from daemon.engine.model.backend import torch_backend
 from daemon.engine.model.linear import linear_bytes, packed
 from daemon.engine.model.model import CausalModel
+from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.linear import QuantisedLinear, count_params, quantised_layers
 from daemon.engine.verify.model import kept, reference, script, wide
 from daemon.engine.verify.model.judge import (
     ROUTED_TIMES,

@@ -10,7 +10,7 @@ import torch
 
 from daemon import __version__
 from daemon.base.files import write_whole
-from daemon.engine.blocks.linear import quantised_layers
+from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.verify.kernels.kept import code, version_of
 from daemon.engine.verify.model.script import Wave
 from daemon.protocol.worker import Load

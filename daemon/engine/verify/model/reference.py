@@ -16,8 +16,8 @@ from torch.nn.functional import softmax
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-from daemon.engine.blocks.linear import QuantisedLinear, quantised_layers
-from daemon.engine.kv.quantise import quantise
+from daemon.engine.kv.eight_bit import quantise
+from daemon.engine.quantised.linear import QuantisedLinear, quantised_layers
 from daemon.engine.verify.model.script import WaveSequence
 from daemon.models.shape import ModelError
 

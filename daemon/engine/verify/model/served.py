@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch, flatten
-from daemon.engine.batch.several import MOST_TIMES
+from daemon.engine.batch.flat_batch import FlatBatch, flatten
+from daemon.engine.batch.multi_step import MOST_TIMES
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.upload import upload
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.model import CausalModel
 from daemon.engine.sampler.rules import DrawRules

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from daemon.engine.blocks.linear import PIECE_ELEMENTS, QuantisedEmbedding, QuantisedLinear
-from daemon.engine.blocks.weight import Unpack
 from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.embeddings import PlainEmbeddings
 from daemon.engine.layers.fuse import fuse
 from daemon.engine.layers.mlp import Layer, Mixture
 from daemon.engine.layers.ops import Norm, Ops
+from daemon.engine.quantised.linear import PIECE_ELEMENTS, QuantisedEmbedding, QuantisedLinear
+from daemon.engine.quantised.weight import Unpack
 from daemon.models.formats import WeightFormat
 
 

@@ -15,20 +15,20 @@ from daemon.engine.sampler.draw_columns import (
     TOP_K,
     TOP_P,
 )
-from daemon.engine.sampler.means import Integers, TorchMeans
 from daemon.engine.sampler.noise import keys
+from daemon.engine.sampler.ops import Integers, TorchSamplerOps
 from daemon.engine.sampler.rules import DrawRules, Float64
 
 
-class CpuMeans(TorchMeans):
-    """`Means` whose draws are calls: the same ones alone, in a batch and within a program."""
+class CpuSamplerOps(TorchSamplerOps):
+    """`SamplerOps` whose draws are calls: the same ones alone, in a batch and within a program."""
 
     def __init__(self, vocab_size: int, team: Team) -> None:
         super().__init__(vocab_size)
         self._team = team
 
     def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
-        """See `Means`."""
+        """See `SamplerOps`."""
         logits = logits.float().contiguous()
         noise = keys(params["seed"], positions)
         drawn, broken, tokens = found = np.zeros((3, len(logits)), np.int32)
@@ -38,7 +38,7 @@ class CpuMeans(TorchMeans):
         return torch.from_numpy(found[:2].astype(np.int64))
 
     def rules(self, params: Params, slots: Integers, positions: Integers, times: int) -> DrawRules:
-        """See `Means`."""
+        """See `SamplerOps`."""
         noise = keys(params["seed"], positions + np.arange(times)[:, None])
         edits = np.zeros((len(slots), EDIT_COLUMNS), np.int64)
         for row in params["edited"].nonzero()[0].tolist():
@@ -46,7 +46,7 @@ class CpuMeans(TorchMeans):
         return DrawRules(_rules(params), noise, edits)
 
     def took(self, slots: Integers, times: int) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         for slot in slots.tolist():
             self.edits[slot].filled(times)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from daemon.engine.blocks.linear import PIECE_ELEMENTS
-from daemon.engine.blocks.stored import CHUNK_BYTES, LoadMeter, Stored
-from daemon.engine.blocks.weight import QuantisedWeight
+from daemon.engine.quantised.linear import PIECE_ELEMENTS
+from daemon.engine.quantised.stored import CHUNK_BYTES, LoadMeter, Stored
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, PLAIN
 from daemon.models.gguf_index import IndexedTensor, linked_file, read_index, row_order
 

@@ -14,8 +14,8 @@ from daemon.engine.sampler.edits import (
     known_bias,
     known_ids,
 )
-from daemon.engine.sampler.means import Edited, History, Integers
 from daemon.engine.sampler.noise import keys
+from daemon.engine.sampler.ops import Edited, History, Integers
 from daemon.state.request import SamplingParams
 
 _FIRST_ROOM = 64
@@ -33,8 +33,8 @@ _HELD = np.dtype(
 """What the host knows of a slot."""
 
 
-class CudaMeans:
-    """See `daemon.engine.sampler.means.Means`. Histories, biases and ends stay on the device."""
+class CudaSamplerOps:
+    """See `daemon.engine.sampler.ops.SamplerOps`. Histories, biases and ends stay on the device."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -50,7 +50,7 @@ class CudaMeans:
         history: History,
         ends: tuple[int, ...],
     ) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         counts = sampling.counts_tokens
         known = history if counts else history[:0]
         bias = known_bias(sampling, self._vocab_size)
@@ -80,10 +80,10 @@ class CudaMeans:
         self._tables.history[slot, : len(known)].copy_(columns[3])
 
     def leave(self, slot: int) -> None:
-        """See `Means`: the next sequence of the slot overwrites this one."""
+        """See `SamplerOps`: the next sequence of the slot overwrites this one."""
 
     def edit(self, copy: torch.Tensor, logits: torch.Tensor, edited: Edited) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         held = self._slots[edited.slots]
         counting = held["counts"]
         for position, known in zip(
@@ -96,12 +96,12 @@ class CudaMeans:
         edit_logits(copy, logits, self._tables, table)
 
     def forbid(self, copy: torch.Tensor, allowed: Allowed) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         rows, masks = upload_all([allowed.rows.astype(np.int64), allowed.masks], self._device)
         forbid(copy, rows, masks)
 
     def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
-        """See `Means`."""
+        """See `SamplerOps`."""
         table = np.empty((len(params), 5))
         table[:, 0] = params["inverse"]
         table[:, 1] = params["top_k"]
@@ -115,7 +115,7 @@ class CudaMeans:
         return sample(logits, rows, bool(drawing.any()), filtering)
 
     def append(self, tokens: torch.Tensor, edited: Edited) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         counting = self._slots["counts"][edited.slots]
         rows, slots = edited.rows[counting], edited.slots[counting]
         if not len(rows):
@@ -128,10 +128,10 @@ class CudaMeans:
         self._slots["known"][slots] = known + 1
 
     def rules(self, params: Params, slots: Integers, positions: Integers, times: int) -> None:
-        """See `Means`: a step begins before the last one's draws are read."""
+        """See `SamplerOps`: a step begins before the last one's draws are read."""
 
     def took(self, slots: Integers, times: int) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
 
     def _grow(self, num_slots: int, length: int, nudges: int) -> None:
         """Room for so many slots, known tokens and nudges, at least twice what there was if any."""

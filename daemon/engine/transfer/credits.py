@@ -8,7 +8,7 @@ class AbandonedError(Exception):
     """The other end is gone: nobody will make room any more."""
 
 
-class RingSlots:
+class RingCredits:
     """Slots 0 .. count - 1 of a ring; the one that has been free for longest is taken first."""
 
     def __init__(self, count: int) -> None:

@@ -1,7 +1,7 @@
 """The KV pool of one instance: blocks of all layers, so that a block is one contiguous copy.
 
 A block is one row of bytes in `raw`: the keys and values, and behind them their scales where the
-cache holds them in 8 bits (see `daemon.engine.kv.quantise`). Code that moves blocks moves rows of
+cache holds them in 8 bits (see `daemon.engine.kv.eight_bit`). Code that moves blocks moves rows of
 `raw` and need not know what they hold; code that computes reads `blocks` and `scales`, its views.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from daemon.engine.batch.upload import upload
-from daemon.engine.kv.quantise import LARGEST, quantise
+from daemon.engine.kv.eight_bit import LARGEST, quantise
 from daemon.memory.sizing import SCALE_BYTES
 from daemon.wire.columns import Column, Int64
 

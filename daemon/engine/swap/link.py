@@ -20,8 +20,8 @@ import numpy as np
 
 from daemon.engine.batch.streams import Here, Stream, Streams, Work, WorkEvent, streams_of
 from daemon.engine.families import NONE, ByTorch
-from daemon.engine.kv.kv_cache import PagedKV
-from daemon.engine.swap.copies import Copies, copies_of
+from daemon.engine.kv.pool import PagedKV
+from daemon.engine.swap.block_copies import Copies, copies_of
 from daemon.engine.swap.host_pool import HostPool
 from daemon.protocol.worker import Copied
 from daemon.state.batch import Batch

@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from daemon.engine.blocks.repack import (
+from daemon.engine.quantised.repack import (
     Numbers,
     awq_rows,
     blocks_of,
@@ -15,8 +15,8 @@ from daemon.engine.blocks.repack import (
     spread,
     transposed,
 )
-from daemon.engine.blocks.stored import LoadMeter, Stored, chunks, read_exactly
-from daemon.engine.blocks.weight import QuantisedWeight
+from daemon.engine.quantised.stored import LoadMeter, Stored, chunks, read_exactly
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
 from daemon.models.packed import PackedLayer
 from daemon.models.shape import ModelError

@@ -36,7 +36,7 @@ class Edited:
         return Edited(*columns)
 
 
-class Means(Protocol):
+class SamplerOps(Protocol):
     """Edits, masks and draws of one device; nothing in it may wait for a GPU."""
 
     def join(
@@ -80,7 +80,7 @@ class Means(Protocol):
         """So many tokens were drawn for each of these slots, which edit, by `rules`."""
 
 
-class TorchMeans:
+class TorchSamplerOps:
     """Row by row and with a look at what comes out: a CPU's, where no kernels are compiled."""
 
     def __init__(self, vocab_size: int) -> None:
@@ -95,15 +95,15 @@ class TorchMeans:
         history: History,
         ends: tuple[int, ...],
     ) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         self.edits[slot] = SlotEdits(sampling, num_prompt_tokens, history, ends, self._vocab_size)
 
     def leave(self, slot: int) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         self.edits.pop(slot, None)
 
     def edit(self, copy: torch.Tensor, logits: torch.Tensor, edited: Edited) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         slots, expected = edited.slots.tolist(), edited.expected
         follows = [-1] * len(slots) if expected is None else expected.tolist()
         for place, slot, position, token in zip(
@@ -117,23 +117,23 @@ class TorchMeans:
                 self.edits[slot].take_back()
 
     def forbid(self, copy: torch.Tensor, allowed: Allowed) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         allowed.forbid(copy)
 
     def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
-        """See `Means`."""
+        """See `SamplerOps`."""
         return choose(logits, params, positions)
 
     def append(self, tokens: torch.Tensor, edited: Edited) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         for row, slot in zip(edited.rows.tolist(), edited.slots.tolist(), strict=True):
             self.edits[slot].append(int(tokens[row]))
 
     def rules(
         self, params: Params, slots: Integers, positions: Integers, times: int
     ) -> DrawRules | None:
-        """See `Means`."""
+        """See `SamplerOps`."""
         return None
 
     def took(self, slots: Integers, times: int) -> None:
-        """See `Means`."""
+        """See `SamplerOps`."""

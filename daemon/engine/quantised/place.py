@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from daemon.engine.blocks.experts import PARAMETERS, QuantisedExperts, can_replace
-from daemon.engine.blocks.files import Packed
-from daemon.engine.blocks.linear import QuantisedEmbedding, QuantisedLinear
-from daemon.engine.blocks.parts import StackPart, stored_parts
+from daemon.engine.quantised.experts import PARAMETERS, QuantisedExperts, can_replace
+from daemon.engine.quantised.files import Packed
+from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear
+from daemon.engine.quantised.parts import StackPart, stored_parts
 from daemon.models.shape import ModelError
 
 _TAKES = (nn.Linear, nn.Embedding)

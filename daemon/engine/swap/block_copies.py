@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from daemon.engine.families import NONE, PACK, ByTorch
-from daemon.engine.kv import packing
-from daemon.engine.kv.kv_cache import PagedKV
+from daemon.engine.kv import host_int8 as packing
+from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool
 from daemon.wire.columns import Column
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from daemon.engine.batch.metadata import FlatBatch, part
+from daemon.engine.batch.flat_batch import FlatBatch, part
 
 log = logging.getLogger(__name__)
 

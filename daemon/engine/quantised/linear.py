@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from daemon.engine.blocks.rounding import rounded_states
-from daemon.engine.blocks.unpack import unpack
-from daemon.engine.blocks.weight import QuantisedWeight, Unpack
+from daemon.engine.quantised.rounding import rounded_states
+from daemon.engine.quantised.unpack import unpack
+from daemon.engine.quantised.weight import QuantisedWeight, Unpack
 
 PIECE_ELEMENTS = 1 << 24
 """Of a weight that are unpacked at a time: a head's would fill what a pool left free."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from daemon.engine.blocks.unpack import unpack
+from daemon.engine.quantised.unpack import unpack
 from daemon.models.formats import WeightFormat
 
 Unpack = Callable[[WeightFormat, torch.Tensor], torch.Tensor]
-"""From a format and rows of its blocks to float32 numbers, as `daemon.engine.blocks.unpack`."""
+"""From a format and rows of its blocks to float32 numbers, as `daemon.engine.quantised.unpack`."""
 
 
 @dataclass(frozen=True, slots=True)

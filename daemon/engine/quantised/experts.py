@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import silu
 from transformers.integrations.moe import _default_apply_gate
 
-from daemon.engine.blocks.linear import QuantisedLinear
+from daemon.engine.quantised.linear import QuantisedLinear
 
 PARAMETERS = {"gate_up_proj": "gate_up", "down_proj": "down"}
 """What the experts of transformers hold, and which layers take its place here."""

@@ -29,7 +29,7 @@ class _Ended:
     why: str
 
 
-class LinkWay:
+class LinkPeer:
     """A thread that joins links as they come, and closes them; each follows the one before.
 
     It tells of every link that it joined, and of the end of each: then no copy over it touches

@@ -7,7 +7,7 @@ FP8's largest number, 448, stands for the largest size in a group.
 
 import torch
 
-from daemon.engine.blocks.repack import blocks_of
+from daemon.engine.quantised.repack import blocks_of
 from daemon.models.formats import WeightFormat
 
 _STEPS_4, _STEPS_8 = 15, 255
@@ -28,7 +28,7 @@ def nearest_blocks(form: WeightFormat, rows: torch.Tensor) -> torch.Tensor:
 
 
 def _fitted_integers(groups: torch.Tensor) -> _Parts:
-    from daemon.engine.blocks.fitting import fitted  # numba, which other kinds do without
+    from daemon.engine.quantised.fitting import fitted  # numba, which other kinds do without
 
     found = fitted(groups.flatten(0, 1).numpy(), _STEPS_4)
     scales, low = (torch.from_numpy(one).view(groups.shape[:2]) for one in found)

@@ -45,6 +45,9 @@ class WorkerState(Enum):
     GIVEN_UP = "given up"  # it was lost, and none is started in its place
 
 
+_READY = WorkerState.READY  # to look it up in its enum takes as long as a call
+
+
 class Instance:
     """One worker's scheduler, and what is known of the worker."""
 
@@ -210,7 +213,7 @@ class Instance:
         That changes with its worker's state and the steps in flight alone.
         """
         flying = len(self.scheduler.in_flight.steps)
-        if self.state is not WorkerState.READY:
+        if self.state is not _READY:
             self.due_s = NEVER
         elif not flying:
             self.due_s = AT_ONCE

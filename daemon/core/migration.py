@@ -55,7 +55,7 @@ class Migration:
 
     def hands_off(self, instance: Instance) -> bool:
         """Whether an instance computes prompts for others."""
-        return instance.role is Role.PREFILL and len(self._core.instances) > 1
+        return len(self._core.instances) > 1 and instance.role is Role.PREFILL
 
     def _homes(self, sequence: Sequence, source: Instance) -> list[Instance]:
         """Where the answer of a prompt that an instance computes may be drawn, if not there."""

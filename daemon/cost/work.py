@@ -21,7 +21,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
         """Tokens that the linear layers see."""
         if not self.chunks:
             return self.num_decodes * self.times
-        return self.num_decodes + self.prompts()[0]
+        return self.num_decodes + sum([count for count, _ in self.chunks])
 
     @property
     def once(self) -> "StepWork":
@@ -59,7 +59,8 @@ def work_of(batch: Batch) -> StepWork:
     if not longer.size:
         num_decodes = counts.size + num_drafts
         return StepWork(num_decodes, attended + num_decodes, (), num_samples)
-    chunks = tuple(zip(counts[longer].tolist(), starts[longer].tolist(), strict=True))
+    before = starts[longer].tolist()
+    chunks = tuple(zip(counts[longer].tolist(), before, strict=True))
     num_decodes = counts.size - len(chunks) + num_drafts
-    context = attended - int(np.add.reduce(starts[longer])) + num_decodes
+    context = attended - sum(before) + num_decodes
     return StepWork(num_decodes, context, chunks, num_samples)

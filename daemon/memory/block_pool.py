@@ -79,17 +79,19 @@ class BlockPool:
 
     def allocate(self, count: int) -> list[int]:
         """`count` blocks, each with one owner; the caller has checked `num_available`."""
-        lacking = count - len(self._free)
+        free = self._free
+        lacking = count - len(free)
         if lacking > 0:
             idle = self.cache.idle.size
             if lacking > idle:
                 raise LedgerError(f"{count} blocks asked for, {self.num_available} available")
-            self._free += self.cache.evict(max(lacking, min(self._evict_at_once, idle)))
-        start = len(self._free) - count
-        blocks = self._free[start:]
-        del self._free[start:]
+            free += self.cache.evict(max(lacking, min(self._evict_at_once, idle)))
+        start = len(free) - count
+        blocks = free[start:]
+        del free[start:]
+        owners = self._owners
         for block in blocks:
-            self._owners[block] = 1
+            owners[block] = 1
         return blocks
 
     def num_sole(self, blocks: Blocks | Int32) -> int:

@@ -24,15 +24,15 @@ class BlockTable:
 
     def blocks(self, slot: int) -> Blocks:
         """The blocks of a slot, in order; a view."""
-        return self._rows[slot, : self.held[slot]]
+        return self._rows[slot, : self.held.item(slot)]
 
     def extend(self, slot: int, blocks: list[int]) -> None:
         """Append blocks to one slot's row."""
-        start = int(self.held[slot])
-        end = start + len(blocks)
+        count, start = len(blocks), self.held.item(slot)
+        end = start + count
         self._rows[slot, start:end] = blocks
         self.held[slot] = end
-        self._slots += [slot] * len(blocks)
+        self._slots += [slot] * count
         self._indices += range(start, end)
         self._blocks += blocks
 

@@ -20,6 +20,7 @@ class KVCache:
     ) -> None:
         self.block_size = block_size
         self.capacity_tokens = num_blocks * block_size  # what the whole pool holds
+        self.num_spare = max(1, num_blocks // 100)  # kept to grow into, where none are reserved
         self.pool = BlockPool(num_blocks)
         self.table = BlockTable(max_slots, -(-max_len // block_size))
         self.reservations = Reservations(self.table.held)
@@ -92,12 +93,12 @@ class KVCache:
 
     def seal(self, sequence: Sequence, num_computed: int) -> None:
         """Name the full blocks that are computed and whose hashes are known."""
-        sealed = sequence.num_sealed_blocks
-        full = min(num_computed // self.block_size, len(sequence.hashes))
+        sealed, hashes = sequence.num_sealed_blocks, sequence.hashes
+        full = min(num_computed // self.block_size, len(hashes))
         if full <= sealed or not self.caches_prefixes:
             return
         blocks = self.table.blocks(sequence.slot)[sealed:full].tolist()
-        self.pool.cache.register(sequence.hashes[sealed:full], blocks)
+        self.pool.cache.register(hashes[sealed:full], blocks)
         sequence.num_sealed_blocks = full
 
     def forget(self, sequence: Sequence) -> None:

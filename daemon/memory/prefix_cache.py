@@ -34,10 +34,10 @@ class PrefixCache:
 
         Raises ValueError if the lengths differ.
         """
-        named, by_digest = self._named, self._block_by_digest
+        named, by_digest, of_block = self._named, self._block_by_digest, self._digests
         for digest, block in zip(digests, blocks, strict=True):
             if not named[block] and by_digest.setdefault(digest, block) == block:
-                self._digests[block] = digest
+                of_block[block] = digest
                 named[block] = 1
 
     def forget(self, blocks: list[int]) -> None:

@@ -21,6 +21,7 @@ from daemon.state.story import What
 from daemon.wire.columns import Int32, Slots, UInt8, int32
 
 _NONE = int32()
+_RUNNING = State.RUNNING  # to look it up in its enum takes as long as a call
 _NO_SEQUENCES = np.zeros(0, np.int64)
 
 
@@ -170,7 +171,7 @@ class Admission:
     @property
     def num_spare(self) -> int:
         """Blocks that are kept for running sequences to grow into, where none are reserved."""
-        return 0 if self.order.policy.reserves == LIMIT else max(1, self.kv.pool.num_blocks // 100)
+        return 0 if self.order.policy.reserves == LIMIT else self.kv.num_spare
 
     def coming(self, leaving: Slots) -> int:
         """Blocks that get free without a preemption and are promised to nobody: fenced ones, and
@@ -184,9 +185,10 @@ class Admission:
         that run, unless it is of a stream whose pause has to end: all that come due together had
         the pool together, to the last block.
         """
-        slots = self.slots
-        spare = self.num_spare if len(slots.vacant) < slots.max_slots and not due else 0
-        return self.kv.num_lacking(plan.matched, plan.num_new_blocks + spare)
+        slots, needed = self.slots, plan.num_new_blocks
+        if len(slots.vacant) < slots.max_slots and not due:
+            needed += self.num_spare
+        return self.kv.num_lacking(plan.matched, needed)
 
     def next_waiting(self, now: float) -> Sequence | None:
         """The next of those that wait to be asked in; None: nobody may come now."""
@@ -289,7 +291,7 @@ class Admission:
             self.kv.allocate(slot, plan.matched, plan.num_blocks)
         if plan.num_reserved:
             self.kv.reservations.reserve(slot, plan.num_reserved)
-        sequence.move(State.RUNNING)
+        sequence.move(_RUNNING)
         whole = plan.num_shared_tokens // self.kv.block_size
         sequence.num_sealed_blocks = min(plan.num_reusable, whole)
         self.joined.append(slot)
@@ -302,8 +304,8 @@ class Admission:
         self.pace.resume(sequence, now, moves_s)
         fetch_from = len(plan.matched) if plan.fetches else -1
         self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)
-        self.stats.swaps_in += plan.fetches and sequence.residence.parcel is None
         if plan.fetches or plan.leader >= 0:
+            self.stats.swaps_in += plan.fetches and sequence.residence.parcel is None
             self._tell(sequence, plan, now)
         else:
             sequence.story.add(now, What.ADMITTED, plan.num_shared_tokens)
@@ -333,7 +335,7 @@ class Admission:
         sequence = self.slots.member(slot)
         is_named = sequence.num_sealed_blocks >= len(sequence.hashes)
         if not (is_named or self.residency.is_returning(sequence)):
-            self.kv.seal(sequence, int(self.slots.computed[slot]))
+            self.kv.seal(sequence, self.slots.computed.item(slot))
         return sequence
 
     # Giving way and leaving
@@ -430,14 +432,15 @@ class Admission:
 
     def _vacate(self, slots: list[int]) -> list[Sequence]:
         """Empty these slots, their blocks in one go; the sequences that had them."""
-        last_step = max([int(self.slots.last_step[slot]) for slot in slots])
+        last_step = max([self.slots.last_step.item(slot) for slot in slots])
         self.kv.release(slots, last_step)
         return self._leave(slots)
 
     def _leave(self, slots: list[int]) -> list[Sequence]:
         """Empty these slots, which have no blocks; the sequences that had them."""
+        joined = self.joined
         for slot in slots:
-            if slot in self.joined:
+            if joined and slot in joined:
                 self.joined.remove(slot)
             else:
                 self.left.append(slot)

@@ -12,6 +12,7 @@ from daemon.state.request import FinishReason
 from daemon.state.sequence import Sequence
 from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, all_true, any_true, int32
 
+_ERROR = FinishReason.ERROR
 _NO_SLOTS = np.zeros(0, np.intp)
 _NO_DRAFTS = int32()
 
@@ -45,7 +46,7 @@ class Answer(msgspec.Struct, frozen=True):
     @property
     def num_failed(self) -> int:
         """Rows that failed."""
-        return self.causes.count(FinishReason.ERROR)
+        return self.causes.count(_ERROR)
 
 
 class InFlight:

@@ -30,6 +30,8 @@ LINK_SHARE = 0.5
 """Share of a step's time that copies made ahead of need may take on the link."""
 
 
+# To look a member up in its enum takes as long as a call.
+_NOWHERE, _DEVICE, _HOST, _RETURNING = Where.NOWHERE, Where.DEVICE, Where.HOST, Where.RETURNING
 _OFF_DEVICE = (Where.NOWHERE, Where.HOST, Where.AWAY)
 
 
@@ -75,19 +77,20 @@ class Residency:
     def _move(self, sequence: Sequence, where: Where) -> None:
         """Change a state, and what is counted of such; no other assignment to `where`."""
         residence = sequence.residence
-        if residence.where is Where.HOST:
+        before = residence.where
+        if before is _HOST:
             self._num_parked_blocks -= len(residence.host_blocks)
-        elif residence.where is Where.RETURNING:
+        elif before is _RETURNING:
             del self._returning[sequence.slot]
             self.parcels.forget_fetch(sequence)
             residence.transfer = 0
-        if where in _OFF_DEVICE:
+        if (self._held or self._unplanned) and where in _OFF_DEVICE:
             self._held.discard(sequence.slot)
             self._unplanned.discard(sequence.slot)
         residence.where = where
-        if where is Where.HOST:
+        if where is _HOST:
             self._num_parked_blocks += len(residence.host_blocks)
-        elif where is Where.RETURNING:
+        elif where is _RETURNING:
             self._returning[sequence.slot] = sequence
 
     def _has_device(self, sequence: Sequence) -> None:
@@ -112,7 +115,7 @@ class Residency:
 
     def is_returning(self, sequence: Sequence) -> bool:
         """Whether it has a slot and waits for copies to its blocks."""
-        return sequence.residence.where is Where.RETURNING
+        return sequence.residence.where is _RETURNING
 
     # Leaving the device
 
@@ -171,12 +174,13 @@ class Residency:
 
     def forget(self, sequence: Sequence) -> None:
         """Drop the KV of a sequence that ends or is computed again."""
-        if sequence.residence.parcel is not None:
+        residence = sequence.residence
+        if residence.parcel is not None:
             self.parcels.drop(sequence)
-        self._move(sequence, Where.NOWHERE)
-        if sequence.residence.host_blocks:
-            self.space.keep(sequence.residence, 0)
-        sequence.residence.parked_tokens = 0
+        self._move(sequence, _NOWHERE)
+        if residence.host_blocks:
+            self.space.keep(residence, 0)
+        residence.parked_tokens = 0
 
     def lose(self, sequence: Sequence) -> None:
         """Drop what this instance has of a waiting sequence's KV, or of one that leaves its slot;
@@ -234,7 +238,7 @@ class Residency:
             self._open(sequence, residence.parcel, kv, fetch_from, now)
             return
         num_kept = residence.parked_tokens // kv.block_size
-        where = Where.BOTH if residence.host_blocks and num_kept else Where.DEVICE
+        where = Where.BOTH if residence.host_blocks and num_kept else _DEVICE
         if fetch_from >= 0:
             num_blocks = kv.blocks_for(residence.parked_tokens)
             blocks = kv.table.blocks(sequence.slot)[fetch_from:num_blocks].tolist()

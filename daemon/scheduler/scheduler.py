@@ -33,7 +33,8 @@ from daemon.state.slo import Promised
 from daemon.state.story import What
 from daemon.wire.columns import ONE, Bools, Int32, Slots, UInt8, all_true, int32
 
-_ERROR = np.uint8(FinishReason.ERROR)
+# To look a member up in its enum takes as long as a call.
+_ERROR, _FINISHED = FinishReason.ERROR, State.FINISHED
 _NO_SLOTS = np.zeros(0, np.intp)
 _NONE = int32()
 
@@ -380,13 +381,13 @@ class Scheduler:
         (ending,) = why.nonzero()
         if ending.size:
             causes = why[ending].tolist()
-            if FinishReason.ERROR in causes:
-                take_back(slots[why == _ERROR], table, self.kv)
+            if _ERROR in causes:
+                take_back(slots[why == np.uint8(_ERROR)], table, self.kv)
         joined = self._joined(flown) if flown.firsts.size else []
         ended = self.admission.retire(slots[ending].tolist()) if causes else []
         for sequence in ended:
             self.admission.let_go(sequence)
-            sequence.move(State.FINISHED)
+            sequence.move(_FINISHED)
         drafts = self.drafting.answered(flown, counts, offers, self.in_flight)
         return Answer(rows, sequences, why, joined, ended, causes, flown.work, drafts)
 
@@ -397,5 +398,5 @@ class Scheduler:
             member
             for slot in flown.firsts.tolist()
             if (member := table.members[slot]) is not None
-            and table.delivered[slot] > table.fed_until[slot]
+            and table.delivered.item(slot) > table.fed_until.item(slot)
         ]

@@ -21,7 +21,7 @@ class SlotTable:
     def __init__(self, max_slots: int) -> None:
         self.max_slots = max_slots
         self.sequence = np.full(max_slots, -1, np.int64)
-        self.epoch = np.zeros(max_slots, np.int32)
+        self.epoch = np.zeros(max_slots, np.int64)  # departures, as of its newest one
         self.computed = np.zeros(max_slots, np.int32)
         self.known = np.zeros(max_slots, np.int32)
         self.delivered = np.zeros(max_slots, np.int32)
@@ -90,9 +90,10 @@ class SlotTable:
 
     def _follows(self, sequence: Sequence) -> bool:
         """Whether it ranks behind all slots in the order, which is sorted."""
-        last = self._new[-1] if self._new else self._order[-1] if self._order.size else -1
+        new, order = self._new, self._order
+        last = new[-1] if new else order.item(-1) if order.size else -1
         key = sequence.rank, sequence.arrival
-        return last < 0 or (self.rank[last], self.arrival[last]) <= key
+        return last < 0 or (self.rank.item(last), self.arrival.item(last)) <= key
 
     def set_rank(self, slot: int, sequence: Sequence) -> None:
         """Take over the rank and review of the sequence in a slot, which have changed."""
@@ -122,22 +123,24 @@ class SlotTable:
             self.first_s[sequence.slot] = sequence.first_token_s
 
     def leave(self, slot: int) -> Sequence:
-        """Vacate a slot; its epoch tells late answers from those for its next sequence."""
+        """Vacate a slot; its epoch tells late answers from those for its next sequence: who had it
+        at so many departures is gone where its epoch is a later one.
+        """
         sequence = self.members[slot]
         if sequence is None:
             raise LookupError(f"slot {slot} is vacant")
-        sequence.num_output_tokens = int(self.delivered[slot]) - sequence.num_prompt_tokens
-        sequence.behind_prompts_s += float(self.behind_prompts_s[slot])
+        prompt = sequence.num_prompt_tokens
+        sequence.num_output_tokens = self.delivered.item(slot) - prompt
+        sequence.behind_prompts_s += self.behind_prompts_s.item(slot)
         sequence.slot = -1
         self.members[slot] = None
         self.sequence[slot] = -1
         self.review_at[slot] = NEVER
         self.num_expected_tokens -= self.expected[slot]
         self.expected[slot] = 0
-        self.sums.remove(sequence.num_prompt_tokens, int(self.likely_end[slot]))
-        self.epoch[slot] += 1
-        self.departures += 1
-        if slot in self._new:
+        self.sums.remove(prompt, self.likely_end.item(slot))
+        self.departures = self.epoch[slot] = self.departures + 1
+        if self._new and slot in self._new:
             self._new.remove(slot)
         else:
             self._gone = True

@@ -31,9 +31,11 @@ class Limits:
 
     def prompt_tokens(self, num_decodes: int) -> int:
         """What prompts may have of a step beside so many decodes."""
+        left = self.max_batch_tokens - num_decodes
+        if not self.forward_tokens:
+            return left
         most = self.step_tokens
-        room = max(most - num_decodes, int(LEAST_SHARE * most) if self.forward_tokens else 0)
-        return min(room, self.max_batch_tokens - num_decodes)
+        return min(left, max(most - num_decodes, int(LEAST_SHARE * most)))
 
 
 def chunk_of(
@@ -44,9 +46,13 @@ def chunk_of(
     Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
     `first`: no other prompt is in the step.
     """
-    room = max(budget // cost, int(budget > 0))
+    if budget <= 0:
+        return 0
+    room = budget
+    if cost > 1:
+        room, prefill_chunk = max(1, budget // cost), max(1, prefill_chunk // cost)
     if not policy.whole_prompts:
-        return min(pending, max(1, prefill_chunk // cost), room)
+        return min(pending, prefill_chunk, room)
     if pending <= room or first:
         return min(pending, room)
     return 0
@@ -66,9 +72,9 @@ class StepBuilder:
         self._limits = limits
         self._num_decodes = self._prompt_tokens = 0
         self._decodes: list[Slots] = []
-        self._decode_epochs: list[Int32] = []
+        self._decodes_at: list[int] = []  # departures when each of these was added
         self.chunks: list[int] = []  # their tokens, as `prompts`
-        self._chunk_epochs: list[int] = []
+        self._prompts_at: list[int] = []
         self._reckon()
 
     @property
@@ -93,7 +99,7 @@ class StepBuilder:
         """One token for each of these slots."""
         if slots.size:
             self._decodes.append(slots)
-            self._decode_epochs.append(self._table.epoch[slots])
+            self._decodes_at.append(self._table.departures)
             self.budget -= slots.size
             self._num_decodes += slots.size
             self._reckon()
@@ -102,7 +108,7 @@ class StepBuilder:
         """A chunk of `count` tokens for one slot, each of which counts as `cost`."""
         self.prompts.append(slot)
         self.chunks.append(count)
-        self._chunk_epochs.append(int(self._table.epoch[slot]))
+        self._prompts_at.append(self._table.departures)
         tokens = count * cost
         self.budget -= tokens
         self._prompt_tokens += tokens
@@ -119,8 +125,8 @@ class StepBuilder:
             counts[-len(self.prompts) :] = self.chunks
         if self._table.departures == self._departures:
             return slots, counts
-        epochs = np.concatenate([*self._decode_epochs, int32(self._chunk_epochs)])
-        alive = self._table.epoch[slots] == epochs
+        sizes = [*(decodes.size for decodes in self._decodes), *[1] * len(self.prompts)]
+        alive = self._table.epoch[slots] <= np.repeat(self._decodes_at + self._prompts_at, sizes)
         first = slots.size - len(self.prompts)
         self.prompts = slots[first:][alive[first:]].tolist()
         self.chunks = counts[first:][alive[first:]].tolist()

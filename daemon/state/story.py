@@ -6,6 +6,9 @@ MAX_MARKS = 64
 """Marks kept of one sequence; of a longer story the first half stays, and what came last."""
 
 
+_FULL = 4 * MAX_MARKS
+"""A mark has four entries in the list."""
+
 MAX_ENDED = 64
 """Sequences that have ended and whose stories can still be told: the newest."""
 
@@ -58,7 +61,7 @@ class MarkList:
     def add(self, time_s: float, what: str, amount: int = 0, other: int = -1) -> None:
         """One more mark; beyond MAX_MARKS the oldest of the second half is dropped."""
         flat = self._flat
-        if len(flat) == 4 * MAX_MARKS:
+        if len(flat) == _FULL:
             del flat[2 * MAX_MARKS : 2 * MAX_MARKS + 4]
             self.num_dropped += 1
         flat += (time_s, what, amount, other)

@@ -43,8 +43,8 @@ class KVCache:
     @property
     def num_unreserved(self) -> int:
         """Available blocks that are reserved for nobody, and owed to nobody."""
-        free = self.pool.num_available - self.reservations.num_unheld
-        return free - self.lending.num_owed if self.lending.owed else free
+        lending, free = self.lending, self.pool.num_available - self.reservations.num_unheld
+        return free - lending.num_owed if lending.owed else free
 
     def num_lacking(self, matched: list[int], num_new_blocks: int) -> int:
         """How many of these new blocks are not there, or reserved for others, once `matched` are
@@ -94,7 +94,9 @@ class KVCache:
     def seal(self, sequence: Sequence, num_computed: int) -> None:
         """Name the full blocks that are computed and whose hashes are known."""
         sealed, hashes = sequence.num_sealed_blocks, sequence.hashes
-        full = min(num_computed // self.block_size, len(hashes))
+        full = num_computed // self.block_size
+        if full > len(hashes):
+            full = len(hashes)
         if full <= sealed or not self.caches_prefixes:
             return
         blocks = self.table.blocks(sequence.slot)[sealed:full].tolist()

@@ -140,8 +140,10 @@ class Admission:
         """Whether nobody may join those that run: there are suspects, the gang is full, or some run
         without the reservation that the policy wants.
         """
+        if self.suspects.members:
+            return True
         policy = self.order.policy
-        if self.suspects.members or (policy.reserves == LIMIT and not self.all_reserved):
+        if policy.reserves == LIMIT and not self.all_reserved:
             return True
         return policy.gang and not self._gang_open
 
@@ -296,8 +298,8 @@ class Admission:
         sequence.num_sealed_blocks = min(plan.num_reusable, whole)
         self.joined.append(slot)
         moves_s = 0.0
-        if copied := len(sequence.residence.host_blocks):
-            moves_s = self.residency.copy_time.round_trip_s(copied)
+        if copied := sequence.residence.host_blocks:
+            moves_s = self.residency.copy_time.round_trip_s(len(copied))
         if sequence.num_output_tokens:
             num_again = sequence.num_known_tokens - plan.num_shared_tokens
             moves_s = max(moves_s, 2.0 * self.order.step_time.chunk_s(num_again))

@@ -19,7 +19,9 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
     @property
     def num_new_blocks(self) -> int:
         """Blocks that have to be there for it: to be allocated, or reserved."""
-        return max(self.num_blocks, self.num_reserved) - self.num_reusable
+        reserved = self.num_reserved
+        num_blocks = max(self.num_blocks, reserved) if reserved else self.num_blocks
+        return num_blocks - self.num_reusable
 
     @property
     def what(self) -> str:

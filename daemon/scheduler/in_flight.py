@@ -23,7 +23,7 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
     step: int
     slots: Slots  # [R]
     sequences: Int64  # [R]
-    epochs: Int32  # [R]
+    epochs: Int64  # [R]
     firsts: Slots  # slots whose first token since they joined this is; R or fewer
     finals: Bools  # [R]: the token is the sequence's last by max_tokens
     departures: int  # of all slots, when the step was planned

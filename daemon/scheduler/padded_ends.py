@@ -27,7 +27,7 @@ class PaddedEnds:
         self._slots = order.slots
         num = order.slots.max_slots
         self._ends = np.zeros(num, np.int32)
-        self._epochs = np.full(num, -1, np.int32)  # of the sequence that it is of
+        self._epochs = np.full(num, -1, np.int64)  # of the sequence that it is of
         self._told = np.zeros(num, np.int32)  # `predicted_end` as of then
         self._late = np.zeros(num, np.bool_)
 

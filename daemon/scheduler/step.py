@@ -7,7 +7,7 @@ import numpy as np
 from daemon.scheduler.decode_admission import GREEDY
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.slots import SlotTable
-from daemon.wire.columns import ONE, Int32, Slots, int32
+from daemon.wire.columns import ONE, Int32, Slots
 
 LEAST_SHARE = 0.25
 """Of the budget, what prompts have in any case: less would cost more in steps than it saves."""

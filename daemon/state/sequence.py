@@ -153,10 +153,12 @@ class Sequence:
         """Its length when it ends, as placement reckons: as was predicted, trusted or not, else as
         answers were, else a guess. One that runs on is longer than this.
         """
-        outputs = max(self.predicted_tokens, self.expected_tokens)
+        outputs, most = self.predicted_tokens, self.max_tokens
+        if outputs < self.expected_tokens:
+            outputs = self.expected_tokens
         if outputs < 0:
             outputs = self.num_output_tokens + (self.left.steps or UNKNOWN_TOKENS)
-        return self.num_prompt_tokens + min(self.max_tokens, max(1, outputs))
+        return self.num_prompt_tokens + (most if outputs > most else outputs or 1)
 
     @property
     def order_key(self) -> tuple[float, int]:

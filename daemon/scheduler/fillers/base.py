@@ -9,7 +9,7 @@ from daemon.scheduler.admission import Admission
 from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.step import StepBuilder
 from daemon.state.sequence import Sequence
-from daemon.wire.columns import Int32, Slots
+from daemon.wire.columns import Int64, Slots
 
 
 class Filler(ABC):
@@ -71,7 +71,7 @@ class Filler(ABC):
         stay = self.slots.sequence[slots] >= 0
         return slots[stay & ~np.isin(slots, waiting)]
 
-    def still(self, slots: Slots, epochs: Int32) -> Slots:
+    def still(self, slots: Slots, epochs: Int64) -> Slots:
         """Those of these slots that are of these epochs: of others somebody gave way, and another
         one may have the slot.
         """
@@ -86,15 +86,16 @@ class Filler(ABC):
         """Add further chunks of prompts that have started; they have their blocks already."""
         for slot in slots.tolist():
             if self.slots.members[slot] is not None:
-                pending = int(self.slots.known[slot] - self.slots.computed[slot])
+                pending = self.slots.known.item(slot) - self.slots.computed.item(slot)
                 cost = self.slots.member(slot).prompt_cost
                 if count := step.chunk(pending, cost):
                     step.add_prompt(slot, count, cost)
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
         """Admit those that wait while budget, slots and memory last, in the policy's order."""
-        while step.room > 0 and self.waiting.num:
-            sequence = self.admission.next_waiting(now)
+        waiting, admission = self.waiting, self.admission
+        while step.room > 0 and waiting.num:
+            sequence = admission.next_waiting(now)
             if sequence is None or not self.admit_one(sequence, step, now):
                 return
 
@@ -112,14 +113,13 @@ class Filler(ABC):
             return False
         if not admission.may_join():
             return False
-        plan = admission.plan(sequence)
-        pending = sequence.num_known_tokens - plan.num_shared_tokens
-        count = step.chunk(pending, sequence.prompt_cost)
+        plan, cost = admission.plan(sequence), sequence.prompt_cost
+        count = step.chunk(sequence.num_known_tokens - plan.num_shared_tokens, cost)
         if not count or not self.lets_in(sequence, plan):
             return False
         if not admission.make_room(sequence, plan, now):
             return False
         slot = admission.admit(sequence, plan, now)
         if not (plan.fetches and admission.residency.is_returning(sequence)):
-            step.add_prompt(slot, count, sequence.prompt_cost)
+            step.add_prompt(slot, count, cost)
         return True

@@ -253,14 +253,15 @@ def _work(
             raise _no_room(num_tokens, limit, serving.max_len, param)
         _check_least(request.min_tokens, wanted if limit[0] is None else limit[0], limit[1])
         limits.append(wanted)
+    most = min(limits, default=0)
     return Work(
         prompts=tuple(prompts),
         n=n,
         max_tokens=tuple(limits),
         priority=given(request.priority, 0),
         deadline_s=given(request.deadline_s, 0.0),
-        sampling=sampling_params(request, serving.defaults, serving.vocab_size),
-        stops=stop_strings(request),
+        sampling=sampling_params(request, serving.defaults, serving.vocab_size, most),
+        stops=stop_strings(request, serving.defaults),
         field=param,
         bound_by=_bound_by(request),
         shows_special=request.skip_special_tokens is False,

@@ -11,6 +11,8 @@ from daemon.models.generation import DefaultSampling
 from daemon.state.request import SamplingParams
 
 _INT64_MAX = 2**63 - 1
+_NEVER = -1e4
+"""The bias of a token that is not drawn, unless a grammar allows nothing else."""
 
 Value = TypeVar("Value")
 
@@ -30,10 +32,11 @@ def num_choices(request: Common) -> int:
     return n
 
 
-def stop_strings(request: Common) -> tuple[str, ...]:
-    """`stop`; empty strings stop nothing."""
+def stop_strings(request: Common, defaults: DefaultSampling) -> tuple[str, ...]:
+    """`stop`, whose empty strings stop nothing; and the model's own, as its end tokens are."""
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    return tuple(stop for stop in stops if stop)
+    own = () if request.ignore_eos else defaults.stop
+    return tuple(dict.fromkeys(stop for stop in (*stops, *own) if stop))
 
 
 def check_unsupported(request: Common) -> None:
@@ -45,8 +48,10 @@ def check_unsupported(request: Common) -> None:
         raise invalid("`stream_options` needs `stream`", "stream_options")
 
 
-def sampling_params(request: Common, defaults: DefaultSampling, vocab_size: int) -> SamplingParams:
-    """How the request's stream 0 is drawn. Raises ApiError 400."""
+def sampling_params(
+    request: Common, defaults: DefaultSampling, vocab_size: int, most: int
+) -> SamplingParams:
+    """How the request's stream 0 is drawn, of at most so many tokens. Raises ApiError 400."""
     seed = secrets.randbits(63) if request.seed is None else request.seed
     return SamplingParams(
         temperature=given(request.temperature, defaults.temperature),
@@ -56,12 +61,12 @@ def sampling_params(request: Common, defaults: DefaultSampling, vocab_size: int)
         presence_penalty=given(request.presence_penalty, 0.0),
         frequency_penalty=given(request.frequency_penalty, 0.0),
         repetition_penalty=given(request.repetition_penalty, defaults.repetition_penalty),
-        logit_bias=_logit_bias(request.logit_bias or {}, vocab_size),
+        logit_bias=_logit_bias(request.logit_bias or {}, defaults.suppressed, vocab_size),
         seed=seed & _INT64_MAX,
         logprobs=_logprobs(request),
         stop_token_ids=_stop_token_ids(request.stop_token_ids or [], vocab_size),
         ignore_eos=bool(request.ignore_eos),
-        min_tokens=given(request.min_tokens, 0),
+        min_tokens=given(request.min_tokens, min(defaults.min_tokens, most)),
         grammar=grammar_of(wanted(request)),
         prompt_logprobs=_logprobs(request) if _echoes(request) else -1,
     )
@@ -92,11 +97,14 @@ def _logprobs(request: Common) -> int:
     return -1
 
 
-def _logit_bias(bias: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
-    pairs = tuple((int(key), value) for key, value in bias.items())
-    if any(token >= vocab_size for token, _value in pairs):
+def _logit_bias(
+    bias: dict[str, float], suppressed: tuple[int, ...], vocab_size: int
+) -> tuple[tuple[int, float], ...]:
+    pairs = {int(key): value for key, value in bias.items()}
+    if any(token >= vocab_size for token in pairs):
         raise invalid("`logit_bias` has an id outside of the vocabulary", "logit_bias")
-    return pairs
+    held = dict.fromkeys((token for token in suppressed if token < vocab_size), _NEVER)
+    return tuple((held | pairs).items())
 
 
 def _stop_token_ids(ids: list[int], vocab_size: int) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ from daemon.models.embedded import (
     is_gguf,
     model_folder,
 )
-from daemon.models.generation import DefaultSampling, default_sampling
+from daemon.models.generation import DefaultSampling, default_sampling, without_effect
 from daemon.models.gguf_index import read_index
 from daemon.models.kept_folder import is_converted
 from daemon.models.quantisation import read_quantisation
@@ -146,6 +146,9 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
         found.notes += [
             ConfigFault("", "", text) for text in model_notes(found.folder, found.shape)
         ]
+        if unused := without_effect(config.model.generation_config, found.folder):
+            said = f"generation_config.json says what has no effect here: {', '.join(unused)}"
+            found.notes.append(ConfigFault("", "model.generation_config", said))
     except (ModelError, OSError) as error:
         found.cannot(told(error))
         return

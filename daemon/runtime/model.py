@@ -21,7 +21,7 @@ from daemon.core.limits import InstanceLimits, says_budget, says_chunk
 from daemon.memory.sizing import GPU_RUNTIME_BYTES
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, is_gguf
-from daemon.models.generation import DefaultSampling, default_sampling
+from daemon.models.generation import DefaultSampling, default_sampling, without_effect
 from daemon.models.hub import hub_name
 from daemon.models.kept_folder import Told
 from daemon.models.quantised_folder import ensure_quantised, plain_folder
@@ -161,6 +161,8 @@ def find_model(
         log.log(logging.WARNING if in_place else logging.INFO, "%s", line)
     config = with_instances(config, found)
     pools = tuple(plan_pool(config, shape, spec, devices) for spec in found.instances)
+    if unused := without_effect(config.model.generation_config, folder):
+        log.warning("generation_config.json says what has no effect here: %s", ", ".join(unused))
     return ServedModel(
         name=served_name(config),
         folder=folder,

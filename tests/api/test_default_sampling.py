@@ -7,10 +7,11 @@ import aiohttp
 import msgspec
 import pytest
 import pytest_asyncio
+from tokenizers import Tokenizer
 
 from daemon.models.generation import DefaultSampling
 from daemon.protocol.api import Generate
-from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
+from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime, saying
 from tests.api.waiting import until_ready
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -82,4 +83,36 @@ async def test_the_models_card_shows_them(
             http.get("/v1/models") as answer,
         ):
             card = (await answer.json())["data"][0]
-        assert card["default_sampling"] == msgspec.structs.asdict(defaults)
+        assert card["default_sampling"] == msgspec.json.decode(msgspec.json.encode(defaults))
+
+
+async def test_a_models_own_stops_and_tokens_that_it_never_draws(folder: Path) -> None:
+    runtime = ScriptedRuntime(folder)
+    own = DefaultSampling(stop=("</a>",), suppressed=(5, 7, 10**6), min_tokens=3)
+    runtime.serving = msgspec.structs.replace(runtime.serving, defaults=own)
+    async with runtime:
+        await until_ready(runtime.url)
+        message = await asked(runtime, "chat/completions", CHAT | {"logit_bias": {"7": 2}})
+        assert dict(message.sampling.logit_bias) == {5: -1e4, 7: 2.0}
+        assert message.sampling.min_tokens == 3
+        short: dict[str, object] = {"model": MODEL, "prompt": "x", "max_tokens": 2}
+        message = await asked(runtime, "completions", short)
+        assert message.sampling.min_tokens == 2
+
+
+async def test_an_answer_ends_at_the_models_own_stop(folder: Path, words: Tokenizer) -> None:
+    runtime = ScriptedRuntime(folder)
+    own = DefaultSampling(stop=("ee fo",))
+    runtime.serving = msgspec.structs.replace(runtime.serving, defaults=own)
+    runtime.script = saying(words, "one two three four five six")
+    cases: list[tuple[dict[str, object], str]] = [
+        ({}, "one two thr"),
+        ({"stop": "two"}, "one "),
+        ({"ignore_eos": True}, "one two three four five six"),
+    ]
+    async with runtime, aiohttp.ClientSession(runtime.url) as http:
+        await until_ready(runtime.url)
+        for fields, said in cases:
+            async with http.post("/v1/chat/completions", json=CHAT | fields) as answer:
+                (choice,) = (await answer.json())["choices"]
+            assert choice["message"]["content"] == said

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import GenerationConfig
 
-from daemon.models.generation import DefaultSampling, default_sampling
+from daemon.models.generation import DefaultSampling, default_sampling, without_effect
 from daemon.models.shape import ModelError
 
 
@@ -73,9 +74,90 @@ def test_a_file_without_end_is_refused(tmp_path: Path) -> None:
         '{"temperature": "warm"}',
         '{"top_k": 1.5}',
         '{"max_new_tokens": 0}',
+        '{"stop_strings": [7]}',
+        '{"suppress_tokens": [-1]}',
+        '{"bad_words_ids": [7]}',
     ],
 )
 def test_what_no_request_could_say_is_refused(text: str, tmp_path: Path) -> None:
     folder = folder_saying(tmp_path, text)
     with pytest.raises(ModelError, match=r"generation_config\.json cannot be used: .*config llmd"):
         default_sampling("auto", folder)
+
+
+def test_ends_and_tokens_that_are_not_drawn_are_read(tmp_path: Path) -> None:
+    said = {"stop_strings": ["</answer>", ""], "suppress_tokens": [5, 7], "min_new_tokens": 3}
+    folder = folder_saying(tmp_path, json.dumps(said | {"bad_words_ids": [[9], [5], [1, 2]]}))
+    found = default_sampling("auto", folder)
+    assert found == DefaultSampling(stop=("</answer>",), suppressed=(5, 7, 9), min_tokens=3)
+    assert str(found).startswith("min_tokens 3, stop '</answer>', suppressed 5 7 9 (by ")
+    folder_saying(tmp_path, '{"stop_strings": "one"}')
+    assert default_sampling("auto", tmp_path).stop == ("one",)
+    assert default_sampling("llmd", folder) == DefaultSampling()
+
+
+UNKNOWN: dict[str, object] = {
+    "begin_suppress_tokens": [220],
+    "bad_words_ids": [[1, 2]],
+    "no_repeat_ngram_size": 3,
+    "encoder_no_repeat_ngram_size": 3,
+    "num_beams": 4,
+    "num_beam_groups": 2,
+    "num_return_sequences": 2,
+    "diversity_penalty": 0.5,
+    "forced_bos_token_id": 0,
+    "forced_eos_token_id": 2,
+    "exponential_decay_length_penalty": [10, 1.5],
+    "sequence_bias": [[[1], -1.0]],
+    "typical_p": 0.9,
+    "epsilon_cutoff": 0.001,
+    "eta_cutoff": 0.001,
+    "top_h": 0.5,
+    "penalty_alpha": 0.6,
+    "guidance_scale": 1.5,
+    "encoder_repetition_penalty": 1.2,
+    "watermarking_config": {"bias": 2.0},
+    "dola_layers": "high",
+    "constraints": ["x"],
+    "force_words_ids": [[5]],
+    "max_length": 4096,
+    "min_length": 5,
+    "max_time": 1.5,
+    "token_healing": True,
+    "a_field_of_tomorrow": 1,
+}
+
+
+def test_what_has_no_effect_is_named(tmp_path: Path) -> None:
+    folder = folder_saying(tmp_path, json.dumps(SAID | UNKNOWN | {"eos_token_id": 2}))
+    assert without_effect("auto", folder) == [f"{name} {one}" for name, one in UNKNOWN.items()]
+    assert without_effect("llmd", folder) == []
+
+
+def test_every_field_of_transformers_is_used_or_named_or_says_nothing(tmp_path: Path) -> None:
+    """A version of transformers that knows another way to draw fails here."""
+    harmless = {
+        *("cache_config", "cache_implementation", "compile_config", "disable_compile"),
+        *("continuous_batching_config", "max_cache_len", "use_cache", "prefill_chunk_size"),
+        *("is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule"),
+        *("assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind"),
+        *("target_lookbehind", "assistant_ensemble_weight", "prompt_lookup_num_tokens"),
+        *("max_matching_ngram_size", "speculation_type", "use_mtp", "low_memory"),
+        *("output_attentions", "output_hidden_states", "output_logits", "output_scores"),
+        *("return_dict_in_generate", "renormalize_logits", "remove_invalid_values"),
+        *("early_stopping", "length_penalty", "do_sample", "_from_model_config"),
+        *("bos_token_id", "pad_token_id", "decoder_start_token_id", "eos_token_id"),
+        "transformers_version",
+    }
+    used = {*SAID, "min_new_tokens", "stop_strings", "suppress_tokens"}
+    fields = set(GenerationConfig().to_dict())
+    assert fields - harmless - used == set(UNKNOWN) - {"a_field_of_tomorrow"}
+    folder_saying(tmp_path, json.dumps(dict.fromkeys(harmless, 3)))
+    assert without_effect("auto", tmp_path) == []
+
+
+def test_neutral_values_say_nothing(tmp_path: Path) -> None:
+    ones = ("num_beams", "num_beam_groups", "typical_p", "guidance_scale")
+    said = dict.fromkeys(ones, 1) | {"no_repeat_ngram_size": 0, "begin_suppress_tokens": None}
+    folder_saying(tmp_path, json.dumps(said | {"bad_words_ids": None, "token_healing": False}))
+    assert without_effect("auto", tmp_path) == []

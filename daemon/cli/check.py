@@ -44,12 +44,15 @@ from daemon.models.embedded import (
     is_gguf,
     model_folder,
 )
+from daemon.models.fitting import ask_fit, check_fit
 from daemon.models.generation import DefaultSampling, default_sampling, without_effect
 from daemon.models.gguf_index import read_index
 from daemon.models.kept_folder import is_converted
 from daemon.models.quantisation import read_quantisation
 from daemon.models.quantised_folder import NONE, plain_folder, planned, quantised_shape
+from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape, read_json
+from daemon.models.unread import unread_notes
 from daemon.models.vocabulary import read_tokenizer
 from daemon.runtime.model import cache_folder, with_instances
 from daemon.runtime.preflight import holder, obstacles
@@ -141,10 +144,14 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
         if not convert and _needs_conversion(config):
             return
         found.folder = _folder(config)
-        found.shape = _as_served(found.folder, config)
+        shape = _as_served(found.folder, config)
+        if config.model.quantize == NONE:  # what is to be rounded was looked at for that
+            check_fit(found.folder, cache_folder(config), ask_fit)
+        found.shape = shape
         found.sampling = default_sampling(config.model.generation_config, found.folder)
         found.notes += [
-            ConfigFault("", "", text) for text in model_notes(found.folder, found.shape)
+            ConfigFault("", "", text)
+            for text in model_notes(found.folder, found.shape, cache_folder(config))
         ]
         if unused := without_effect(config.model.generation_config, found.folder):
             said = f"generation_config.json says what has no effect here: {', '.join(unused)}"
@@ -161,11 +168,13 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
                 found.cannot(text)
 
 
-def model_notes(folder: Path, shape: ModelShape) -> Iterator[str]:
+def model_notes(folder: Path, shape: ModelShape, cache: Path) -> Iterator[str]:
     """What a model's files say that serving takes no notice of, or refuses where it is asked for.
 
     Raises ModelError.
     """
+    if unread := unread_notes(resolve(folder, cache, ask_child)):
+        yield f"{folder}: fields of config.json that are of no use here: {', '.join(unread)}"
     index = read_index(folder)
     if index is not None and index.unused:
         unused = ", ".join(index.unused)

@@ -45,6 +45,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     ropes: tuple[Rope, ...] = ()
     by_layer: tuple[str, ...] = ()  # what differs from layer to layer
     unread: dict[str, Any] = {}  # what the file says and the type's code never asks for
+    conflicts: tuple[str, ...] = ()  # what the file says twice, and not alike
     fields: dict[str, Any] = {}  # the whole configuration, defaults included
 
 

@@ -13,6 +13,7 @@ from daemon.memory.sizing import DTYPE_BYTES
 from daemon.models.quantisation import quantisation, read_quantisation
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
+from daemon.models.unread import unread_refusals
 from daemon.models.weights import weight_files
 
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -37,36 +38,6 @@ _UNSAID = {
 _GROWING_ROPE = frozenset({"dynamic", "longrope"})
 _STEADY_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_SCALES = (
-    *("logit_scale", "logits_scaling", "logit_multiplier", "residual_multiplier"),
-    *("residual_scale", "scale_depth", "embedding_multiplier", "embedding_scale", "scale_emb"),
-    *("scale_embedding", "attn_scale", "attention_scale", "routed_scaling_factor"),
-    *("partial_rotary_factor", "rotary_pct", "rotary_percent"),
-)
-_BOUNDS = (
-    *("logits_soft_cap", "attn_logit_softcapping", "attn_logit_softcap", "swiglu_limit"),
-    *("final_logit_softcapping", "router_logit_softcapping", "clip_qkv"),
-)
-_WINDOWS = ("sliding_window", "attention_window", "window_size")
-_FLAGS = (
-    *("alibi", "use_alibi", "parallel_attn", "use_parallel_residual", "parallel_residual"),
-    *("attn_temperature_tuning", "use_bidirectional_attention", "rope_interleave"),
-)
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(_SCALES, (1,)),
-    **dict.fromkeys(_BOUNDS, (0,)),
-    **dict.fromkeys(_WINDOWS, (0, -1)),
-    **dict.fromkeys(_FLAGS, (False,)),
-    **dict.fromkeys(("dim_model_base", "query_pre_attn_scalar", "attention_multiplier"), ()),
-    **dict.fromkeys(("no_rope_layers", "nope_layers", "rotary_dim"), ()),
-    "no_rope_layer_interval": (0,),
-    "is_causal": (True,),
-    "scoring_func": ("softmax",),
-    "layer_types": (),
-}
-"""Fields that say how other types compute, and have no tensor that would tell it; and the values
-with which they say nothing, as null and empty ones do.
-"""
 
 
 def check_folder(folder: Path, resolved: Resolved) -> None:
@@ -91,7 +62,9 @@ def refusals(resolved: Resolved) -> Iterator[str]:
         yield f"its architecture {list(names)} is not a causal language model"
     if resolved.sees_ahead:
         yield "its tokens also see those after them, as an encoder's do"
-    yield from _unread_refusals(resolved)
+    for reason in resolved.conflicts:
+        yield f"its config.json contradicts itself: {reason}"
+    yield from unread_refusals(resolved)
     yield from _attention_refusals(resolved)
     yield from _position_refusals(resolved)
     yield from _quantisation_refusals(fields.get("quantization_config"))
@@ -118,30 +91,6 @@ def _attention_refusals(resolved: Resolved) -> Iterator[str]:
         yield _UNSAID[resolved.model_type]
     elif resolved.causal_class and not resolved.takes_attention:
         yield "its modelling code does not use transformers' attention interface"
-
-
-def _unread_refusals(resolved: Resolved) -> Iterator[str]:
-    """What config.json says of how the model computes, and transformers' code does not ask for."""
-    for name, value in resolved.unread.items():
-        if name in _NEUTRAL and not _says_nothing(name, value, resolved):
-            yield f"{name} is {str(value)[:60]} in its config.json, which its code does not read"
-
-
-def _says_nothing(name: str, value: Any, resolved: Resolved) -> bool:
-    """Whether a field that the code does not read changes nothing by what it says."""
-    neutral = (None, "", [], {}, *_NEUTRAL[name])
-    if name in _WINDOWS:
-        off = resolved.fields.get("use_sliding_window") is False
-        return off or value in neutral or (isinstance(value, int) and value >= resolved.context_len)
-    own = {
-        "dim_model_base": [resolved.hidden_size],
-        "query_pre_attn_scalar": [resolved.head_dim],
-        "rotary_dim": [resolved.head_dim],
-        "attention_multiplier": [resolved.head_dim**-0.5] if resolved.head_dim else [],
-        "layer_types": [[_FULL] * resolved.num_layers],
-        "no_rope_layers": [[1] * resolved.num_layers],  # one: the layer has positions
-    }
-    return value in (*neutral, *own.get(name, ()))
 
 
 def _quantisation_refusals(said: Any) -> Iterator[str]:

@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 from daemon.cli.main import main
 from daemon.config import cuda
 from daemon.control import client
+from daemon.models import fitting
 from daemon.runtime import preflight
 from tests.config.driver import LARGE, SMALL, build_driver, pretend
 from tests.e2e.live import free_port
@@ -59,7 +60,17 @@ def small_model(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {}}}', encoding="utf-8")
-    save_file({"embed": np.zeros((512, 64), np.float32)}, folder / "model.safetensors")
+    layer = {f"self_attn.{name}_proj": (64, 64) for name in "qo"}
+    layer |= {f"self_attn.{name}_proj": (32, 64) for name in "kv"}
+    layer |= {"mlp.gate_proj": (128, 64), "mlp.up_proj": (128, 64), "mlp.down_proj": (64, 128)}
+    layer |= {"input_layernorm": (64,), "post_attention_layernorm": (64,)}
+    sides = {"model.embed_tokens": (512, 64), "lm_head": (512, 64), "model.norm": (64,)} | {
+        f"model.layers.{number}.{name}": shape
+        for number in range(2)
+        for name, shape in layer.items()
+    }
+    tensors = {f"{name}.weight": np.zeros(shape, np.float32) for name, shape in sides.items()}
+    save_file(tensors, folder / "model.safetensors")
     return folder
 
 
@@ -95,7 +106,7 @@ def test_json_has_all_that_the_text_says(
     assert found["values"]["scheduler.max_running"] == {"value": 4, "source": str(file)}
     assert found["values"]["model.path"] == {"value": str(model), "source": "flag"}
     assert found["values"]["key"]["value"] == ["alice"]
-    assert found["model"]["num_params"] == 32768
+    assert found["model"]["num_params"] == 139584
     (instance,) = found["instances"]
     assert (instance["name"], instance["pool"]["size"]["max_len"]) == ("cpu", 1024)
 
@@ -147,7 +158,9 @@ def test_two_models_are_refused_in_the_file_and_as_flags(
 def test_the_terms_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CHECK, "--model", str(model), "--set", "scheduler.max_running=4"]) == 0
     out = capsys.readouterr().out
-    assert "llama: 32,768 parameters stored as bfloat16, 2 layers, 4 heads (2 of keys) of 16" in out
+    assert (
+        "llama: 139,584 parameters stored as bfloat16, 2 layers, 4 heads (2 of keys) of 16" in out
+    )
     assert f"{FLOAT32_BLOCK_BYTES / 1024:,.1f} KiB = 2 layers * 2 * 16 tokens * 2 kv heads" in out
     assert re.search(r"blocks +256 +\(all that max_running sequences", out)
     assert re.search(r"longest +1,024 tokens", out)
@@ -431,13 +444,37 @@ def test_what_files_say_and_nobody_uses_is_noted(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It serves all the same: a token beyond the embedding is a 400, a bad template the chat's."""
-    tokenizer = {"model": {"vocab": {}}, "added_tokens": [{"id": 512, "content": "<extra>"}]}
+    vocabulary = {f"t{number}": number for number in range(512)}
+    tokenizer = {
+        "model": {"vocab": vocabulary},
+        "added_tokens": [{"id": 512, "content": "<extra>"}],
+    }
     (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     (model / "chat_template.jinja").write_text("{{ messages | length }}", encoding="utf-8")
+    (model / "generation_config.json").write_text('{"num_beams": 4}', encoding="utf-8")
+    (model / "config.json").write_text(json.dumps(CONFIG | {"a_field_of_tomorrow": 1}))
     assert main([*CHECK, "--model", str(model)]) == 0
     said = capsys.readouterr().err
     assert "beyond the model's vocabulary of 512: '<extra>' (512)" in said
     assert "what a user says does not come out of it" in said
+    assert "generation_config.json says what has no effect here: num_beams 4 (no fault)" in said
+    assert "fields of config.json that are of no use here: a_field_of_tomorrow (no fault)" in said
+
+
+def test_weights_of_another_configuration_are_found_by_headers_and_fitting_ones_once(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = [*CHECK, "--model", str(model), "--set", f"daemon.cache={tmp_path / 'own'}"]
+    (model / "config.json").write_text(json.dumps(CONFIG | {"attention_bias": True}))
+    assert main(flags) == 1
+    assert "lacks 8 of its weights: model.layers.0.self_attn.k_proj" in capsys.readouterr().err
+    (model / "config.json").write_text(json.dumps(CONFIG))
+    assert main(flags) == 0
+    monkeypatch.setattr(fitting, "_LIMIT_S", 0.0)
+    assert main(flags) == 0  # kept
+    (model / "config.json").write_text(json.dumps(CONFIG | {"head_dim": 32}))
+    assert main(flags) == 1  # nothing can be asked in no time
+    assert "its weights were not looked at in 0 s" in capsys.readouterr().err
 
 
 def test_a_cut_file_is_no_model(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from daemon.models.resolved import Resolved
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder, refusals
+from daemon.models.unread import unread_notes
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -127,7 +128,7 @@ def test_legacy_names_are_resolved_first(tmp_path: Path) -> None:
         {"model_type": "mistral", "sliding_window": 256},
         {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": False},
         {"model_type": "qwen3", "sliding_window": 128, "layer_types": ["full_attention"] * 3},
-        {"model_type": "gpt_neox"},
+        {"model_type": "gpt_neox", "num_key_value_heads": 4},
     ],
 )
 def test_a_window_that_hides_nothing_is_fine(change: dict[str, Any], tmp_path: Path) -> None:
@@ -260,12 +261,31 @@ def test_an_index_may_not_leave_its_folder(tmp_path: Path) -> None:
         {"attention_window": 1},
         {"is_causal": False},
         {"no_rope_layers": [0, 1]},
+        {"norm_type": "layernorm"},
+        {"activation": "gelu"},
+        {"hidden_activation": "relu2"},
+        {"lm_head_bias": True},
+        {"use_bias": True},
+        {"qkv_bias": True},
+        {"attention_sink": True},
+        {"attention_sink_size": 4},
+        {"num_experts": 8},
+        {"moe_intermediate_size": 128},
+        {"layer_norm_eps": 0.25},
+        {"n_head_kv": 1},
+        {"rotary_base": 5e5},
+        {"partial_rotary_factor": 0.5},
+        {"qk_norm": True},
+        {"position_embedding_type": "alibi"},
+        {"attention_type": "local"},
+        {"gated_mlp": False, "gating_type": "none"},
+        {"mup_scale": 2.0},
     ],
 )
 def test_what_a_type_would_ignore_of_its_configuration_is_refused(
     said: dict[str, Any], tmp_path: Path
 ) -> None:
-    (name,) = said
+    name = [*said][-1]
     resolved = resolve_here(folder_of(tmp_path / "m", {**LLAMA, **said}))
     reasons = list(refusals(resolved))
     assert any(name in reason or "see those after them" in reason for reason in reasons), reasons
@@ -281,7 +301,78 @@ def test_what_says_nothing_in_a_configuration_is_served(tmp_path: Path) -> None:
     said |= {"residual_multiplier": 1, "auto_map": {"a": "b"}, "alibi": False, "is_causal": True}
     said |= {"norm_topk_prob": True, "attn_logit_softcapping": 0, "attention_window": -1}
     said |= {"query_pre_attn_scalar": 16, "attention_multiplier": 0.25}
+    said |= {"norm_type": "rmsnorm", "activation": "silu", "num_experts": 0, "qk_norm": False}
+    said |= {"lm_head_bias": False, "layer_norm_eps": 1e-6, "rotary_base": 10000, "no_bias": True}
+    said |= {"use_flash_attn": True, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "num_kv_heads": 2}
+    said |= {"attn_implementation": "sdpa", "position_embedding_type": "rope", "qkv_bias": False}
+    said |= {"num_nextn_predict_layers": 1, "output_router_logits": False, "clip_qkv": None}
+    resolved = resolve_here(folder_of(tmp_path / "m", {**LLAMA, **said}))
+    assert not list(refusals(resolved))
+
+
+def test_fields_of_other_programs_are_noted(tmp_path: Path) -> None:
+    said = {"_name_or_path": "x", "auto_map": {}, "seq_length": 9, "a_field_of_tomorrow": 1}
+    said |= {"norm_type": "rmsnorm", "unsloth_version": "2", "pretraining_tp": 1}
+    resolved = resolve_here(folder_of(tmp_path / "m", {**LLAMA, **said}))
+    assert unread_notes(resolved) == ["seq_length", "a_field_of_tomorrow"]
+
+
+DEFAULT = {"rope_type": "default", "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"rope_theta": 5e5, "rope_parameters": DEFAULT}, "rope_theta is 500000.0, and 10000.0 in"),
+        (
+            {"model_type": "phi", "partial_rotary_factor": 0.25}
+            | {"rope_parameters": DEFAULT | {"partial_rotary_factor": 0.5}},
+            "partial_rotary_factor is 0.25, and 0.5 in",
+        ),
+        (
+            {"rope_parameters": DEFAULT, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            "rope_scaling has",
+        ),
+        ({"dtype": "float32", "torch_dtype": "float16"}, "dtype is float32 and torch_dtype is fl"),
+        ({"model_type": "gpt2", "n_embd": 32, "hidden_size": 64}, "hidden_size is 64 and n_embd"),
+    ],
+)
+def test_a_configuration_that_contradicts_itself_is_refused(
+    said: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    reasons = list(refusals(resolve_here(folder_of(tmp_path / "m", {**LLAMA, **said}))))
+    assert any(f"its config.json contradicts itself: {words}" in one for one in reasons), reasons
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"rope_theta": 1e4, "rope_parameters": DEFAULT},
+        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_theta": 5e5},
+        {"rope_parameters": DEFAULT, "rope_scaling": None, "torch_dtype": "bfloat16"},
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16}},
+    ],
+)
+def test_what_is_said_twice_alike_is_served(said: dict[str, Any], tmp_path: Path) -> None:
     assert not list(refusals(resolve_here(folder_of(tmp_path / "m", {**LLAMA, **said}))))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        (DEFAULT | {"mscale": 2.0}, "mscale"),
+        (DEFAULT | {"rope_type": "linear", "factor": 2.0, "beta_fast": 16}, "beta_fast"),
+        (DEFAULT | {"a_field_of_tomorrow": 1}, "a_field_of_tomorrow"),
+        (DEFAULT | {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ],
+)
+def test_a_parameter_of_positions_that_their_kind_has_not_is_refused(
+    parameters: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    said = {**LLAMA, "rope_parameters": parameters}
+    reasons = list(refusals(resolve_here(folder_of(tmp_path / "m", said))))
+    assert len(reasons) == 1 and name in reasons[0], reasons
 
 
 def test_a_window_that_is_switched_off_is_no_window(tmp_path: Path) -> None:

@@ -18,11 +18,13 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from daemon.engine.cuda.weights import Staging, TensorPlaces, WeightSender
 from daemon.engine.layers.fuse import merge
-from daemon.engine.loading.loader import load_model
+from daemon.engine.loading import weights
+from daemon.engine.loading.loader import check_weights, load_model
 from daemon.engine.loading.weights import open_weights
 from daemon.engine.quantised import stored
 from daemon.engine.quantised.stored import LoadMeter, Stored, stored_tensors
 from daemon.models.shape import ModelError
+from tests.engine.checkpoints.read import HERE
 from tests.engine.tiny import CONFIGS, save
 
 CPU = torch.device("cpu")
@@ -66,9 +68,13 @@ def test_a_model_is_as_transformers_loads_it(name: str, dtype: str, tmp_path: Pa
 def test_weights_that_would_go_unread_are_refused(
     name: str, sides: tuple[int, ...], said: str, llama: Path, tmp_path: Path
 ) -> None:
+    folder = with_tensor(llama, tmp_path / "m", name, sides)
     with pytest.raises(ModelError, match=said) as raised:
-        load_model(with_tensor(llama, tmp_path / "m", name, sides), "float32", CPU)
+        load_model(folder, "float32", CPU)
     assert "\n" not in str(raised.value)
+    with pytest.raises(ModelError) as by_headers:
+        check_weights(folder)
+    assert str(by_headers.value) == str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,82 @@ def test_weights_that_would_go_unread_are_refused(
 def test_what_changes_no_logits_may_go_unread(
     name: str, sides: tuple[int, ...], llama: Path, tmp_path: Path
 ) -> None:
-    load_model(with_tensor(llama, tmp_path / "m", name, sides), "float32", CPU)
+    folder = with_tensor(llama, tmp_path / "m", name, sides)
+    load_model(folder, "float32", CPU)
+    check_weights(folder)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"tie_word_embeddings": False}, r"lacks 1 of its weights: lm_head\.weight"),
+        (
+            {"attention_bias": True},
+            r"lacks 8 of its weights: model\.layers\.0\.self_attn\.k_proj\.b",
+        ),
+        (
+            {"head_dim": 32},
+            r"k_proj\.weight is \[32, 64\], and its configuration asks for \[64, 64\]",
+        ),
+        ({"intermediate_size": 48}, r"down_proj\.weight is \[64, 96\]"),
+        ({"num_hidden_layers": 1}, None),  # what is behind the last layer foretells more tokens
+    ],
+)
+def test_headers_alone_show_weights_of_another_configuration(
+    said: dict[str, object], words: str | None, llama: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(llama, tmp_path / "m")
+    path = tmp_path / "m" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | said))
+    tensors = load_file(llama / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    if "tie_word_embeddings" not in said:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
+    save_file(tensors, tmp_path / "m" / "model.safetensors", {"format": "pt"})
+    if words is None:
+        check_weights(tmp_path / "m")
+        return
+    with pytest.raises(ModelError, match=words):
+        check_weights(tmp_path / "m")
+    with pytest.raises(ModelError, match=words):
+        load_model(tmp_path / "m", "float32", CPU)
+
+
+def test_quantised_tensors_without_a_configuration_of_them_are_refused(
+    llama: Path, tmp_path: Path
+) -> None:
+    name = "model.layers.0.mlp.up_proj.qweight"
+    folder = with_tensor(llama, tmp_path / "m", name, (8, 96))
+    with pytest.raises(ModelError, match=f"has not: {name}"):
+        check_weights(folder)
+
+
+def test_no_number_is_read(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reads(*_: object) -> None:
+        raise AssertionError("a weight was read")
+
+    monkeypatch.setattr(weights.MappedSlice, "__getitem__", reads)
+    check_weights(llama)
+    with pytest.raises(AssertionError):
+        load_model(llama, "float32", CPU)
+
+
+def test_headers_show_a_quantised_layer_of_another_size(tmp_path: Path) -> None:
+    name = min(path.name for path in HERE.glob("model-gptq*"))
+    folder = shutil.copytree(HERE / name, tmp_path / name)
+    (folder / "tokenizer.json").write_text("{}")
+    path = folder / "config.json"
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps(said | {"intermediate_size": said["intermediate_size"] // 2}))
+    with pytest.raises(ModelError, match=r"of another size: .* and its configuration asks for"):
+        check_weights(folder)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in HERE.glob("model-*")))
+def test_headers_of_quantised_checkpoints_fit(name: str, tmp_path: Path) -> None:
+    folder = shutil.copytree(HERE / name, tmp_path / name)
+    (folder / "tokenizer.json").write_text("{}")
+    check_weights(folder)
 
 
 def with_tensor(good: Path, folder: Path, name: str, sides: tuple[int, ...]) -> Path:

@@ -12,6 +12,7 @@ CALLS = {"eval", "exec", "torch.load", "os.system", "os.popen", "yaml.load", "__
 PRINTING = (
     "daemon/cli/",
     "daemon/engine/loading/convert.py",
+    "daemon/engine/loading/fits.py",
     "daemon/engine/loading/requantise.py",
     "daemon/engine/loading/resolve.py",
     "tui/app.py",

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from daemon.base.logs import in_a_line
 from daemon.engine.layers.attention import ATTENTION_NAME, register
 from daemon.engine.loading.resolve import read_config, resolved_of
 from daemon.engine.loading.weights import open_weights
-from daemon.engine.quantised.place import claimed, fill, with_layers
+from daemon.engine.quantised.place import check_sizes, claimed, fill, with_layers
 from daemon.models.quantisation import read_quantisation
+from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder
-from daemon.models.weights import weight_shapes
+from daemon.models.weights import folder_layers, weight_shapes
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ _BESIDE = re.compile(
 """Whole parts beside a causal model: they foretell more tokens, judge answers or read what is no
 text, and change no logits of the model's own."""
 _LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
+_CPU = torch.device("cpu")
 _SIDES = (1, 2, 3)
 """Of a weight; a mask has four, its value none."""
 
@@ -48,24 +50,48 @@ def load_model(
     `weight_dtype`, where it is given. `tell` hears, from any thread, the share of the weights that
     is loaded. Raises ModelError.
     """
+    register()
+    computes_in = torch_dtype(dtype)
+    narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
+    model = _loaded(folder, device, computes_in, tell, narrow)
+    model.requires_grad_(False)
+    return model.eval()
+
+
+def check_weights(folder: Path) -> None:
+    """Raise ModelError where `load_model` would: only the files' headers are read."""
+    register()
+    _loaded(folder, torch.device("meta"), torch.float32, lambda _share: None, None)
+
+
+def _loaded(
+    folder: Path,
+    device: torch.device,
+    computes_in: torch.dtype,
+    tell: Callable[[float], None],
+    narrow: torch.dtype | None,
+) -> Any:
+    """A folder's model, all of whose weights are the folder's. Raises ModelError."""
     config = read_config(folder)
     check_folder(folder, resolved_of(config))
-    register()
     transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
     model_class = class_of(config)
-    narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
     quantisation = read_quantisation(folder, config.to_dict())
     if quantisation is not None and hasattr(config, "quantization_config"):
         del config.quantization_config  # the layers are ours, not those of transformers
-    computes_in = torch_dtype(dtype)
-    opened = open_weights(folder, device, tell, computes_in, narrow, quantisation)
+    has_memory = device.type != "meta"
+    opened = open_weights(
+        folder, device if has_memory else _CPU, tell, computes_in, narrow, quantisation
+    )
     with opened as (weights, packed):
+        sides = _sides(folder, quantisation)
+        given = weights if has_memory else _shells({name: sides[name] for name in weights})
         try:
             places = claimed(model_class, config, packed)
             model, told = with_layers(model_class, places).from_pretrained(
                 None,  # its files are not transformers' affair
                 config=config,
-                state_dict={name: one for name, one in weights.items() if name not in places.taken},
+                state_dict={name: one for name, one in given.items() if name not in places.taken},
                 device_map={"": device},
                 dtype=computes_in,
                 attn_implementation=ATTENTION_NAME,
@@ -75,7 +101,10 @@ def load_model(
         except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError) as error:
             said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
             raise ModelError(f"{folder}: {said}") from error
-        fill(model, places, packed)
+        if has_memory:
+            fill(model, places, packed)
+        else:
+            check_sizes(model, places, sides)
         # Older quantising tools give every layer a bias, of zeros where the model has none.
         told["unexpected_keys"] -= {
             name
@@ -83,8 +112,18 @@ def load_model(
             if name.endswith(".bias") and not bool(weights[name][...].any())
         }
     _check_loaded(folder, model, told)
-    model.requires_grad_(False)
-    return model.eval()
+    return model
+
+
+def _sides(folder: Path, quantisation: Quantisation | None) -> dict[str, tuple[int, ...]]:
+    """Of each of a folder's weights, in blocks or not."""
+    layers = folder_layers(folder, quantisation)
+    return weight_shapes(folder) | {one: (it.rows, it.columns) for one, it in layers.items()}
+
+
+def _shells(sides: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    """Tensors without numbers."""
+    return {name: torch.empty(shape, device="meta") for name, shape in sides.items()}
 
 
 def _check_loaded(folder: Path, model: nn.Module, told: Any) -> None:

@@ -6,8 +6,9 @@ torch from transformers, which configurations do not need: half the time.
 """
 
 import logging
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from inspect import signature
@@ -22,6 +23,7 @@ from daemon.models.resolved import Resolved, Rope, read_shape
 from daemon.models.resolving import answer
 from daemon.models.shape import ModelError, ModelShape, read_json
 from daemon.models.supported import refusals
+from daemon.models.unread import ROPE_COMMON, ROPE_FIELDS
 from daemon.wire.parent import die_with_parent
 
 _PLAIN = (bool, int, float, str)
@@ -30,6 +32,12 @@ _TAKES_ATTENTION = "ALL_ATTENTION_FUNCTIONS.get_interface("
 _COUNTS_FROM_PADDING = "create_position_ids_from_input_ids("
 _ASKS_DIRECTION = "self.config.is_decoder"
 """What modelling code says that computes encoders and decoders, as the configuration has it."""
+_ASKED = re.compile(r"(?:\b(?:config|cfg|kwargs)\.|(?<=[\"']))(\w+)")
+_ASKED_OF_SELF = re.compile(r"\bself\.(\w+)")
+"""How code asks a configuration for a field; the configuration's own code asks itself."""
+_ROPE_ABOVE = ("rope_theta", "partial_rotary_factor")
+"""What older files say beside the parameters of rotary positions."""
+_ROPE_NAMES = ("rope_scaling", *_ROPE_ABOVE)
 _HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size")
 
 
@@ -41,8 +49,9 @@ def shape_here(folder: Path) -> ModelShape:
 def resolve_here(folder: Path) -> Resolved:
     """A folder's configuration, in a process that may load transformers. Raises ModelError."""
     config = read_config(folder)
-    unread = _unread(config, read_json(folder / "config.json"))
-    return msgspec.structs.replace(resolved_of(config), unread=unread)
+    told, found = read_json(folder / "config.json"), resolved_of(config)
+    conflicts = tuple(_conflicts(config, told, found))
+    return msgspec.structs.replace(found, unread=_unread(config, told), conflicts=conflicts)
 
 
 def read_config(folder: Path) -> Any:
@@ -107,13 +116,46 @@ def _unread(config: Any, told: dict[str, Any]) -> dict[str, Any]:
     kind = type(config)
     declared = {*getattr(kind, "__dataclass_fields__", {}), *kind.attribute_map}
     declared |= set(signature(kind.__init__).parameters)
-    files = [find_spec(kind.__module__), find_spec(_modelling(kind))]
-    sources = [Path(one.origin).read_text("utf-8") for one in files if one and one.origin]
+    own, code = (_text(name) or "" for name in (kind.__module__, _modelling(kind)))
+    asked = {*_ASKED.findall(own), *_ASKED.findall(code), *_ASKED_OF_SELF.findall(own)}
+    asked |= {"torch_dtype", *(_ROPE_NAMES if _ropes(config) else ())}
+    turning = "partial_rotary_factor"
+    if turning not in code:
+        asked.discard(turning)
+    for rope in _ropes(config):
+        known = asked | ROPE_COMMON | ROPE_FIELDS.get(rope.kind, frozenset(rope.parameters))
+        told = told | {
+            key if key == turning else f"rope_parameters.{key}": value
+            for key, value in rope.parameters.items()
+            if key not in known
+        }
     return {
         key: _plain(value)
         for key, value in told.items()
-        if key not in declared and not any(key in source for source in sources)
+        if key not in declared and key not in asked
     }
+
+
+def _conflicts(config: Any, told: dict[str, Any], found: Resolved) -> Iterator[str]:
+    """What a config.json says under two names, and not alike: one of them has no effect."""
+    for name, other in (*type(config).attribute_map.items(), ("dtype", "torch_dtype")):
+        one, two = told.get(name), told.get(other)
+        if None not in (one, two) and one != two:
+            yield f"{name} is {str(one)[:40]} and {other} is {str(two)[:40]}"
+    nested = told.get("rope_parameters") or told.get("rope_scaling")
+    if not isinstance(nested, dict) or not found.ropes:
+        return
+    for name in _ROPE_ABOVE:
+        value = told.get(name)
+        if value is not None and all(rope.parameters.get(name) != value for rope in found.ropes):
+            used = found.ropes[0].parameters.get(name)
+            yield f"{name} is {value}, and {used} in its parameters of rotary positions"
+    newer, older = (told.get(name) for name in ("rope_parameters", "rope_scaling"))
+    if isinstance(newer, dict) and isinstance(older, dict):
+        for name, value in older.items():
+            other = newer.get("rope_type" if name == "type" else name, value)
+            if other != value:
+                yield f"rope_scaling has {name} {value}, and rope_parameters {other}"
 
 
 def refuse_configuration(source: Path, config: Any) -> None:
@@ -190,7 +232,12 @@ def _causal_class(model_type: str) -> str:
 
 def _source(config_class: type) -> str | None:
     """The text of a type's modelling code, since importing it would bring torch; None: none."""
-    found = find_spec(_modelling(config_class))
+    return _text(_modelling(config_class))
+
+
+def _text(module: str) -> str | None:
+    """The text of a module; None where there is none."""
+    found = find_spec(module)
     if found is None or found.origin is None:
         return None
     return Path(found.origin).read_text(encoding="utf-8")

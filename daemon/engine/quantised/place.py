@@ -1,6 +1,6 @@
 """Puts quantised weights into a model: layers are replaced before transformers loads the rest."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,9 +120,22 @@ def fill(model: nn.Module, places: PackedPlaces, packed: Packed) -> None:
     for name, names in layers.items():
         layer: Any = model.get_submodule(name)
         weights = made[names]
-        stored = [sum(one.rows for one in weights), *{one.columns for one in weights}]
-        wanted = [layer.out_features, layer.in_features]
-        if stored != wanted:
-            said = f"{' and '.join(names)} is {stored}, and its configuration asks for {wanted}"
-            raise ModelError(f"weights of another size: {said}")
+        _check_size(layer, names, [(one.rows, one.columns) for one in weights])
         layer.weights = list(weights)
+
+
+def check_sizes(
+    model: nn.Module, places: PackedPlaces, sides: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raise ModelError for a weight of another size than its layer's at one of the `places`."""
+    for name, names in places.all.items():
+        _check_size(model.get_submodule(name), names, [sides[one] for one in names])
+
+
+def _check_size(layer: Any, names: tuple[str, ...], sides: Sequence[tuple[int, ...]]) -> None:
+    """The rows of a layer are those of its weights one after the other."""
+    stored = [sum(rows for rows, _ in sides), *{columns for _, columns in sides}]
+    wanted = [layer.out_features, layer.in_features]
+    if stored != wanted:
+        said = f"{' and '.join(names)} is {stored}, and its configuration asks for {wanted}"
+        raise ModelError(f"weights of another size: {said}")

@@ -23,6 +23,7 @@ from daemon.engine.loading.loader import check_weights, load_model
 from daemon.engine.loading.weights import open_weights
 from daemon.engine.quantised import stored
 from daemon.engine.quantised.stored import LoadMeter, Stored, stored_tensors
+from daemon.engine.verify.model.reading import check_reading
 from daemon.models.shape import ModelError
 from tests.engine.checkpoints.read import HERE
 from tests.engine.tiny import CONFIGS, save
@@ -353,3 +354,36 @@ def test_on_a_gpu(dtype: str, tmp_path: Path) -> None:
     expected = load_model(folder, dtype, CPU).state_dict()
     for key, tensor in load_model(folder, dtype, torch.device("cuda:0")).state_dict().items():
         assert tensor.is_cuda and torch.equal(tensor.cpu(), expected[key]), key
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "narrow"),
+    [
+        ("llama", "float32", ""),
+        ("gpt_neox", "bfloat16", ""),
+        ("llama", "float32", "bfloat16"),
+    ],
+)
+def test_a_loaded_model_is_compared_with_its_files(
+    name: str, dtype: str, narrow: str, tmp_path: Path
+) -> None:
+    folder = save(name, tmp_path)
+    model = load_model(folder, dtype, CPU, weight_dtype=narrow)
+    stored = load_file(folder / "model.safetensors")
+    renamed = {"embed_out.weight"} & stored.keys()  # by transformers
+    assert check_reading(model, folder) == len(stored) - len(renamed)
+
+
+@pytest.mark.parametrize("narrow", ["", "bfloat16"])
+def test_a_weight_that_was_loaded_wrongly_is_found(
+    narrow: str, llama: Path, tmp_path: Path
+) -> None:
+    model = load_model(llama, "float32", CPU, weight_dtype=narrow)
+    shutil.copytree(llama, tmp_path / "other")
+    tensors = load_file(llama / "model.safetensors")
+    name = "model.layers.1.self_attn.k_proj.weight"
+    for wrong in (tensors[name].flip(0), tensors[name] * 1.5, tensors[name].roll(1, 1)):
+        path = tmp_path / "other" / "model.safetensors"
+        save_file({**tensors, name: wrong.contiguous()}, path, {"format": "pt"})
+        with pytest.raises(ModelError, match=f"{name} was not loaded as the file has it"):
+            check_reading(model, tmp_path / "other")

@@ -53,6 +53,7 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     from daemon.engine.loading.gguf_blocks import Indexer
     from daemon.engine.loading.gguf_fields import recommended
     from daemon.engine.loading.gguf_tokenizer import write_tokenizer
+    from daemon.engine.loading.second_reading import compare
 
     told(1 / _PARTS)
     config = _configuration(source, header)
@@ -61,12 +62,14 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)
     told(3 / _PARTS)
-    index, computed = Indexer(source, model).index()
+    indexer = Indexer(source, model)
+    index, computed = indexer.index()
     index = msgspec.structs.replace(index, unused=unused)
     told(4 / _PARTS)
     target.mkdir(parents=True, exist_ok=True)
     (target / INDEX).write_bytes(msgspec.json.encode(index))
     link(target, source)
+    compare(source, target, index, config, indexer.reader)
     if computed:
         save_file(computed, target / "model.safetensors", {"format": "pt"})
     config.architectures = [type(model).__name__]

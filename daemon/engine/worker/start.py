@@ -26,6 +26,7 @@ from daemon.engine.transfer.watch import AfterLayer, watched
 from daemon.engine.verify.kernels.choose import by_torch
 from daemon.engine.verify.model.choose import fastest
 from daemon.engine.verify.model.kept import TrialVerdict
+from daemon.engine.verify.model.reading import check_reading
 from daemon.engine.verify.model.served import TrialPool
 from daemon.engine.worker.warm_up import warm_up
 from daemon.memory.sizing import block_bytes
@@ -66,6 +67,7 @@ def start(
         lambda done: progress("weights", WEIGHTS_END * done),
         weight_dtype=load.weight_dtype,
     )
+    check_reading(model, Path(load.model))
     shape = shape_here(Path(load.model))
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
     backend = choose(device, torch_dtype(load.dtype), torchs, fallen)

@@ -1,0 +1,119 @@
+"""A GGUF file read a second time, by another way: what llmd takes for a weight is what it holds.
+
+The `gguf` package says under which name a file has a model's weight, where it lies and which
+numbers it has; how rows were moved when the file was written is said here. Places are compared of
+all tensors, numbers of some rows of the first and the last one of each kind.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from daemon.engine.quantised.files import GgufWeights
+from daemon.engine.quantised.stored import LoadMeter
+from daemon.models.gguf_index import GgufIndex, IndexedTensor
+from daemon.models.shape import ModelError
+
+_NUM_ROWS = 8
+"""Of a tensor, spread over it, whose numbers are compared."""
+_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+_LAYER = re.compile(r"\.layers\.(\d+)\.|\.h\.(\d+)\.")
+_KIND = re.compile(r"\d+")
+_TURNS_NEIGHBOURS = ("llama", "deci")
+"""Architectures in whose files neighbours turn together, where a model turns halves of a head."""
+
+
+def compare(source: Path, folder: Path, index: GgufIndex, config: Any, reader: Any) -> None:
+    """Raise ModelError, naming the tensor, where the folder's index reads of `source` anything that
+    the `gguf` package does not.
+    """
+    _Reading(source, folder, index, config, reader).compare()
+
+
+class _Reading:
+    """One file's, by both ways."""
+
+    def __init__(
+        self, source: Path, folder: Path, index: GgufIndex, config: Any, reader: Any
+    ) -> None:
+        self._source, self._index, self._config = source, index, config
+        field = reader.fields["general.architecture"]
+        self._architecture = str(field.contents())
+        numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+        number = numbers.get(self._architecture)
+        layers = int(config.num_hidden_layers)
+        self._map = None if number is None else gguf.get_tensor_name_map(number, layers)
+        self._tensors = {one.name: one for one in reader.tensors}
+        self._weights = GgufWeights(folder, torch.device("cpu"), torch.float32)
+        self._weights.tells(LoadMeter(0, lambda _share: None))
+
+    def compare(self) -> None:
+        chosen = self._sample()
+        for one in self._index.tensors:
+            name, expert = self._named(one.name)
+            if name not in self._tensors:
+                if name:
+                    raise self._differs(one, f"the file has no {name}")
+                continue  # the package does not know what this model calls it
+            tensor = self._tensors[name]
+            whole = np.asarray(tensor.data)
+            part = whole if expert is None else whole[expert]
+            begin = int(tensor.data_offset) + (0 if expert is None else expert * part.nbytes)
+            if (one.start, one.size_bytes) != (begin, part.nbytes):
+                said = f"{name} lies at {begin} and has {part.nbytes} bytes"
+                raise self._differs(one, f"{said}, not at {one.start} with {one.size_bytes}")
+            if one.name in chosen:
+                self._compare_rows(one, part, tensor.tensor_type)
+
+    def _sample(self) -> set[str]:
+        """The first and the last tensor of each kind."""
+        first, last = dict[str, str](), dict[str, str]()
+        for one in self._index.tensors:
+            kind = _KIND.sub("#", one.name)
+            first.setdefault(kind, one.name)
+            last[kind] = one.name
+        return {*first.values(), *last.values()}
+
+    def _named(self, name: str) -> tuple[str, int | None]:
+        """A weight's name in the file, and which expert's it is; empty where nobody knows it."""
+        if found := _EXPERT.fullmatch(name):
+            layer = _LAYER.search(name)
+            number = "" if layer is None else layer[1] or layer[2]
+            return f"blk.{number}.ffn_{found[3]}_exps.weight", int(found[2])
+        base, _, end = name.rpartition(".")
+        own = None if self._map is None else self._map.get_name(base)
+        return (f"{own}.{end}" if own else ""), None
+
+    def _compare_rows(
+        self, one: IndexedTensor, data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType
+    ) -> None:
+        count = one.shape[0] if len(one.shape) > 1 else 1
+        rows = np.unique(np.linspace(0, count - 1, _NUM_ROWS).astype(np.int64))
+        if one.packed:
+            ours = self._weights.packed[one.name]().pick(torch.from_numpy(rows)).numbers()
+            theirs = gguf.dequantize(data[self._order(one)[rows]], kind)
+        else:
+            ours = self._weights.plain[one.name][...]
+            theirs = gguf.dequantize(data, kind)[self._order(one)]
+        if not np.array_equal(ours.float().numpy(), theirs.astype(np.float32), equal_nan=True):
+            raise self._differs(one, "its numbers are others")
+
+    def _order(self, one: IndexedTensor) -> npt.NDArray[np.int64]:
+        """The file's row for each row of the model."""
+        rows = np.arange(one.shape[0])
+        parts = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+        field = parts.get(one.name.split(".")[-2])
+        if field is None or self._architecture not in _TURNS_NEIGHBOURS:
+            return rows
+        heads = getattr(self._config, field)
+        written = rows.reshape(heads, 2, -1).swapaxes(1, 2).ravel()  # as a converter writes them
+        return np.argsort(written)
+
+    def _differs(self, one: IndexedTensor, said: str) -> ModelError:
+        read = f"{one.name}, read a second time, is not what was read first"
+        return ModelError(f"{self._source}: {read}: {said}")

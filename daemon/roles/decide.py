@@ -2,6 +2,9 @@
 
 Each load gets one change, in its first minute: `LoadWindow` tells when it is another load. A split
 has to be better than mixed by a margin and to keep most promises; ties stay mixed.
+
+Queues of a busy machine swing within seconds, and a rule that follows them flips back and forth. To
+try each split for a while would cost its misses; so splits are forecast, and few are tried.
 """
 
 import math

@@ -1,4 +1,9 @@
-"""How long answers turned out to be: learned from those that ended, by kind."""
+"""How long answers turned out to be: learned from those that ended, by kind.
+
+A predicted length is a number without its doubt; the lengths that followed such predictions say
+both. Predictions that mean nothing are followed by the lengths of all answers, so nobody has to
+decide on trust.
+"""
 
 import math
 from array import array

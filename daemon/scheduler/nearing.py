@@ -3,6 +3,10 @@
 EcoServe, section 3.3: ranges of the time that remains, the last one open. A range is a sequence's
 `level`, and so part of its rank. It changes as time passes, a bounded number of times, so that
 nobody is ranked anew but those whose range has just changed.
+
+Ranges of the deadlines themselves would be an order by deadline. Deadlines that no client states
+grow with the length, so the long answers would be left for an empty pool, too long for any half on
+offer. The time counts until an answer has to begin: with 2 s until all of it is due it is lost.
 """
 
 from bisect import bisect_left

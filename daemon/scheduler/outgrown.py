@@ -1,4 +1,8 @@
-"""Outgrown: how far answers go beyond what is kept for them, as the latest answers show."""
+"""Outgrown: how far answers go beyond what is kept for them, as the latest answers show.
+
+What the running answers hold beyond their padded lengths is kept for them, at most 5 % of the
+pool; with true predictions it is one block.
+"""
 
 import math
 from collections.abc import Sequence

@@ -11,6 +11,9 @@ ends, with what all of them grow by until then.
 
 A stream is counted where its answer is drawn: from elsewhere as soon as it is certain to come
 (`num_coming`), and no longer where it only has its prompt computed (`num_leaving`).
+
+A turn is at least as long as its moves, and not over before the stream that came back has a token:
+streams that take longer to come back than their turns last would preempt each other for ever.
 """
 
 from bisect import bisect_left, insort

@@ -5,6 +5,9 @@ it is computed as k + 1 sequences would be, by the same programs. Each row draws
 drafts: the draw at a position is that of (seed, position) and of the tokens before it, which are
 the sequence's own as long as every draft before was drawn. The first draw that differs is the
 sequence's next token, and what was computed behind it is written over later.
+
+Penalties see the drafts before a row as its history. Answers that follow a grammar have no drafts:
+their masks depend on a matcher that cannot look ahead.
 """
 
 from collections.abc import Callable

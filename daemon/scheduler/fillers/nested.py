@@ -4,6 +4,10 @@ A lodger has to be done, with a buffer that nearly all answers keep to, when its
 first half. Both lend again in the same way what they do not need yet, as dolls within dolls. One
 whose prompt waits to be computed lodges as one whose prompt is there; then the half has room for
 both.
+
+The lodger is the longest answer that fits, of those whose time is not near if any of them fits.
+The paper has m x 2^k lodgers for m hosts at level k, more than one for each host; here that is one
+for each half, on as many levels as there are requests that fit.
 """
 
 import numpy as np

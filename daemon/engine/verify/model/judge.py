@@ -1,4 +1,9 @@
-"""Whether what was computed is right, but for rounding."""
+"""Whether what was computed is right, but for rounding.
+
+Errors are in spreads of a position's logits. The median of each chunk, and of each sequence's
+decoded tokens, counts, and no float32 logit may be far off alone. A kernel that computes only the
+last token of each chunk wrongly shows in the group of chunks' ends.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

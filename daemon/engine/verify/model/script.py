@@ -5,6 +5,9 @@ chunks across the borders of blocks, then decodes, alone and together. Those of 
 and lie far out: their first token has a position beyond those that the cache holds, so that what a
 model does to positions is seen around every threshold that its configuration names, for the price
 of a few tokens. Attention sees the same tokens on both sides of the comparison.
+
+Compiled steps take positions from places. So they are compared with the same forward uncompiled,
+behind the longest context that there is room for, whose blocks are all one block.
 """
 
 import re

@@ -1,6 +1,8 @@
 """A loaded model computed in float32, with the weights that it has: what rounding would hide.
 
 A fault of a few percent far out is smaller than what bfloat16 rounds. In float32 it stands alone.
+
+A seventh more on queries behind position 300 of a bfloat16 model is found this way alone.
 """
 
 from collections.abc import Iterator

@@ -84,3 +84,24 @@ def test_the_architecture_shows_the_layers_with_every_package() -> None:
     layers = [set(re.findall(r"daemon\.(\w+)", layer)) & packages for layer in contract["layers"]]
     assert shown == [{"tui"}, *filter(None, layers)]
     assert set().union(*shown) == packages | {"tui"}
+
+
+MOST_OF_A_CELL = 120
+"""Characters of a table's cell that are read at one glance; more are a paragraph's."""
+TABLES_TO_GLANCE_AT = ("docs/scheduling.md",)
+
+
+def long_cells(text: str) -> list[str]:
+    """Cells of tables that should be paragraphs."""
+    rows = re.findall(r"^\|(.*)\|$", text, re.MULTILINE)
+    return [cell for row in rows for cell in row.split("|") if len(cell.strip()) > MOST_OF_A_CELL]
+
+
+def test_the_check_of_cells_sees_what_it_should() -> None:
+    assert long_cells(f"{'y' * 121}\n| a | {'x' * 120} |") == []
+    assert len(long_cells(f"| {'x' * 121} | {'y' * 500} | a |")) == 2
+
+
+@pytest.mark.parametrize("name", TABLES_TO_GLANCE_AT)
+def test_no_cell_of_a_readable_page_is_a_paragraph(name: str) -> None:
+    assert long_cells((ROOT / name).read_text(encoding="utf-8")) == []

@@ -12,7 +12,7 @@ from daemon.scheduler.policies import POLICIES
 from daemon.state.request import FinishReason
 from daemon.wire.columns import decoder, encoder, int32
 from tests.core.driver import Driver, configured
-from tests.soak import tries
+from tests.soak import dealt, tries
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -118,8 +118,9 @@ def lively(policy: str, swap: str, seed: int) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-@pytest.mark.parametrize("swap", ["recompute", "reactive", "proactive"])
+@pytest.mark.parametrize(
+    ("policy", "swap"), dealt(sorted(POLICIES), ["recompute", "reactive", "proactive"])
+)
 def test_what_gave_way_goes_on_where_it_was(policy: str, swap: str) -> None:
     """The Driver compares every token with the sequence's truth, and each KV it attends to."""
     lives = [lively(policy, swap, seed) for seed in range(1, tries(4, 40), 2)]

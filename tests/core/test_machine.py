@@ -216,7 +216,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 CoreMachine.TestCase.settings = settings(
-    max_examples=tries(100, 5_000),
+    max_examples=tries(60, 5_000),
     stateful_step_count=tries(40, 80),
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -194,7 +194,7 @@ class MigrationMachine(RuleBasedStateMachine):
 
 
 MigrationMachine.TestCase.settings = settings(
-    max_examples=tries(80, 5_000),
+    max_examples=tries(50, 5_000),
     stateful_step_count=tries(50, 80),
     deadline=None,
     suppress_health_check=list(HealthCheck),

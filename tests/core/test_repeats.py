@@ -67,7 +67,7 @@ def replanned(driver: Driver) -> Core:
     return core
 
 
-@settings(max_examples=tries(4, 100), deadline=None, derandomize=not SOAK)
+@settings(max_examples=tries(2, 100), deadline=None, derandomize=not SOAK)
 @given(seed=st.integers(0, 1 << 30))
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_repeated_steps_are_those_that_are_planned_anew(policy: str, seed: int) -> None:

@@ -215,5 +215,5 @@ def test_a_checkpoint_keeps_what_the_worker_said() -> None:
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_any_life_keeps_its_tokens(policy: str) -> None:
     """The driver's laws see to them."""
-    lives = [calm_life(policy, seed, 2 + seed % 7) for seed in range(tries(4, 60))]
+    lives = [calm_life(policy, seed, 2 + seed % 7) for seed in range(tries(2, 60))]
     assert any(max(times(one)) > 1 for one in lives)

@@ -16,6 +16,7 @@ from daemon.scheduler.scheduler import Scheduler
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_event
+from tests.soak import tries
 
 
 def test_the_due_are_taken_once_and_in_order() -> None:
@@ -120,7 +121,7 @@ def crowded_life(seed: int) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(tries(20, 40)))
 def test_asking_all_instances_would_give_the_same(seed: int) -> None:
     driver, encode = crowded_life(seed), encoder().encode
     other = AskingAll(driver.config)

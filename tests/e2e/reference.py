@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from daemon.engine.left_out import leave_out
+
 
 class Answer(NamedTuple):
     """A greedy answer, and how close each decision was."""
@@ -36,6 +38,7 @@ def answers(folder: str, prompts: list[list[int] | str], count: int) -> list[Ans
 
 def main(folder: str, count: int) -> None:
     """Compute and print them."""
+    leave_out()
     import torch
     from transformers import AutoTokenizer, GenerationConfig
 

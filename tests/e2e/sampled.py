@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from daemon.engine.left_out import leave_out
+
 
 class Sampled(NamedTuple):
     """The answer of a seed, and how close each draw was."""
@@ -35,6 +37,7 @@ def sampled(folder: str, prompt: list[int], seeds: list[int], count: int) -> lis
 
 def main(folder: str, count: int) -> None:
     """Compute and print them."""
+    leave_out()
     import numpy as np
     import torch
 

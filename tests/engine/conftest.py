@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from daemon.engine.left_out import leave_out
 
 from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 # As workers do. numba's own choice would not see a change in a file that kernels import from.
 keep_compiled(default_cache())
+leave_out()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from daemon.engine.left_out import leave_out
+
 from benchmarks.gpu.report import Check, write
 from daemon.wire.parent import die_with_parent
 from tests.gpu.check_parts import PARTS
@@ -36,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.interpret:
         # Before Triton is first imported: its decorators read this.
         os.environ["TRITON_INTERPRET"] = "1"
+        leave_out()
         from tests.gpu.interpreted import interpreted_checks
 
         return _run("interpreted", interpreted_checks(), arguments.json)

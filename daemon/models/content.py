@@ -9,6 +9,7 @@ that a start looks at the file's entry alone.
 import contextlib
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -27,8 +28,13 @@ class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str = ""
 
 
-def content_digest(path: Path, cache: Path) -> str:
-    """16 hexadecimal digits of what the file at an absolute path holds. Raises OSError."""
+def content_digest(
+    path: Path, cache: Path, look: Callable[[Path], object] = lambda _path: None
+) -> str:
+    """16 hexadecimal digits of what the file at an absolute path holds.
+
+    Who has to `look` at it does so before all of it is read. Raises OSError, and what that raises.
+    """
     kept = cache / "contents" / f"{_short(path)}.json"
     stat = path.stat()
     now = _Known(str(path), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
@@ -36,6 +42,7 @@ def content_digest(path: Path, cache: Path) -> str:
         known = msgspec.json.decode(kept.read_bytes(), type=_Known)
         if msgspec.structs.replace(known, digest="") == now and known.digest:
             return known.digest
+    look(path)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
     with contextlib.suppress(OSError):  # it is hashed again the next time

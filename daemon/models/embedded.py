@@ -55,10 +55,12 @@ def converted_folder(gguf: Path, cache: Path) -> Path:
     """Where the conversion of `gguf` is kept below the cache folder; it need not exist yet.
 
     The content decides: of a copy under another name it is the folder that there is. Reads the
-    whole file where it is seen for the first time. Raises OSError.
+    whole file where it is seen for the first time and its header shows no fault. Raises OSError and
+    ModelError.
     """
     folder = cache / "models"
-    name = f"{content_digest(gguf.absolute(), cache)}-v{CONVERTER_VERSION}"
+    digest = content_digest(gguf.absolute(), cache, read_gguf_header)
+    name = f"{digest}-v{CONVERTER_VERSION}"
     there = sorted(folder.glob(f"[!.]*-{name}"))
     return there[0] if there else folder / f"{gguf.stem}-{name}"
 

@@ -1,6 +1,7 @@
 """`llmd check` where no model is named: what the installation made is not made again."""
 
 import json
+import struct
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ from tests.cli.test_check import small_model
 def gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file in the place of the embedded one, and what an installation made of it."""
     file, installed = tmp_path / "small.gguf", tmp_path / "installed"
-    file.write_bytes(b"GGUF")
+    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     for module in (embedded, check):
         monkeypatch.setattr(module, "embedded_gguf", lambda: file)
     monkeypatch.setattr(embedded, "INSTALLED", installed)

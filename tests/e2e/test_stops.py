@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import struct
 import sys
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ def ended(daemon: LiveDaemon, begun: Callable[[], object]) -> list[int]:
 
 def test_while_another_start_holds_the_lock_of_the_conversion(tmp_path: Path) -> None:
     gguf, cache = tmp_path / "model.gguf", tmp_path / "cache"
-    gguf.write_bytes(b"GGUF")
+    gguf.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
     folder = converted_folder(gguf, cache)
     folder.parent.mkdir(parents=True)
     with folder.with_name(f".{folder.name}.lock").open("w") as lock:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import struct
 import threading
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from daemon.models.content import content_digest
 from daemon.models.gguf_index import GgufIndex
 from daemon.models.kept_folder import Told, is_converted
 from daemon.models.shape import ModelError
+
+GGUF = b"GGUF" + struct.pack("<IQQ", 3, 0, 0)
+"""A whole file, without fields and tensors."""
 
 
 def write_conversion(target: Path) -> None:
@@ -31,7 +35,7 @@ def write_conversion(target: Path) -> None:
 )
 def test_a_conversion_that_lost_something_is_made_anew(tmp_path: Path, name: str) -> None:
     gguf, num_calls = tmp_path / "model.gguf", 0
-    gguf.write_bytes(b"GGUF")
+    gguf.write_bytes(GGUF)
 
     def convert(_source: Path, target: Path, _told: Told) -> None:
         nonlocal num_calls
@@ -52,7 +56,7 @@ def test_a_conversion_that_lost_something_is_made_anew(tmp_path: Path, name: str
 
 def test_a_cache_that_takes_nothing_is_named(tmp_path: Path) -> None:
     gguf, cache = tmp_path / "model.gguf", tmp_path / "cache"
-    gguf.write_bytes(b"GGUF")
+    gguf.write_bytes(GGUF)
     cache.write_text("no folder")
     with pytest.raises(ModelError, match=rf"into {cache}/models: Not a directory; daemon\.cache"):
         embedded.model_folder(str(gguf), cache)
@@ -60,7 +64,7 @@ def test_a_cache_that_takes_nothing_is_named(tmp_path: Path) -> None:
 
 def test_starts_at_once_convert_once(tmp_path: Path) -> None:
     gguf = tmp_path / "model.gguf"
-    gguf.write_bytes(b"GGUF")
+    gguf.write_bytes(GGUF)
     calls: list[Path] = []
 
     def convert(source: Path, target: Path, _told: Told) -> None:
@@ -79,7 +83,7 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
         thread.join()
     assert calls == [gguf]
     assert len(set(found)) == 1 and (found[0] / "config.json").exists()
-    gguf.write_bytes(b"GGU2")
+    gguf.write_bytes(GGUF + b"2")
     assert embedded.converted_folder(gguf, tmp_path / "cache") != found[0]
 
 
@@ -88,7 +92,7 @@ def test_a_new_cache_begins_with_what_the_installation_made(
 ) -> None:
     """Of the embedded model alone; what is not whole, or of another content, is converted."""
     gguf, installed = tmp_path / "embedded.gguf", tmp_path / "installed"
-    gguf.write_bytes(b"GGUF")
+    gguf.write_bytes(GGUF)
     monkeypatch.setattr(embedded, "embedded_gguf", lambda: gguf)
     monkeypatch.setattr(embedded, "INSTALLED", installed)
     calls: list[Path] = []
@@ -116,14 +120,14 @@ def test_a_new_cache_begins_with_what_the_installation_made(
     assert left == {whole.name}, "no halves are left"
     (installed / "models" / whole.name / "tokenizer.json").unlink()
     assert is_converted(found("third")) and len(calls) == 2
-    gguf.write_bytes(b"GGU2")
+    gguf.write_bytes(GGUF + b"2")
     found("fourth")
     assert len(calls) == 3
     shutil.rmtree(installed)
     installed.write_text("no folder")
     found("fifth")
     assert len(calls) == 4
-    (other := tmp_path / "other.gguf").write_bytes(b"GGUF of another")
+    (other := tmp_path / "other.gguf").write_bytes(GGUF + b"another")
     embedded.model_folder(str(other), tmp_path / "sixth", convert)
     assert len(calls) == 5
 
@@ -138,7 +142,7 @@ def test_a_copy_elsewhere_is_not_converted_again(tmp_path: Path) -> None:
     places = [tmp_path / "one" / "model.gguf", tmp_path / "two" / "renamed.gguf"]
     for number, place in enumerate(places):
         place.parent.mkdir()
-        place.write_bytes(b"GGUF of one model")
+        place.write_bytes(GGUF + b"one model")
         os.utime(place, (number, number))
     one, two = (embedded.model_folder(str(p), tmp_path / "cache", convert) for p in places)
     assert one == two and calls == places[:1]
@@ -167,7 +171,7 @@ def test_conversions_of_former_versions_are_named_and_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gguf, models = tmp_path / "model.gguf", tmp_path / "cache" / "models"
-    gguf.write_bytes(b"GGUF")
+    gguf.write_bytes(GGUF)
     former = [models / "model-0123456789ab", models / "model-0123456789abcdef-v1"]
     others = [models / "own folder", models / ".model-0123456789ab.lock"]
     for folder in former + others:
@@ -186,7 +190,7 @@ def test_a_failed_conversion_leaves_no_folder(tmp_path: Path) -> None:
     gguf.write_bytes(b"not one")
     with pytest.raises(ModelError, match="is not a GGUF file"):
         embedded.model_folder(str(gguf), tmp_path / "cache")
-    assert not embedded.converted_folder(gguf, tmp_path / "cache").exists()
+    assert not (tmp_path / "cache" / "models").exists()
 
 
 def test_the_embedded_model_is_found_without_importing_it() -> None:

@@ -1,5 +1,6 @@
 """Headers of GGUF files: what is cut, a part of several, or no such file is told at once."""
 
+import hashlib
 import struct
 from pathlib import Path
 
@@ -57,6 +58,21 @@ def test_the_missing_bytes_are_counted(whole: bytes, tmp_path: Path) -> None:
     missing = needed - len(whole) + 1000
     with pytest.raises(ModelError, match=rf"tells of {needed:,}, so {missing:,} are missing"):
         read_gguf_header(path)
+
+
+def test_what_the_header_shows_is_told_before_all_is_read(
+    whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("all of the file was read")
+
+    monkeypatch.setattr(hashlib, "file_digest", read)
+    (path := tmp_path / "cut.gguf").write_bytes(whole[:-1000])
+    with pytest.raises(ModelError, match="is not whole"):
+        model_folder(str(path), tmp_path / "cache")
+    path.write_bytes(whole)
+    with pytest.raises(AssertionError, match="all of the file"):
+        model_folder(str(path), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

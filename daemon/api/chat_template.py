@@ -20,6 +20,7 @@ from daemon.api.tools.format import SMOLLM, Format, format_of
 from daemon.api.tools.history import Messages, in_words, one_call_each
 from daemon.models.added_tokens import named_tokens
 
+_DEFAULT, _FURTHER = "default", "additional_chat_templates"
 _LONGEST_MESSAGE = 300
 _MARK = "=the-last-message-ends-here= "
 """Its last space says whether a template trims messages."""
@@ -217,16 +218,37 @@ def read_template(folder: Path) -> ChatTemplate | None:
     return ChatTemplate(source, named_tokens(folder)) if source else None
 
 
+def unused_templates(folder: Path) -> list[str]:
+    """The names of further chat templates in a folder, which nobody here asks for.
+
+    Raises OSError, ValueError.
+    """
+    config = _read_json(folder / "tokenizer_config.json")
+    named = {*_named_templates(config.get("chat_template")), *_named_templates(_older(folder))}
+    files = {path.stem for path in (folder / _FURTHER).glob("*.jinja")}
+    return sorted((named | files) - {_DEFAULT})
+
+
 def _template_source(folder: Path, config: dict[str, Any]) -> str:
+    """The template named default, or the only one. Raises ValueError where none is."""
     if (folder / "chat_template.jinja").is_file():
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    source = config.get("chat_template")
-    if not source:
-        source = _read_json(folder / "chat_template.json").get("chat_template")
-    if isinstance(source, list):  # several, by name
-        named = {entry["name"]: entry["template"] for entry in source}
-        source = named.get("default")
+    source = config.get("chat_template") or _older(folder)
+    if isinstance(source, list):
+        named = _named_templates(source)
+        if named and _DEFAULT not in named:
+            raise ValueError(f"none of its templates is named {_DEFAULT}: {', '.join(named)}")
+        source = named.get(_DEFAULT)
     return source if isinstance(source, str) else ""
+
+
+def _older(folder: Path) -> Any:
+    return _read_json(folder / "chat_template.json").get("chat_template")
+
+
+def _named_templates(source: Any) -> dict[str, Any]:
+    """Several, by name."""
+    return {one["name"]: one["template"] for one in source} if isinstance(source, list) else {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -4,12 +4,14 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from daemon.api.chat_template import unused_templates
 from daemon.api.template_process import what_is_wrong
 from daemon.cli.faults import told
 from daemon.cli.kernels import KEY, kernel_notes
@@ -187,6 +189,9 @@ def model_notes(folder: Path, shape: ModelShape, cache: Path) -> Iterator[str]:
             f"{folder / 'tokenizer.json'} has tokens beyond the model's vocabulary of "
             f"{shape.vocab_size}: {named}{more}; a prompt that contains one is refused"
         )
+    with suppress(OSError, ValueError, LookupError, TypeError):  # told below
+        if further := unused_templates(folder):
+            yield f"{folder}: chat templates that are of no use here: {', '.join(further)}"
     if wrong := what_is_wrong(folder):
         yield f"{folder}: {wrong}"
 

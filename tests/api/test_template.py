@@ -1,11 +1,12 @@
 """Our rendering against transformers' own."""
 
+import json
 from pathlib import Path
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from daemon.api.chat_template import ChatTemplate
+from daemon.api.chat_template import ChatTemplate, read_template, unused_templates
 from daemon.api.errors import ApiError
 from daemon.api.template_process import what_is_wrong
 
@@ -117,3 +118,45 @@ def test_a_folder_whose_template_hides_words_is_refused(tmp_path: Path):
     assert "what a user says does not come out of it" in what_is_wrong(tmp_path)
     (tmp_path / "chat_template.jinja").write_text(PARTS)
     assert what_is_wrong(tmp_path) == ""
+
+
+def named(*names: str) -> list[dict[str, str]]:
+    """Several templates, each of which shows its name and what is said."""
+    return [{"name": one, "template": one + SHOWS} for one in names]
+
+
+SHOWS = " {% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("files", "shown", "unused"),
+    [
+        ({"tokenizer_config.json": named("default", "tool_use")}, "default hi", ["tool_use"]),
+        ({"chat_template.json": named("rag", "default")}, "default hi", ["rag"]),
+        ({"chat_template.json": f"old{SHOWS}"}, "old hi", []),
+        (
+            {"tokenizer_config.json": f"new{SHOWS}", "chat_template.json": f"old{SHOWS}"},
+            "new hi",
+            [],
+        ),
+    ],
+)
+def test_of_several_templates_the_default_is_used_and_the_others_are_named(
+    files: dict[str, object], shown: str, unused: list[str], tmp_path: Path
+) -> None:
+    for name, template in files.items():
+        (tmp_path / name).write_text(json.dumps({"chat_template": template}))
+    template = read_template(tmp_path)
+    assert template is not None and what_is_wrong(tmp_path) == ""
+    assert template.render([{"role": "user", "content": "hi"}]) == shown
+    assert unused_templates(tmp_path) == unused
+    further = tmp_path / "additional_chat_templates"
+    further.mkdir()
+    (further / "thinks.jinja").write_text(SHOWS)
+    assert unused_templates(tmp_path) == sorted([*unused, "thinks"])
+
+
+def test_templates_none_of_which_is_the_default_are_told(tmp_path: Path) -> None:
+    said = {"chat_template": named("tool_use", "rag")}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    assert "none of its templates is named default: tool_use, rag" in what_is_wrong(tmp_path)

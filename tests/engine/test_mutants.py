@@ -101,3 +101,34 @@ def test_another_models_tokenizer_is_refused(good: Path, tmp_path: Path) -> None
     said = f"is another model's: it has a token {size}, and this model's vocabulary has {size}"
     with pytest.raises(ModelError, match=said):
         check_consistent(folder, shape_here(folder))
+
+
+GGUF_PROGRAM = """
+import sys, tempfile
+from pathlib import Path
+from tests.engine.gguf_mutants import mutant, tried
+for seed in range(int(sys.argv[1]), int(sys.argv[2])):
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "tiny.gguf")
+        print(mutant(path, seed), "|", flush=True, end=" ")
+        print(tried(path, Path(place, "made")), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(0, 36), pytest.param(36, 700, marks=pytest.mark.soak)]
+)
+def test_no_gguf_file_crashes_anything(first: int, last: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", GGUF_PROGRAM, str(first), str(last)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("seed ")]
+    ends = [line.partition(" | ")[2] for line in lines]
+    assert done.returncode == 0, f"{lines[-1]} crashed: {done.stderr[-2000:]}"
+    assert len(ends) == last - first
+    assert not [line for line, end in zip(lines, ends, strict=True) if end.startswith("unexpected")]
+    assert len([end for end in ends if end.startswith("refused")]) > len(ends) / 2

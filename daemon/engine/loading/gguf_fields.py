@@ -81,6 +81,8 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
     "tensor_data_layout": ("Meta AI original pth", "reference"),
 }
 """Values with which a field changes nothing, where a configuration has no name for it."""
+_TEXTS = ("rope.scaling.type", "tensor_data_layout")
+"""Fields of an architecture that are texts; all others are numbers, or lists of them."""
 _NEEDED = ("context_length", "embedding_length", "block_count", "attention.head_count")
 _EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 _HEAD_DIMS = (
@@ -125,6 +127,12 @@ def check_fields(header: GgufHeader) -> None:
         raise ModelError(f"the field {begin}{_EPSILONS[0]} is missing")
     for name in _ATTRIBUTES:
         _single(begin + name, said.get(begin + name))
+    for name, value in said.items():
+        is_text = isinstance(value, str) or (isinstance(value, list) and str in map(type, value))
+        if is_text and name.startswith(begin) and name.removeprefix(begin) not in _TEXTS:
+            raise ModelError(f"{name} is {str(value)[:60]!r}, which is no number")
+    if said.get(f"{begin}expert_count") and said.get(f"{begin}expert_used_count") == 0:
+        raise ModelError(f"{begin}expert_used_count is 0: no expert would compute")
 
 
 def put_fields(config: Any, header: GgufHeader) -> tuple[str, ...]:

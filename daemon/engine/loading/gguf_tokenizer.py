@@ -221,9 +221,12 @@ class GgufVocabulary:
         name = str(self._fields.get("general.name", "")).lower()
         return "phi-3" in name or "phi3" in name
 
-    def json(self, merges: list[str]) -> dict[str, Any]:
-        """The tokenizer.json of a byte-level vocabulary."""
+    def json(self) -> dict[str, Any]:
+        """The tokenizer.json of a byte-level vocabulary. Raises ModelError."""
         assert self.pre is not None
+        merges = self._listed("merges")
+        if not all(isinstance(one, str) for one in merges):
+            raise ModelError(f"{_BEGIN}merges is no list of texts")
         return {
             "version": "1.0",
             "truncation": None,
@@ -302,7 +305,7 @@ def write_tokenizer(source: Path, target: Path, header: GgufHeader) -> GgufVocab
 
     vocabulary = GgufVocabulary(header)
     if vocabulary.kind == "gpt2":
-        made = vocabulary.json(header.fields.get(f"{_BEGIN}merges", []))
+        made = vocabulary.json()
     elif vocabulary.kind == "llama":
         made = _of_sentences(source, vocabulary)
     else:

@@ -4,6 +4,7 @@ import msgspec
 
 from daemon.cost.work import StepWork
 from daemon.state.batch import Batch
+from daemon.state.role import Role
 from daemon.wire.columns import Column
 
 
@@ -12,6 +13,7 @@ class Submit(msgspec.Struct, frozen=True, tag="Submit", gc=False):
 
     batch: Batch
     work: StepWork
+    sequences: Column  # int64 [R]: of the rows that are sampled
 
 
 class Started(msgspec.Struct, frozen=True, tag="Started"):
@@ -85,4 +87,41 @@ class CancelSend(msgspec.Struct, frozen=True, tag="CancelSend"):
     source: int
 
 
-Action = Send | CancelSend | Submit | Started | Deliver | Finished | Rejected | WakeAt
+class RoleGiven(msgspec.Struct, frozen=True, tag="RoleGiven"):
+    """An instance has another role from now on: `flip` is the number of this change."""
+
+    flip: int
+    instance: int
+    role: Role
+
+
+class FlipShown(msgspec.Struct, frozen=True, tag="FlipShown"):
+    """The first work that only the new role gets was submitted, or there is none."""
+
+    flip: int
+
+
+class Noted(msgspec.Struct, frozen=True, tag="Noted"):
+    """A sentence on what the Core decided by itself, for the log and the journal."""
+
+    text: str
+
+
+class Emptied(msgspec.Struct, frozen=True, tag="Emptied"):
+    """The Core takes no new requests, and the last sequence has ended."""
+
+
+Action = (
+    Send
+    | CancelSend
+    | Submit
+    | Started
+    | Deliver
+    | Finished
+    | Rejected
+    | WakeAt
+    | RoleGiven
+    | FlipShown
+    | Noted
+    | Emptied
+)

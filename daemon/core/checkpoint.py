@@ -4,6 +4,7 @@ import msgspec
 
 from daemon.core.core import Core
 from daemon.core.events import WorkerReady
+from daemon.core.flips import FlipState
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.snapshot import Counters
 from daemon.core.watcher import WatcherState
@@ -50,6 +51,7 @@ class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True)
     link_times: list[tuple[int, int, tuple[float, ...]]] = []  # what was learned of the links
     placement: str = ""  # "", in an older journal: as configured
     watcher: WatcherState | None = None  # None, in an older journal: nothing was seen yet
+    flips: list[FlipState] = []  # that are not over; in an older journal they were forgotten
 
 
 def checkpoint(core: Core, now: float) -> Checkpoint:
@@ -74,6 +76,7 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
         link_times=core.migration.transfers.links.learned(),
         placement=core.config.placement,
         watcher=core.watcher.state() if core.watcher.is_known else None,
+        flips=core.migration.flips.state(),
     )
 
 
@@ -83,7 +86,7 @@ def restore(core: Core, state: Checkpoint) -> None:
         _restore_instance(instance, written)
     core.counters = msgspec.structs.replace(state.counters)
     core.num_arrivals = state.arrivals
-    core.draining = state.draining
+    core.draining = core.emptied = state.draining
     core.wake_at_s = state.wake_at_s
     vars(core.finish_rate).update(state.finish_rate)
     core.config = msgspec.structs.replace(
@@ -101,7 +104,7 @@ def restore(core: Core, state: Checkpoint) -> None:
     core.migration.transfers.links.restore(state.links)
     core.migration.transfers.links.restore_times(state.link_times)
     core.migration.transfers.num_ordered = state.num_transfers
-    core.migration.flips.count = state.num_flips
+    core.migration.flips.restore(state.num_flips, state.flips)
     if state.watcher is not None:
         core.watcher.restore(state.watcher)
     core.rest()  # as one that is idle does: who is asked for a step reckons with the time

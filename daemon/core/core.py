@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any
 
-from daemon.core.actions import Action, Deliver, Finished, Started, Submit, WakeAt
+from daemon.core.actions import Action, Deliver, Emptied, Finished, Started, Submit, WakeAt
 from daemon.core.answered import note_answer
 from daemon.core.between import handlers
 from daemon.core.chores import Chores
-from daemon.core.dispatch import Dispatch
+from daemon.core.dispatch import Dispatch, Timed, untimed
 from daemon.core.events import (
     Abort,
     Configured,
@@ -54,7 +54,8 @@ from daemon.state.story import MAX_ENDED, What
 class Core:
     """The state machine of one daemon: requests, schedulers, their memory, and placement."""
 
-    def __init__(self, config: Configured) -> None:
+    def __init__(self, config: Configured, timed: Timed = untimed) -> None:
+        """`timed` may put something around each decision of placement, to take its time."""
         self.config = config
         self.instances = [Instance(i, one, config) for i, one in enumerate(config.instances)]
         self.sequences: dict[int, Sequence] = {}
@@ -62,6 +63,7 @@ class Core:
         self.held_back = HeldBack()
         self.counters = Counters()
         self.draining = False
+        self.emptied = False  # since it drains, and the driver knows
         self._requests: dict[int, list[Sequence]] = {}
         self.num_arrivals = 0
         self.finish_rate = FinishRate()
@@ -70,7 +72,7 @@ class Core:
         self._balancer = Balancer(self.instances)
         self.chores = Chores()
         self.migration = Migration(self)
-        self.dispatch = Dispatch(self)
+        self.dispatch = Dispatch(self, timed)
         self.watcher = Watcher(self)
         self.touched = set(range(len(self.instances)))  # changed since they were last balanced
         self._actions: list[Action] = []
@@ -128,6 +130,9 @@ class Core:
             self.touched = self._balancer.balance(self.touched, event.now)
             if self.touched:
                 self._plan(event.now)
+        if self.draining and not (self.sequences or self.emptied):
+            self.emptied = True
+            self._actions.append(Emptied())
         return self._actions
 
     def touch(self, index: int) -> Instance:
@@ -338,10 +343,10 @@ class Core:
                 self._actions.append(Started(sequence.id, instance.index, num_cached))
         if self.migration.hands_off(instance):
             self.migration.before_step(instance, batch, now)
-        work = instance.submitted(batch, now)
-        self._actions.append(Submit(batch, work))
+        flown = instance.submitted(batch, now)
+        self._actions.append(Submit(batch, flown.work, flown.sequences))
         if self.migration.flips.any_open:
-            self.migration.flips.submitted(instance, work, now)
+            self.migration.flips.submitted(instance, flown.work, now)
         return True
 
     # Endings
@@ -408,7 +413,7 @@ class Core:
         self.draining = True
 
     def _on_resumed(self, event: Resumed) -> None:
-        self.draining = False
+        self.draining = self.emptied = False
 
     def _on_reconfigured(self, event: Reconfigured) -> None:
         self.config = event.changed(self.config)

@@ -24,6 +24,14 @@ LOOK = 16
 """So many that wait at an instance are looked at when others outran their predictions."""
 
 Decide = Callable[[Sequence, Listing[Instance], Role, float], Instance]
+"""Which of several instances takes a sequence, for the work of a role."""
+Timed = Callable[[Decide], Decide]
+"""The same decision, with something around it."""
+
+
+def untimed(decide: Decide) -> Decide:
+    """A decision as it is."""
+    return decide
 
 
 class Dispatched(Protocol):
@@ -44,11 +52,10 @@ class Dispatched(Protocol):
 class Dispatch:
     """Asks the placement, and queues sequences where it says."""
 
-    def __init__(self, core: Dispatched) -> None:
+    def __init__(self, core: Dispatched, timed: Timed = untimed) -> None:
         self._core = core
         self.placement: Placement = placement_named(core.config.placement)
-        self.decide: Decide = self._decide
-        """Chooses among two or more; a driver may put itself before it, to take the time."""
+        self._decide_timed = timed(self._decide)
         self._views: dict[int, InstanceView] = {}  # of those that did not change since
 
     def use(self, name: str) -> None:
@@ -80,7 +87,7 @@ class Dispatch:
         self, sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
     ) -> Instance:
         """The instance that placement chooses, by role and then by what it is told of each."""
-        return among[0] if len(among) == 1 else self.decide(sequence, among, wanted, now)
+        return among[0] if len(among) == 1 else self._decide_timed(sequence, among, wanted, now)
 
     def _decide(
         self, sequence: Sequence, among: Listing[Instance], wanted: Role, now: float

@@ -1,8 +1,12 @@
 """Flips: changes of an instance's role while it works, and how long each took to show."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass
 
+import msgspec
+
+from daemon.core.actions import Action, FlipShown
 from daemon.core.destinations import is_prompt, misplaced
 from daemon.core.instance import Instance
 from daemon.core.snapshot import FlipStatus
@@ -34,11 +38,27 @@ class Flip:
         return self.clear_s >= 0.0 and self.flip_s >= 0.0
 
 
+class FlipState(msgspec.Struct, frozen=True, array_like=True):
+    """A flip that is not over, as a checkpoint keeps it."""
+
+    number: int
+    instance: int
+    was: Role
+    role: Role
+    why: str
+    at_s: float
+    idle: bool
+    received: bool
+    flip_s: float
+    clear_s: float
+
+
 class Flips:
     """The newest flips; those that are not over are looked at after each step of their instance."""
 
-    def __init__(self, instances: Listing[Instance]) -> None:
+    def __init__(self, instances: Listing[Instance], act: Callable[[Action], None]) -> None:
         self._instances = instances
+        self._act = act
         self.count = 0
         self.newest: list[Flip] = []
         self._open: list[Flip] = []  # of them
@@ -63,6 +83,7 @@ class Flips:
         for flip in self._of(instance):
             if flip.flip_s < 0.0 and _is_new(flip, work):
                 flip.flip_s = now - flip.at_s
+                self._act(FlipShown(flip.number))
 
     def look(self, instance: Instance, now: float) -> None:
         """See whether anything of the old role is left, and whether what new ones waited for ended
@@ -74,6 +95,36 @@ class Flips:
         for flip in self._open:
             if flip.flip_s < 0.0 and not flip.received and not flip.idle:
                 flip.idle = not is_work(flip.role, flip.instance, self._instances)
+                if flip.idle:
+                    self._act(FlipShown(flip.number))
+
+    def state(self) -> list[FlipState]:
+        """Those that are not over."""
+        return [
+            FlipState(
+                number=one.number,
+                instance=one.instance.index,
+                was=one.was,
+                role=one.role,
+                why=one.why,
+                at_s=one.at_s,
+                idle=one.idle,
+                received=one.received,
+                flip_s=one.flip_s,
+                clear_s=one.clear_s,
+            )
+            for one in self.newest
+            if not one.over
+        ]
+
+    def restore(self, count: int, states: Listing[FlipState]) -> None:
+        """Know that there were `count` flips, and those of them that are not over."""
+        self.count = count
+        self.newest = [
+            Flip(**{**msgspec.structs.asdict(one), "instance": self._instances[one.instance]})
+            for one in states
+        ]
+        self._open = list(self.newest)
 
     @property
     def any_open(self) -> bool:

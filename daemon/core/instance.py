@@ -17,7 +17,7 @@ from daemon.core.wakes import AT_ONCE, NEVER
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import NO_WORK, StepWork
 from daemon.memory.kv_cache import KVCache
-from daemon.scheduler.in_flight import Answer
+from daemon.scheduler.in_flight import Answer, InFlightStep
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.scheduler import Scheduler
@@ -170,16 +170,17 @@ class Instance:
         chosen = POLICIES[policy]()
         self.scheduler.set_policy(chosen, self.limits.swap or chosen.swap, now)
 
-    def submitted(self, batch: Batch, now: float) -> StepWork:
-        """Note that a step was planned; its work."""
+    def submitted(self, batch: Batch, now: float) -> InFlightStep:
+        """Note that a step was planned; what is kept of it until it answers."""
         in_flight = self.scheduler.in_flight
         if len(in_flight) == 1:
             self.step_began_s = now
         self.batch_rows = batch.slots.size
-        self.newest_work = in_flight.newest.work
-        self._newest_works.append(self.newest_work)
+        flown = in_flight.newest
+        self.newest_work = flown.work
+        self._newest_works.append(flown.work)
         self.reckon_due()
-        return self.newest_work
+        return flown
 
     def answered(self, event: StepDone) -> Answer | None:
         """Take a step's answer and learn from its time; None if it is not the one awaited."""

@@ -6,7 +6,7 @@ step takes it, it leaves its slot once the steps in flight have answered, and qu
 where admission fetches what is not there yet. One that waits just changes queues.
 """
 
-from daemon.core.actions import CancelSend
+from daemon.core.actions import CancelSend, FlipShown, RoleGiven
 from daemon.core.destinations import destinations, is_prompt, misplaced
 from daemon.core.events import (
     InstanceDrained,
@@ -46,7 +46,7 @@ class Migration:
         self._core = core
         self.transfers = Transfers(core.instances)
         self._mode = HandoffMode(core.config.handoff)
-        self.flips = Flips(core.instances)
+        self.flips = Flips(core.instances, core.act)
         self.moves = Moves(len(core.instances))
         self.pledges = Pledges(core.instances, self._homes)
         self._left_s: dict[int, float] = {}  # when those that left with their KV did so
@@ -100,8 +100,11 @@ class Migration:
         """An instance has another role from now on; what does not fit it moves away."""
         instance = self._core.touch(event.instance)
         if event.role != instance.role:
-            self.flips.begin(instance, event.role, event.why, event.now)
+            flip = self.flips.begin(instance, event.role, event.why, event.now)
             self._core.counters.flips += 1
+            self._core.act(RoleGiven(flip.number, event.instance, event.role))
+            if flip.idle:
+                self._core.act(FlipShown(flip.number))
             for move in [one for one in self.moves.values() if one.after_prompt]:
                 leaves_role = move.source == event.instance and event.role is not Role.PREFILL
                 if leaves_role or (move.target == event.instance and event.role is Role.PREFILL):

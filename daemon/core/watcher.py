@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from daemon.core.actions import Rejected
+from daemon.core.actions import Action, Noted, Rejected
 from daemon.core.choices import (
     LEAST_STEPS,
     are_alike,
@@ -80,6 +80,9 @@ class WatchedCore(Protocol):
     counters: Counters
     migration: Migration
 
+    def act(self, action: Action) -> None:
+        """Have the driver do something."""
+
 
 class Watcher:
     """Decides on roles where there are several instances and the configuration says so."""
@@ -90,7 +93,6 @@ class Watcher:
         self.mode = core.config.roles
         self.pinned = _pinned(core.config)
         self.due_s = NEVER  # of the next look
-        self.news = ""  # a decision that the driver has not told
         self._window = LoadWindow()
         self._decider = Decider()
         self._drawing = StepTimeModel(memory=REMEMBERED)  # of steps with rows that draw
@@ -309,7 +311,7 @@ class Watcher:
     def _change(self, decided: Decided, usable: list[Instance], now: float) -> None:
         for one, role in assigned(decided.choice, self._free(usable), usable):
             self._flip(one, role, now, f"auto: {decided.why}")
-        self.news = decided.why
+        self._core.act(Noted(f"roles: {decided.why}"))
 
     def _leave_behind(self, usable: list[Instance], why_not: str, now: float) -> None:
         """Give up roles that were right once, where nothing can be chosen any more."""

@@ -9,8 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from daemon.protocol.worker import Reply
-from daemon.scheduler.in_flight import InFlightStep
-from daemon.wire.columns import Int32, int32
+from daemon.wire.columns import Int32, Int64, int32
 
 MOST_TOKENS = 14
 """Of a draft."""
@@ -64,11 +63,14 @@ class Offers(Protocol):
         """How many tokens can be drafted behind these, which come next."""
 
 
-def offers(store: Offers, flown: InFlightStep, reply: Reply) -> Int32:
-    """How many tokens could be drafted behind what each row [R] of a step drew; empty: none."""
+def offers(store: Offers, sequences: Int64, reply: Reply) -> Int32:
+    """How many tokens could be drafted behind what each sampled row [R] of a step has; empty: none.
+
+    `sequences` [R] are those of the rows.
+    """
     counts = reply.counts if reply.counts.size else np.ones(reply.reasons.size, np.int32)
     found, at = np.zeros(counts.size, np.int32), 0
-    rows = zip(flown.sequences.tolist(), counts.tolist(), reply.reasons.tolist(), strict=True)
+    rows = zip(sequences.tolist(), counts.tolist(), reply.reasons.tolist(), strict=True)
     for row, (sequence, count, reason) in enumerate(rows):
         if not reason and count:
             found[row] = store.look(sequence, reply.tokens[at : at + count])

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,9 +19,6 @@ from daemon.runtime.threads import in_thread
 from daemon.state.role import AUTO
 
 log = logging.getLogger(__name__)
-
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.01, 0.25
-"""How soon, and later how rarely, a flip is looked at whether it is done."""
 
 
 class Operations:
@@ -91,7 +87,7 @@ class Operations:
         with self._whole():
             runtime.choose_role(index, chosen)
         log.info("%s was %s and is %s now", instance, was, chosen)
-        return await self._flip_done(instance, wait_s)
+        return await self._flip_done(runtime, instance, wait_s)
 
     async def cap(self, instance: str, watts: float | None) -> Capped:
         """Limit the power of an instance's card, None: as its role asks. Raises RefusalError."""
@@ -173,20 +169,16 @@ class Operations:
         link.send(Access(config.key, server.cors_origins, server.allowed_hosts))
         link.send(Settings(server.keepalive_s, config.daemon.log_level))
 
-    async def _flip_done(self, instance: str, wait_s: float) -> Flipped:
+    async def _flip_done(self, runtime: Runtime, instance: str, wait_s: float) -> Flipped:
         """The instance's newest flip, once its first work was sent or there is none."""
         flip = moving.newest_flip(instance, self._phase().snapshot())
-        until_s = time.monotonic() + wait_s
-        look_s = _FIRST_LOOK_S
-        while flip.flip_s < 0 and not flip.idle and not self._parts.life.stop.is_set():
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
-                break
-            await asyncio.sleep(min(look_s, left_s))
-            look_s = min(2 * look_s, _LAST_LOOK_S)
-            told = self._phase().snapshot().flips
-            flip = next((one for one in told if one.number == flip.number), flip)
-        return moving.flipped(flip)
+        waits = (runtime.first_work_of_newest_flip(), self._parts.life.stop.wait())
+        either = [asyncio.ensure_future(wait) for wait in waits]
+        await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        for wait in either:
+            wait.cancel()
+        told = self._phase().snapshot().flips
+        return moving.flipped(next((one for one in told if one.number == flip.number), flip))
 
     def _take(self, read: Loaded) -> Reloaded:
         found = change(self._parts.loaded, read)

@@ -6,6 +6,7 @@ Nothing here decides anything: each action has one line that carries it out.
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,12 @@ from daemon.config.schema import SchedulerConfig
 from daemon.core.actions import (
     CancelSend,
     Deliver,
+    Emptied,
     Finished,
+    FlipShown,
+    Noted,
     Rejected,
+    RoleGiven,
     Send,
     Started,
     Submit,
@@ -53,13 +58,15 @@ from daemon.runtime.power import PowerCaps
 from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import TokenStore
 from daemon.state.role import Role
-from daemon.wire.columns import Int32, int32
+from daemon.wire.columns import int32
 
 log = logging.getLogger(__name__)
 
 _LEAST_DELAY_S = 0.001
 """Of a timer: the loop counts milliseconds, so that one of less would ring at once, and again until
 its time has come."""
+_MOST_FLIPS = 8
+"""Of which it is known that their first work is still to come: the Core looks at no more."""
 _NO_REPLY = Reply(-1, int32(), int32().astype("u1"), 0.0, 0.0)
 """Of every event but a step's end: it has no token to deliver."""
 
@@ -73,6 +80,14 @@ class ToWorkers(msgspec.Struct, frozen=True):
     link: Callable[[int, NewLink, int], None]  # with a descriptor
     hangs: Callable[[int, str], None]  # it is ended, and why
     is_stopped: Callable[[int], bool]  # by a signal
+
+
+class _Flip:
+    """A change of role, whose first work is waited for."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.shown = asyncio.Event()
 
 
 class Runtime:
@@ -100,7 +115,11 @@ class Runtime:
         self._journal = journal
         self._workers = workers
         self._power = power
-        self._num_flips = 0
+        self._roles = [one.role for one in config.instances]
+        self._newest_flip = _Flip(0)
+        self._flips: dict[int, _Flip] = {}  # whose first work is still to come
+        # Steps that have not answered, of each instance, in order.
+        self._flying: list[deque[Submit]] = [deque() for _ in config.instances]
         self.links = LinkBroker(workers.link, self.dispatch, workers.hangs, workers.is_stopped)
         self._planners = [Planner(store) for _ in config.instances]
         self.recent_steps = [RecentSteps() for _ in config.instances]
@@ -113,6 +132,10 @@ class Runtime:
             Finished: api.finished,
             Rejected: api.rejected,
             WakeAt: self._wake_at,
+            RoleGiven: self._role_given,
+            FlipShown: self._flip_shown,
+            Noted: self._noted,
+            Emptied: lambda _: self.empty.set(),
         }
 
     def dispatch(self, event: Event, reply: Reply = _NO_REPLY) -> None:
@@ -128,22 +151,8 @@ class Runtime:
                 self._api.deliver(action, reply)
             else:
                 self._carry_out[type(action)](action)
-        if self._power is not None and self.core.counters.flips != self._num_flips:
-            self._num_flips = self.core.counters.flips
-            self._power.set_roles([one.role for one in self.core.instances])
-        if self.core.watcher.news:
-            self._tell(event.now, f"roles: {self.core.watcher.news}")
-            self.core.watcher.news = ""
         if self._journal is not None:
             self._journal.maintain(self.core, event.now)
-        if self.core.draining and not self.core.sequences:
-            self.empty.set()
-
-    def _tell(self, now: float, decided: str) -> None:
-        """Log and journal what the Core decided by itself."""
-        log.info("%s", decided)
-        if self._journal is not None:
-            self._journal.note(now, decided)
 
     @property
     def journal_dropped(self) -> int:
@@ -153,6 +162,7 @@ class Runtime:
     def worker_ready(self, instance: int, ready: Ready) -> None:
         """An instance's worker can compute."""
         self._planners[instance] = Planner(self._store)
+        self._flying[instance].clear()
         now = time.monotonic()
         self.dispatch(
             WorkerReady(
@@ -184,10 +194,26 @@ class Runtime:
     def reply(self, instance: int, reply: Reply) -> None:
         """A worker answered a plan."""
         self.last_step_s = now = time.monotonic()
-        self._measure(instance, reply, now)
+        flying = self._flying[instance]
+        offered = int32()
+        if flying and flying[0].batch.step == reply.step:
+            flown = flying.popleft()
+            self._measure(instance, flown, reply, now)
+            if self.prompt_lookup and self.core.instances[instance].may_draft:
+                offered = offers(self._store, flown.sequences, reply)
         self._api.prompt_logprobs(reply.prompts)
-        answered = reply.reasons, reply.elapsed_s, reply.counts, self._offers(instance, reply)
-        self.dispatch(StepDone(now, instance, reply.step, *answered), reply)
+        self.dispatch(
+            StepDone(
+                now,
+                instance,
+                reply.step,
+                reply.reasons,
+                reply.elapsed_s,
+                counts=reply.counts,
+                offers=offered,
+            ),
+            reply,
+        )
 
     def copied(self, instance: int, copied: Copied) -> None:
         """A worker's swap copies are done."""
@@ -214,6 +240,10 @@ class Runtime:
     def choose_role(self, instance: int, role: Role) -> None:
         """Give an instance another role."""
         self.dispatch(RoleChosen(time.monotonic(), instance, role))
+
+    async def first_work_of_newest_flip(self) -> None:
+        """Wait until what only the new role gets was submitted, or there is none."""
+        await self._newest_flip.shown.wait()
 
     def choose_roles(self, mode: str) -> None:
         """Have the watcher give instances their roles, or nobody."""
@@ -248,28 +278,35 @@ class Runtime:
         if self._journal is not None:
             self._journal.close(time.monotonic())
 
-    def _offers(self, instance: int, reply: Reply) -> Int32:
-        """The drafts that this step's rows could have next, where that may pay."""
-        home = self.core.instances[instance]
-        flying = home.scheduler.in_flight.steps
-        if not (self.prompt_lookup and home.may_draft and flying):
-            return int32()
-        return offers(self._store, flying[0], reply) if flying[0].step == reply.step else int32()
-
-    def _measure(self, instance: int, reply: Reply, now: float) -> None:
-        """Tell of a step that is done what looks at each of its times; the Core forgets it then."""
-        flying = self.core.instances[instance].scheduler.in_flight.steps
-        if not flying or flying[0].step != reply.step:
-            return
-        times, once = flying[0].work.times, flying[0].work.once
-        for _ in range(times):
-            elapsed_s = reply.elapsed_s / times
+    def _measure(self, instance: int, flown: Submit, reply: Reply, now: float) -> None:
+        """Tell of a step that is done what looks at each of its times."""
+        once = flown.work.once
+        elapsed_s = reply.elapsed_s / flown.work.times
+        for _ in range(flown.work.times):
             self.recent_steps[instance].add(now, elapsed_s)
             if self._power is not None:
                 self._power.step(instance, elapsed_s, once.num_decodes, once.num_tokens)
 
+    def _role_given(self, action: RoleGiven) -> None:
+        self._roles[action.instance] = action.role
+        self._newest_flip = self._flips[action.flip] = _Flip(action.flip)
+        for old in list(self._flips)[:-_MOST_FLIPS]:
+            del self._flips[old]
+        if self._power is not None:
+            self._power.set_roles(self._roles)
+
+    def _flip_shown(self, action: FlipShown) -> None:
+        if flip := self._flips.pop(action.flip, None):
+            flip.shown.set()
+
+    def _noted(self, action: Noted) -> None:
+        log.info("%s", action.text)
+        if self._journal is not None:
+            self._journal.note(time.monotonic(), action.text)
+
     def _submit(self, action: Submit) -> None:
         batch = action.batch
+        self._flying[batch.instance].append(action)
         self._workers.plan(batch.instance, self._planners[batch.instance].plan(batch))
 
     def _wake_at(self, action: WakeAt) -> None:

@@ -35,6 +35,7 @@ def test_tags_on_the_wire_stay_as_journals_have_them() -> None:
     told += " PolicyChosen Sealed Finish Abort Drain Resumed Reconfigured"
     told += " Link Transferred Move Role DrainOne ResumeOne Tick PlacementChosen Roles GivenUp"
     asked = "Send CancelSend Submit Started Deliver Finished Rejected WakeAt"
+    asked += " RoleGiven FlipShown Noted Emptied"
     assert [_tag(one) for one in get_args(Event)] == told.split()
     assert [_tag(one) for one in get_args(Record)] == [*told.split(), "Checkpoint", "Gap", "Note"]
     assert [_tag(one) for one in get_args(Action)] == asked.split()

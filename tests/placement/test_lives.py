@@ -29,13 +29,13 @@ _encode = encoder().encode
 
 def with_checks(core: Core) -> None:
     """Have every decision of a Core check what is kept of the instances before."""
-    decide = core.dispatch.decide
+    decide = core.dispatch._decide_timed
 
     def checked(sequence: Sequence, among: Listing[Instance], wanted: Role, now: float) -> Instance:
         check_views(core)
         return decide(sequence, among, wanted, now)
 
-    core.dispatch.decide = checked
+    core.dispatch._decide_timed = checked
 
 
 def live(placement: str, seed: int, num_events: int = 160) -> Driver:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from daemon.protocol.worker import Reply
 from daemon.runtime.lookup import GROWTH, LEAST_MATCH, MOST_MATCH, MOST_TOKENS, draft, offers
 from daemon.runtime.token_store import TokenStore
-from daemon.scheduler.in_flight import InFlightStep
 from daemon.state.request import sequence_id
 from daemon.wire.columns import int32
 from tests.runtime.ends import generate
@@ -41,14 +40,6 @@ def test_a_quote_goes_on_as_its_source() -> None:
     assert draft(int32()).size == draft(int32([1])).size == draft(int32([1, 1])).size == 0
 
 
-def flown(*sequences: int) -> InFlightStep:
-    """A step of these sequences."""
-    ids = np.array(sequences, np.int64)
-    slots = np.arange(ids.size)
-    about = slots[:0], np.zeros(ids.size, np.bool_), 0
-    return InFlightStep(1, slots, ids, int32([0] * ids.size), *about, None)  # type: ignore[arg-type]
-
-
 def test_offers_are_behind_what_each_row_drew() -> None:
     store, ids = TokenStore(), [sequence_id(number, 0) for number in range(4)]
     for number in range(3):
@@ -57,14 +48,14 @@ def test_offers_are_behind_what_each_row_drew() -> None:
     reasons = np.zeros(4, np.uint8)
     counts = int32([2, 1, 2, 1])
     reply = Reply(1, int32([2, 3, 9, 2, 3, 8]), reasons, 0.0, 0.0, counts=counts)
-    found = offers(store, flown(*ids), reply)
+    found = offers(store, np.array(ids, np.int64), reply)
     assert found.tolist() == [4, 0, 0, 0], "new, bound by a grammar, and not known"
     store.append(np.array([ids[0]] * 2), int32([2, 3]))
     assert store.drafted(ids[0], 8, 3).tolist() == [4, 5, 1]
     with pytest.raises(LookupError, match="nobody drafted 2 tokens at 7"):
         store.drafted(ids[0], 7, 2)
     reasons[0] = 1
-    assert offers(store, flown(*ids), reply).size == 0, "one that ends drafts nothing"
+    assert offers(store, np.array(ids, np.int64), reply).size == 0, "one that ends drafts nothing"
 
 
 def test_looking_writes_nothing() -> None:

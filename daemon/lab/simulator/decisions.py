@@ -11,17 +11,20 @@ from daemon.state.sequence import Sequence
 
 
 class TimedDecisions:
-    """Decides as `decide` does, and keeps how long each decision took."""
+    """How long each decision of placement took."""
 
-    def __init__(self, decide: Decide) -> None:
-        self._decide = decide
+    def __init__(self) -> None:
         self.taken_s = array("d")
 
-    def __call__(
-        self, sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
-    ) -> Instance:
-        """The instance that is decided on."""
-        began_s = time.perf_counter()
-        chosen = self._decide(sequence, among, wanted, now)
-        self.taken_s.append(time.perf_counter() - began_s)
-        return chosen
+    def around(self, decide: Decide) -> Decide:
+        """`decide`, timed."""
+
+        def timed(
+            sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
+        ) -> Instance:
+            began_s = time.perf_counter()
+            chosen = decide(sequence, among, wanted, now)
+            self.taken_s.append(time.perf_counter() - began_s)
+            return chosen
+
+        return timed

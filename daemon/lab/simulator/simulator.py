@@ -12,8 +12,12 @@ from daemon.core.actions import (
     Action,
     CancelSend,
     Deliver,
+    Emptied,
     Finished,
+    FlipShown,
+    Noted,
     Rejected,
+    RoleGiven,
     Send,
     Started,
     Submit,
@@ -97,12 +101,11 @@ class Simulator:
         recorder: Recorder,
         extras: Extras | None = None,
     ) -> None:
-        self.core = Core(config)
+        self._decisions = TimedDecisions()
+        self.core = Core(config, self._decisions.around)
         self._extras = extras or Extras()
         if self._extras.state is not None:
             restore(self.core, self._extras.state)
-        self._decisions = TimedDecisions(self.core.dispatch.decide)
-        self.core.dispatch.decide = self._decisions
         self._agenda = Agenda()
         self._traffic = traffic
         self._machine = machine
@@ -141,6 +144,7 @@ class Simulator:
             Finished: self._finished,
             Rejected: self._rejected,
             WakeAt: self._wake_at,
+            **dict.fromkeys((RoleGiven, FlipShown, Noted, Emptied), lambda _now, _action: None),
         }
 
     def run(self) -> RunLog:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from daemon.engine.left_out import leave_out
+from daemon.engine.worker.torch_stubs import leave_out
 
 
 class Sampled(NamedTuple):

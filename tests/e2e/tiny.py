@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from daemon.engine.left_out import leave_out
-
+from daemon.engine.worker.torch_stubs import leave_out
 from tests.api.folder import BOS, EOS, build, tokenizer
 
 CONTEXT_LEN = 2048

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from daemon.engine.left_out import leave_out
 
 from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled
+from daemon.engine.worker.torch_stubs import leave_out
 from tests.nursery.home import nursery
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from daemon.engine.left_out import leave_out
-
 from benchmarks.gpu.report import Check, write
+from daemon.engine.worker.torch_stubs import leave_out
 from daemon.wire.parent import die_with_parent
 from tests.gpu.check_parts import PARTS
 

@@ -1,5 +1,5 @@
 """Models of transformers without what they do not need: a suite of its own imports them anew."""
 
-from daemon.engine.left_out import leave_out
+from daemon.engine.worker.torch_stubs import leave_out
 
 leave_out()

@@ -123,8 +123,10 @@ def _moves(
     """
     left, num_passed = takers, 0
     for sequence in stuck:
-        able = [taker for taker in left if welcome.may_take(taker[0], sequence)]
-        if not able or not may_leave(sequence):
+        able: list[Taker] = []
+        if may_leave(sequence):
+            able = [taker for taker in left if welcome.may_take(taker[0], sequence)]
+        if not able:
             num_passed += 1
             if num_passed == LOOK:
                 return

@@ -80,6 +80,8 @@ class StreamPace:
         self._least_ends_s = np.zeros(slots.max_slots)  # of the part of it that is its own
         self._came_back = np.zeros(slots.max_slots, np.bool_)  # after a pause
         self._paused: list[_Place] = []  # those that wait, in the order in which they come due
+        self._paused_tokens = 0  # that they need by what was expected as of the queue's changes
+        self._counted_as_of = -1
         self.num_coming = self.num_coming_tokens = 0  # that run elsewhere and will go on here
         self.num_leaving = self.num_leaving_tokens = 0  # that run here and are counted elsewhere
         self.elsewhere: Elsewhere | None = None  # of several instances, where answers are drawn
@@ -90,6 +92,7 @@ class StreamPace:
         """A sequence waits again, and pauses if it has begun."""
         if sequence.paused_since_s >= 0.0:
             insort(self._paused, _place(sequence))
+            self._counted_as_of = -1
 
     def resume(self, sequence: Sequence, now: float, move_s: float) -> None:
         """A sequence got a slot: its turn begins, and lasts as long as its moves out and in, or
@@ -109,6 +112,7 @@ class StreamPace:
         place = bisect_left(self._paused, _place(sequence)[:2])
         if place < len(self._paused) and self._paused[place][2] is sequence:
             del self._paused[place]
+            self._counted_as_of = -1
 
     # What is promised
 
@@ -218,9 +222,17 @@ class StreamPace:
     @property
     def num_tokens(self) -> int:
         """What all that draw their answers here are expected to need."""
-        paused = sum(one.expected_length for _, _, one in self._paused)
+        paused = self._num_paused_tokens()
         here = self._slots.num_expected_tokens - self.num_leaving_tokens
         return here + paused + self.num_coming_tokens
+
+    def _num_paused_tokens(self) -> int:
+        """Of those that pause: what is expected of one that waits changes as it is queued anew."""
+        as_of = self._order.waiting.num_changes
+        if self._counted_as_of != as_of:
+            self._counted_as_of = as_of
+            self._paused_tokens = sum([one.expected_length for _, _, one in self._paused])
+        return self._paused_tokens
 
     @property
     def any_paused(self) -> bool:

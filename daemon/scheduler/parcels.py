@@ -30,6 +30,8 @@ class Parcels:
         """
         self.instance = instance
         self.by_id: dict[int, Sequence] = {}
+        self.num_blocks = 0  # of the KV pool, that only wait to be fetched from elsewhere
+        self.num_places = 0  # of the host pool, likewise
         self.fetches: list[Fetch] = []  # that nobody has ordered yet
         self.coming: Counter[bytes] = Counter()  # digests of blocks on their way into this pool
         self.is_stuck: Callable[[Sequence], bool] = lambda _sequence: True
@@ -45,19 +47,11 @@ class Parcels:
     def __len__(self) -> int:
         return len(self.by_id)
 
-    @property
-    def num_blocks(self) -> int:
-        """Blocks of the KV pool that only wait to be fetched from elsewhere."""
-        return sum(len(one.blocks) for one in self._all() if not one.from_host)
-
-    @property
-    def num_places(self) -> int:
-        """Blocks of the host pool that do."""
-        return sum(len(one.blocks) for one in self._all() if one.from_host)
-
-    def _all(self) -> list[Parcel]:
-        parcels = (one.residence.parcel for one in self.by_id.values())
-        return [parcel for parcel in parcels if parcel is not None]
+    def _count(self, parcel: Parcel, sign: int) -> None:
+        if parcel.from_host:
+            self.num_places += sign * len(parcel.blocks)
+        else:
+            self.num_blocks += sign * len(parcel.blocks)
 
     def keep(self, sequence: Sequence, parcel: Parcel) -> None:
         """A sequence leaves, and this is its KV."""
@@ -65,7 +59,13 @@ class Parcels:
         sequence.residence.parked_tokens = parcel.num_tokens
         self._move(sequence, Where.AWAY)
         self.by_id[sequence.id] = sequence
-        parcel.kept_in = self.by_id
+        self._count(parcel, 1)
+        parcel.kept_in = self
+
+    def remove(self, sequence: int, parcel: Parcel) -> None:
+        """A sequence's parcel is none any more; it has the blocks that it was kept with still."""
+        if self.by_id.pop(sequence, None) is not None:
+            self._count(parcel, -1)
 
     def take_home(self, sequence: Sequence) -> Parcel | None:
         """The parcel of a sequence that is queued here again, if it lies in this host pool; it is
@@ -75,7 +75,7 @@ class Parcels:
         if parcel is None or parcel.instance != self.instance or not parcel.from_host:
             return None
         sequence.residence.parcel = None
-        del self.by_id[sequence.id]
+        self.remove(sequence.id, parcel)
         return parcel
 
     def drop(self, sequence: Sequence, is_lost: bool = False) -> None:
@@ -83,7 +83,8 @@ class Parcels:
         residence = sequence.residence
         parcel, residence.parcel = residence.parcel, None
         if parcel is not None:
-            parcel.kept_in.pop(sequence.id, None)
+            if parcel.kept_in is not None:
+                parcel.kept_in.remove(sequence.id, parcel)
             if is_lost:
                 parcel.lose()
             else:

@@ -1,8 +1,9 @@
 """The waiting queue of one instance, in the policy's order."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
+from operator import itemgetter
 
 from daemon.scheduler.load_sums import LoadSums
 from daemon.state.sequence import Sequence
@@ -10,6 +11,7 @@ from daemon.wire.columns import Int32, int32
 
 OrderKey = tuple[float, int, int]  # (rank, arrival, how many were pushed before)
 _Entry = tuple[float, int, int, Sequence]
+_SEQUENCE: Callable[[_Entry], Sequence] = itemgetter(3)
 
 
 class WaitingQueue:
@@ -41,12 +43,12 @@ class WaitingQueue:
         return self.num > 0
 
     def __iter__(self) -> Iterator[Sequence]:
-        ranked = (entry[3] for entry in self._order)
+        ranked = map(_SEQUENCE, self._order)
         return chain(ranked, self.unranked.values()) if self.unranked else ranked
 
     def begun(self) -> Iterator[Sequence]:
         """Those that have delivered a token, in order."""
-        ranked = (entry[3] for entry in self._begun)
+        ranked = map(_SEQUENCE, self._begun)
         return chain(ranked, (one for one in self.unranked.values() if one.num_output_tokens))
 
     def at(self, place: int) -> Sequence:
@@ -70,7 +72,7 @@ class WaitingQueue:
         """Known tokens of all that wait, less those whose KV is kept: what prefill has to do."""
         if not self._parked:
             return self.num_tokens
-        kept = sum(one.residence.parked_tokens for one in self._parked.values())
+        kept = sum([one.residence.parked_tokens for one in self._parked.values()])
         return self.num_tokens - kept
 
     def columns(self, most: int) -> tuple[Int32, Int32]:

@@ -4,7 +4,7 @@ A parcel owns its blocks, as a slot does. A transfer that reads them has a share
 a parcel may be dropped at any time: what is not sent is computed again.
 """
 
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class _Pool(Protocol):
@@ -12,6 +12,13 @@ class _Pool(Protocol):
 
     def let_go(self, blocks: list[int]) -> None:
         """Take an owner from each block."""
+
+
+class _Keeper(Protocol):
+    """The list that a parcel stands in."""
+
+    def remove(self, sequence: int, parcel: "Parcel") -> None:
+        """A sequence's parcel is none any more."""
 
 
 class Parcel:
@@ -45,7 +52,7 @@ class Parcel:
         self.num_tokens = num_tokens
         self.from_host = from_host
         self.is_computed = is_computed
-        self.kept_in: dict[int, Any] = {}  # the list of them that it stands in, by sequence
+        self.kept_in: _Keeper | None = None
 
     def drop(self) -> None:
         """Let go of the blocks; nothing of the KV is here any more."""

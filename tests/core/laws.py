@@ -106,11 +106,14 @@ def _check_moves(core: Core) -> None:
             found = core.migration.moves.get(sequence.id)
             assert found is not None and found.target == instance.index
         residency = instance.scheduler.residency
+        counts = {True: 0, False: 0}
         for one in residency.parcels.by_id.values():
             assert core.sequences[one.id] is one
             parcel = one.residence.parcel
             assert parcel is not None and parcel.instance == instance.index
-            assert parcel.blocks and parcel.kept_in is residency.parcels.by_id
+            assert parcel.blocks and parcel.kept_in is residency.parcels
+            counts[parcel.from_host] += len(parcel.blocks)
+        assert counts == {False: residency.parcels.num_blocks, True: residency.parcels.num_places}
         assert not residency.parcels.fetches, "a parcel that nobody sends"
         coming = Counter(
             digest

@@ -1,5 +1,6 @@
 """From the fields that say what an answer follows to its grammar."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -73,7 +74,7 @@ def _form(kind: str, value: Any, field: str) -> ResponseFormat:
     if kind == "json":
         return JsonSchemaFormat(JsonSchema(_schema(value, field), "schema"))
     if kind == "choice":
-        texts = (msgspec.json.encode(one).decode() for one in value)
+        texts = (json.dumps(text) for text in value)  # Lark takes no bare U+007F
         return GrammarFormat(f"start: {' | '.join(texts)}")
     if kind == "grammar":
         return GrammarFormat(_lark(value, field))

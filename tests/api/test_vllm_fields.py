@@ -20,7 +20,8 @@ HELLO = [{"role": "user", "content": "hello"}]
 FORMS: list[tuple[dict[str, Any], str]] = [
     ({"guided_json": SCHEMA}, '"required":["a"]'),
     ({"guided_json": '{"type": "object", "properties": {"a": {}}}'}, '"properties":{"a":{}}'),
-    ({"guided_choice": ["yes", 'n"o', "🦉"]}, 'start: "yes" | "n\\"o" | "🦉"'),
+    ({"guided_choice": ["yes", 'n"o', "🦉"]}, 'start: "yes" | "n\\"o" | "\\ud83e\\udd89"'),
+    ({"guided_choice": ["a\x7fb"]}, '"a\\u007fb"'),
     ({"guided_regex": "[0-9]{4}"}, "[0-9]{4}"),
     ({"guided_grammar": 'start: "yes" | "no"'}, 'start: "yes" | "no"'),
     ({"guided_grammar": 'root ::= "yes" | "no"'}, 'start: "yes" | "no"'),

@@ -52,10 +52,8 @@ async def described(url: str) -> dict[str, Any]:
 def served(document: dict[str, Any], model: str) -> dict[str, Any]:
     """The same, with every request naming the served model."""
     schemas = document["components"]["schemas"]
-    for name in ("ChatRequest", "CompletionRequest"):
-        schemas[name]["properties"]["model"] = {"const": model}
-    for name in ("TokenizeRequest", "DetokenizeRequest"):
-        schemas[name]["properties"]["model"] = {"enum": [model, None]}
+    for name in ("ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"):
+        schemas[name]["properties"]["model"] = {"enum": [model, None, ""]}  # nothing: that one
     return document
 
 

@@ -5,14 +5,18 @@ its input, and prints for each seed COUNT tokens at temperature 1 and, for each 
 the second best score is from the best, noise included. An end token does not end an answer.
 """
 
+import copy
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from daemon.engine.worker.torch_stubs import leave_out
+
+AT_ONCE = 200
+"""Seeds of one batch."""
 
 
 class Sampled(NamedTuple):
@@ -38,27 +42,44 @@ def sampled(folder: str, prompt: list[int], seeds: list[int], count: int) -> lis
 def main(folder: str, count: int) -> None:
     """Compute and print them."""
     leave_out()
+    import torch
+
+    from tests.engine.gguf_files import unpacked
+
+    torch.set_grad_enabled(False)
+    model = unpacked(Path(folder) / "model.gguf")
+    prompt, seeds = json.load(sys.stdin)
+    begun = model(torch.tensor([prompt]), use_cache=True)
+    found: list[Sampled] = []
+    for first in range(0, len(seeds), AT_ONCE):
+        found += answers(model, begun, len(prompt), seeds[first : first + AT_ONCE], count)
+    json.dump(found, sys.stdout)
+
+
+def answers(model: Any, begun: Any, length: int, seeds: list[int], count: int) -> list[Sampled]:
+    """The answers of some seeds, as one batch, to a prompt of some length that was computed."""
     import numpy as np
     import torch
 
     from daemon.engine.sampler.noise import keys, noise
-    from tests.engine.gguf_files import unpacked
 
-    model = unpacked(Path(folder) / "model.gguf")
-    prompt, seeds = json.load(sys.stdin)
-    found = []
-    for seed in seeds:
-        tokens, gaps = list[int](), list[float]()
-        for _ in range(count):
-            with torch.inference_mode():
-                logits = model(torch.tensor([prompt + tokens])).logits[0, -1].numpy()
-            place = keys(np.array([seed], np.uint64), np.array([len(prompt) + len(tokens)]))
-            scores = logits - logits.max() + noise(place, np.arange(len(logits)))
-            second, best = np.argsort(scores)[-2:].tolist()
-            tokens.append(best)
-            gaps.append(float(scores[best] - scores[second]))
-        found.append(Sampled(tokens, gaps))
-    json.dump(found, sys.stdout)
+    cache = copy.deepcopy(begun.past_key_values)
+    cache.batch_repeat_interleave(len(seeds))
+    logits = begun.logits[:, -1].expand(len(seeds), -1).numpy()
+    tokens, gaps = np.empty((2, count, len(seeds)))
+    for at in range(count):
+        if at:
+            latest = torch.tensor(tokens[at - 1], dtype=torch.int64)[:, None]
+            logits = model(latest, past_key_values=cache).logits[:, -1].numpy()
+        places = keys(np.array(seeds, np.uint64), np.full(len(seeds), length + at))
+        for row, place in enumerate(places):
+            scores = logits[row] - logits[row].max() + noise(place, np.arange(logits.shape[1]))
+            second, best = np.argpartition(scores, -2)[-2:]
+            tokens[at, row], gaps[at, row] = best, scores[best] - scores[second]
+    return [
+        Sampled(row.astype(int).tolist(), near.tolist())
+        for row, near in zip(tokens.T, gaps.T, strict=True)
+    ]
 
 
 if __name__ == "__main__":

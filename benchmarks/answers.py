@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daemon.length_models.prediction import Asked, Float32
-from daemon.length_models.vectors import unpacked
+from daemon.length_models.store_file import unpacked
 
 DEFAULT = Path(__file__).parent / "data" / "answers.npz"
 HASH_BYTES = 8

@@ -41,7 +41,7 @@ from daemon.lab.bench.client import Client
 from daemon.lab.bench.errors import BenchError
 from daemon.length_models.features import features
 from daemon.length_models.prediction import Float32
-from daemon.length_models.vectors import packed
+from daemon.length_models.store_file import packed
 from daemon.models.embedded import model_folder
 
 COLUMNS = ("prompt", "instruction", "text", "question")

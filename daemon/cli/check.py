@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -14,7 +14,6 @@ import msgspec
 from daemon.api.chat_template import unused_templates
 from daemon.api.template_process import what_is_wrong
 from daemon.cli.faults import told
-from daemon.cli.kernels import KEY, kernel_notes
 from daemon.cli.parser import overrides
 from daemon.cli.progress import progress
 from daemon.config.core_shares import CoreShare, core_shares
@@ -29,6 +28,8 @@ from daemon.config.paths import default_cache, default_journal, default_socket
 from daemon.config.pool import PoolPlan, plan_pool, pool_faults
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.limits import InstanceLimits
+from daemon.engine.families import FAMILIES
+from daemon.engine.verify.kernels.kept import CardStack, all_kept, version_of
 from daemon.memory.sizing import (
     DTYPE_BYTES,
     GPU_RUNTIME_BYTES,
@@ -60,6 +61,32 @@ from daemon.runtime.model import cache_folder, with_instances
 from daemon.runtime.preflight import holder, obstacles
 
 DISTRIBUTION = "llmd-server"
+
+
+KEY = "engine.kernels"
+
+
+def kernel_notes(config: Config, instances: Iterable[InstanceSpec]) -> Iterator[str]:
+    """A sentence for each family of kernels that torch computes on a card that would serve."""
+    devices = {one.device for one in instances if one.device.startswith("cuda")}
+    if not devices:
+        return
+    if config.engine.kernels == "torch":
+        yield "torch computes all, slower than llmd's own kernels"
+        return
+    for path, verdict in all_kept(cache_folder(config)):
+        if verdict.subject.device not in devices or not _as_installed(verdict.card):
+            continue
+        for family, why in verdict.faults.items():
+            meaning = FAMILIES.get(family, family)
+            where = f"on {verdict.card.name} ({verdict.subject.device})"
+            yield f"torch computes {family} ({meaning}) {where}: {why}; tried again without {path}"
+
+
+def _as_installed(card: CardStack) -> bool:
+    """Whether a verdict is of the libraries that would be used now; their builds do not count."""
+    pairs = ((version_of("torch"), card.torch), (version_of("triton"), card.triton))
+    return all(here.partition("+")[0] == tried.partition("+")[0] for here, tried in pairs)
 
 
 def check(arguments: argparse.Namespace) -> int:

@@ -10,14 +10,16 @@ import contextlib
 import logging
 import math
 import os
+import socket
+import struct
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from daemon.base.nearest import unknown
 from daemon.control.orders import Orders
-from daemon.control.peer import Peer, may_ask, peer_of
 from daemon.control.place import SocketPlace
 from daemon.placement import PLACEMENTS
 from daemon.protocol.control import (
@@ -63,6 +65,39 @@ _Told = ChoosePolicy | ChoosePlacement | ChooseRoles | Drain | Resume | OneInsta
 _Asked = Reload | ChooseRole | Migrate | ChooseCap
 """Orders that have an answer of their own."""
 logger = logging.getLogger(__name__)
+
+
+_CREDENTIALS = struct.Struct("iII")
+_SO_PEERGROUPS = 59  # Linux's number; Python has no name for it
+_GROUPS_BYTES = 1024  # the most that Python reads, 256 groups
+
+
+class Peer(NamedTuple):
+    """A process as it was when it connected."""
+
+    pid: int
+    uid: int
+    gids: frozenset[int]  # its group and its supplementary ones, as far as they are told
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """The process at the other end of a Unix socket, as the kernel tells it. Raises OSError.
+
+    The socket's mode says who may connect, too. But a mode can be changed, and a folder above it be
+    opened, long after the daemon has bound it; what the kernel says of a connection cannot.
+    """
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(credentials)
+    try:
+        groups = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:  # more groups than fit, or a kernel that does not tell
+        groups = b""
+    return Peer(pid, uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}))
+
+
+def may_ask(peer: Peer, uid: int, gid: int) -> bool:
+    """Whether a peer may use a socket of this user and group: the user, the group, and root."""
+    return peer.uid in (0, uid) or gid in peer.gids
 
 
 class RefusalError(Exception):

@@ -5,10 +5,10 @@ import math
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from daemon.length_models.prediction import Float32
 from daemon.length_models.store import ROW, Rows, VectorStore
-from daemon.length_models.vectors import packed, unpacked
 
 MAGIC = b"llmd lengths\n"
 FORMAT = 1
@@ -17,6 +17,23 @@ FORMAT = 1
 _CHECKSUM_BYTES = 16
 _LARGEST_DIM = 1 << 16
 _COUNTS = ("num_prompt_tokens", "max_tokens", "num_tokens", "guess")
+
+
+Int8 = npt.NDArray[np.int8]
+
+
+def packed(vectors: Float32) -> Int8:
+    """[N, D] int8: each vector scaled so that its largest component becomes 127 (or -127)."""
+    largest = np.abs(vectors).max(axis=1, initial=0.0, keepdims=True)
+    whole: Int8 = np.rint(vectors * (127.0 / np.where(largest, largest, 1.0))).astype(np.int8)
+    return whole
+
+
+def unpacked(vectors: Int8) -> Float32:
+    """[N, D]: vectors of length 1; one of zeros alone stays so. Packing these gives the same."""
+    wide: Float32 = vectors.astype(np.float32)
+    wide /= np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1.0)
+    return wide
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

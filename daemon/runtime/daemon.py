@@ -22,10 +22,9 @@ from daemon.core.events import Configured
 from daemon.journal.writer import JournalWriter
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
-from daemon.runtime import watchdog
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.gpus import GpuWatch
-from daemon.runtime.life import Life
+from daemon.runtime.life import Life, feed_watchdog
 from daemon.runtime.listen import ListenError, listen, url_of
 from daemon.runtime.model import (
     ServedModel,
@@ -39,9 +38,8 @@ from daemon.runtime.power import PowerCaps
 from daemon.runtime.preflight import shortfalls
 from daemon.runtime.runtime import Runtime, ToWorkers
 from daemon.runtime.serving import ServingStatus
-from daemon.runtime.start_line import show_start
 from daemon.runtime.start_times import StartTimes
-from daemon.runtime.status import DaemonStatus, Parts
+from daemon.runtime.status import DaemonStatus, Parts, show_start
 from daemon.runtime.threads import on_loop
 from daemon.runtime.token_store import TokenStore
 from daemon.runtime.workers import Workers
@@ -120,7 +118,7 @@ class Daemon:
         async with contextlib.AsyncExitStack() as ends:  # last of all, after the API process
             ends.callback(listener.close)
             ends.push_async_callback(self.life.close)
-            self.life.spawn(watchdog.feed(lambda: self.phase.stuck()))
+            self.life.spawn(feed_watchdog(lambda: self.phase.stuck()))
             self.life.spawn(self.parts.api.run(listener))
             early = EarlyWorker(likely_kind([one.device for one in self.parts.config.instance]))
             ends.push_async_callback(early.close)

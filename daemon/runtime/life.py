@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from daemon.base import notify
 from daemon.runtime.threads import in_thread
 
 T = TypeVar("T")
@@ -13,6 +14,24 @@ log = logging.getLogger(__name__)
 
 PREPARING_S = 60.0
 """So often a service manager hears that blocking work goes on: a conversion may take an hour."""
+
+
+async def feed_watchdog(stuck: Callable[[], str]) -> None:
+    """Tell the service manager, twice in its interval, that the daemon makes progress.
+
+    `stuck` says why it does not, or nothing; then the manager is left to kill the daemon and to
+    start it again. Returns at once where no watchdog was asked for.
+    """
+    interval_s = notify.watchdog_s() / 2
+    said = ""
+    while interval_s:
+        why = stuck()
+        if not why:
+            notify.alive()
+        elif why != said:
+            log.error("the watchdog is not fed: %s", why)
+        said = why
+        await asyncio.sleep(interval_s)
 
 
 class Life:

@@ -1,5 +1,7 @@
 """What the daemon says of itself: to viewers, to the API process, to systemd."""
 
+import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -7,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from daemon import __version__
-from daemon.base import notify
+from daemon.base import logs, notify
 from daemon.config.instances import instance_limits
 from daemon.config.load import Loaded
 from daemon.config.schema import Config, InstanceSpec
@@ -30,6 +32,13 @@ from daemon.supervisor.api import ApiProcess
 from daemon.wire.columns import int32
 
 _NO_API = "the API process starts"
+
+
+log = logging.getLogger(__name__)
+
+DRAW_S = 0.25
+LOG_S = 10.0
+"""So often a log without a terminal says how far the start is, beside each new stage."""
 
 
 @dataclass
@@ -206,3 +215,18 @@ class DaemonStatus:
 
     def _refuse(self, what: str) -> NoReturn:
         raise RefusalError(f"{what}: {self.sentence}")
+
+
+async def show_start(loads: Loads, phase: Callable[[], DaemonStatus]) -> None:
+    """Show how far the start is until all is ready, or the daemon is told to stop."""
+    loop = asyncio.get_running_loop()
+    logged_s = loop.time()
+    try:
+        while not (phase().started or phase().draining):
+            logs.show(loads.bar() or loads.stage)
+            if not logs.shows() and loop.time() - logged_s >= LOG_S:
+                logged_s = loop.time()
+                log.info("%s", phase().sentence)
+            await asyncio.sleep(DRAW_S)
+    finally:
+        logs.show("")

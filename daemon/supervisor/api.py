@@ -9,7 +9,7 @@ from signal import SIGCONT, SIGKILL, SIGTERM, SIGUSR1
 from typing import Protocol
 
 from daemon.supervisor.child import Child, ChildKeeper, start_child
-from daemon.supervisor.progress import LoopProgress
+from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Pulse
 
@@ -22,6 +22,35 @@ LOADS_S = 60.0
 """The same while it starts, or reads a tokenizer, which may keep all of its threads waiting."""
 STACKS_S = 1.0
 """For one that hangs to write down where, and to tell its clients if it was only stopped."""
+
+
+_RUNS_S = LOOK_S / 20
+"""Of processor time between two looks: less is no work, but asking again and again for a lock."""
+
+
+class LoopProgress:
+    """A process whose first thread is its event loop.
+
+    While it works off a thousand requests that came at once, it shares the interpreter with other
+    threads: it runs, and it waits for them. One that computes for ever waits for nobody; one that
+    is stopped, or waits for a lock that is never freed, does not run.
+    """
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._seen = (0.0, 0)
+        self._excused_s = 0.0
+
+    def moves(self) -> bool:
+        """Whether it went on since this was asked last."""
+        (ran_s, waits), self._seen = self._seen, self._child.first_thread()
+        return self._seen[0] - ran_s > _RUNS_S and self._seen[1] > waits
+
+    def excused_s(self) -> float:
+        """What `Patience` asks for: how long it was kept from answering, in all its life."""
+        if self.moves():
+            self._excused_s += LOOK_S
+        return self._child.starved_s() + self._excused_s
 
 
 class Link(Protocol):

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from daemon.control.client import ControlError, fetch_snapshot
-from daemon.control.peer import Peer, may_ask, peer_of
 from daemon.control.place import SocketPlace, place_fault
-from daemon.control.server import ControlServer
+from daemon.control.server import ControlServer, Peer, may_ask, peer_of
 from tests.tui import scenario
 
 NOBODY = 65534

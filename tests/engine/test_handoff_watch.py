@@ -12,7 +12,7 @@ from daemon.engine.batch.flat_batch import FlatBatch, part
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Heads, Ops
 from daemon.engine.model.backend import Backend, torch_backend
-from daemon.engine.step.out_of_memory import computed
+from daemon.engine.step.step import computed
 from daemon.engine.transfer.watch import WatchedOps, watched
 from daemon.wire.columns import int32
 

@@ -17,13 +17,12 @@ from daemon.engine.families import ALL, DRAW, EDIT, NONE
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import choose, triton_backend
-from daemon.engine.model.sampler_ops import sampler_ops_of, split
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
 from daemon.engine.verify.kernels.choose import by_torch, subject_of
 from daemon.engine.verify.model.kept import TrialVerdict
-from daemon.engine.worker.start import assemble
+from daemon.engine.worker.start import assemble, sampler_ops_of, split
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
 from daemon.state.request import SamplingParams

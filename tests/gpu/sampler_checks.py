@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.engine.sampler import Draws, Sampler
 from daemon.engine.sampler.allowed import Allowed
-from daemon.engine.sampler.warm import warm
+from daemon.engine.worker.warm_up import warm
 from daemon.state.request import SamplingParams
 from tests.gpu.attempts import attempted
 

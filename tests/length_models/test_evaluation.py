@@ -26,7 +26,7 @@ from benchmarks.prompt_texts import KINDS as PROMPT_KINDS
 from benchmarks.prompt_texts import generated
 from daemon.length_models.conditional_mean import ConditionalMean
 from daemon.length_models.prediction import Asked, Prediction
-from daemon.length_models.vectors import packed
+from daemon.length_models.store_file import packed
 from tests.length_models.made import stream
 
 

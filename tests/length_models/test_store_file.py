@@ -10,8 +10,7 @@ from daemon.length_models import store_file
 from daemon.length_models.features import features
 from daemon.length_models.prediction import Asked
 from daemon.length_models.store import VectorStore
-from daemon.length_models.store_file import MAGIC, from_bytes, to_bytes
-from daemon.length_models.vectors import packed, unpacked
+from daemon.length_models.store_file import MAGIC, from_bytes, packed, to_bytes, unpacked
 from tests.length_models.made import stream, unit
 
 

@@ -27,7 +27,7 @@ from daemon.protocol.control import (
     Story,
 )
 from daemon.protocol.worker import Fallback, Loading
-from daemon.runtime import start_line
+from daemon.runtime import status as status_module
 from daemon.runtime.status import DaemonStatus
 from daemon.scheduler.policies import POLICIES
 from daemon.state.request import sequence_id
@@ -129,12 +129,12 @@ async def test_while_a_model_is_converted(status: DaemonStatus) -> None:
 async def test_a_log_says_now_and_then_how_far_a_start_is(
     status: DaemonStatus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(start_line, "DRAW_S", 0.001)
-    monkeypatch.setattr(start_line, "LOG_S", 0.002)
+    monkeypatch.setattr(status_module, "DRAW_S", 0.001)
+    monkeypatch.setattr(status_module, "LOG_S", 0.002)
     status._loads.converts(0.4)
     with caplog.at_level("INFO"):
         async with asyncio.timeout(5):
-            showing = asyncio.create_task(start_line.show_start(status._loads, lambda: status))
+            showing = asyncio.create_task(status_module.show_start(status._loads, lambda: status))
             while "loading: converting the model 40%" not in caplog.text:
                 await asyncio.sleep(0.001)
             status.started = True

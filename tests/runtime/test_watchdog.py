@@ -8,7 +8,7 @@ import pytest
 
 from daemon.base import notify
 from daemon.config.schema import Config, InstanceSpec
-from daemon.runtime import serving, watchdog
+from daemon.runtime import life, serving
 from daemon.runtime.status import DaemonStatus
 from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.step_watch import COMPILE_S, LEAST_S
@@ -31,7 +31,7 @@ async def test_it_is_fed_while_nothing_is_stuck(
     fed: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     why = [""]
-    feeding = asyncio.create_task(watchdog.feed(lambda: why[0]))
+    feeding = asyncio.create_task(life.feed_watchdog(lambda: why[0]))
     await until(lambda: len(fed) >= 3)
     why[0] = "worker cpu has not answered for 75 s"
     with caplog.at_level(logging.ERROR):
@@ -50,7 +50,7 @@ async def test_without_a_watchdog_nothing_is_sent(
 ) -> None:
     monkeypatch.delenv("WATCHDOG_USEC")
     async with asyncio.timeout(5):
-        await watchdog.feed(lambda: "")
+        await life.feed_watchdog(lambda: "")
     assert fed == []
 
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from daemon.supervisor.api import LoopProgress
 from daemon.supervisor.child import Child
 from daemon.supervisor.patience import LOOK_S, TIMES, Patience
-from daemon.supervisor.progress import LoopProgress
 from tests.supervisor.test_child import started
 
 

@@ -16,8 +16,7 @@ from daemon.engine.cpu.kernels_8bit import attend_8bit_item, store_8bit_item
 from daemon.engine.cpu.kernels_draw import draw_item
 from daemon.engine.cpu.kernels_edit import edit_item
 from daemon.engine.cpu.kernels_linear import in_turn_item, linear_item
-from daemon.engine.cpu.kernels_next import advance_item
-from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
+from daemon.engine.cpu.numeric import TOKENS_AT_ONCE, exactly
 from daemon.engine.cpu.numeric import exactly as _exactly
 from daemon.engine.cpu.numeric import exp as _exp
 from daemon.engine.cpu.numeric import inner as _inner
@@ -48,6 +47,25 @@ SHARES = 4
 
 _SPINS = 4000
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+
+@exactly
+def advance_item(a, item):
+    """A row's place, one token further.
+
+    lens, blocks, offsets int32 [T], tables int32 [T, width], width, block size, cosines and sines
+    float32 [positions, rotary_dim], rotary_dim, those of the row float32 [T, rotary_dim], twice.
+    """
+    lens, block_size, width = int32_pointer(a[4]), a[9], a[12]
+    position = lens[item]
+    lens[item] = position + 1
+    int32_pointer(a[5])[item] = int32_pointer(a[7])[item * a[8] + position // block_size]
+    int32_pointer(a[6])[item] = position % block_size
+    cosines, sines = float_pointer(a[10]), float_pointer(a[11])
+    cos, sin = float_pointer(a[13]), float_pointer(a[14])
+    for lane in range(width):
+        cos[item * width + lane] = cosines[position * width + lane]
+        sin[item * width + lane] = sines[position * width + lane]
 
 
 @_inner

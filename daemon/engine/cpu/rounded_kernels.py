@@ -7,9 +7,11 @@ Compiled for each format in use, and called by address, as those of `quantised_k
 # mypy: ignore-errors
 
 from functools import cache
+from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.dots import TILE, number_of, stack
@@ -17,8 +19,7 @@ from daemon.engine.cpu.integer_dots import round_chunk, tile_codes, unpack_codes
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE, ITEM, place, write
 from daemon.engine.cpu.record_dots import dot_codes
 from daemon.engine.cpu.team import float_pointer, int32_pointer, int64_pointer
-from daemon.engine.cpu.tiles_out import SIDE, write_tile
-from daemon.engine.cpu.vectors import target_has
+from daemon.engine.cpu.vectors import FLOAT, I64, Writer, lanes, target_has
 from daemon.models.formats import FORMATS
 
 STRETCH_LEN = 256
@@ -44,6 +45,36 @@ _CODES_BYTES = COLUMNS_AT_ONCE * STRETCH_LEN
 _SCALES_BYTES = _CODES_BYTES // 16 * 8
 _TOTALS_BYTES = 4 * COLUMNS_AT_ONCE * TOKENS_AT_ONCE
 _inner = njit(cache=True, error_model="numpy", inline="always")
+
+
+SIDE = 16
+"""Columns, and tokens, of a tile."""
+
+
+@intrinsic
+def write_tile(_typing: Any, sums: Any, sums_bytes: Any, output: Any, output_bytes: Any) -> Any:
+    """float32 [tokens, columns] at `output`, of [columns, tokens] at `sums`; `SIDE` of each.
+
+    Rows lie so many bytes apart. For numba code.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        writer = Writer(context, builder)
+        sums_at, sums_bytes, output_at, output_bytes = values
+
+        def places(address: Any, step_bytes: Any) -> list[Any]:
+            steps = (builder.mul(step_bytes, writer.number(I64, row)) for row in range(SIDE))
+            return [builder.add(address, step) for step in steps]
+
+        vector = lanes(FLOAT, SIDE)
+        rows = [writer.load(vector, at) for at in places(sums_at, sums_bytes)]
+        for numbers, at in zip(
+            writer.transposed(rows), places(output_at, output_bytes), strict=True
+        ):
+            writer.store(numbers, at)
+        return context.get_dummy_value()
+
+    return types.void(*(types.int64,) * 4), generate
 
 
 def record_bytes(columns: int) -> int:

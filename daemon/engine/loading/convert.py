@@ -7,6 +7,7 @@ the index of the file's tensors. What share is done is printed, a number a line.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,29 @@ _PARTS = 5
 
 Told = Callable[[float], None]
 """Told which share of the conversion is done, 0..1."""
+
+
+_WIDTHS = {
+    ".ffn_gate_exps.weight": "moe_intermediate_size",
+    ".ffn_gate_shexp.weight": "shared_expert_intermediate_size",
+}
+"""By how a tensor's name ends, what its rows are called in a configuration."""
+_BIASES = {
+    "attention_bias": re.compile(r"blk\.\d+\.attn_(q|k|v|output)\.bias"),
+    "mlp_bias": re.compile(r"blk\.\d+\.ffn_(gate|up|down)\.bias"),
+}
+"""By what a configuration calls it: tensors of which there are none without."""
+
+
+def put_tensors(config: Any, tensors: Any) -> None:
+    """Put what a file's tensors say into its configuration."""
+    for tensor in tensors:
+        for end, field in _WIDTHS.items():
+            if tensor.name.endswith(end) and hasattr(config, field):
+                setattr(config, field, int(tensor.shape[1]))
+    for field, name in _BIASES.items():
+        if hasattr(config, field):
+            setattr(config, field, any(name.fullmatch(one.name) for one in tensors))
 
 
 def convert(source: Path, target: Path, told: Told = lambda share: None) -> None:
@@ -114,9 +138,9 @@ def _put_all(source: Path, config: Any, header: GgufHeader) -> tuple[str, ...]:
     """
     import gguf  # as a module: what it holds may have been replaced
 
+    from daemon.engine.loading.convert import put_tensors
     from daemon.engine.loading.gguf_fields import put_fields
     from daemon.engine.loading.gguf_rope import scaled_rope
-    from daemon.engine.loading.gguf_tensors import put_tensors
     from daemon.engine.loading.resolve import refuse_configuration
 
     tensors = gguf.GGUFReader(source).tensors

@@ -11,12 +11,32 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from daemon.engine.quantised.rounding import rounded_states
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight, Unpack
+from daemon.models.formats import WeightFormat
 
 PIECE_ELEMENTS = 1 << 24
 """Of a weight that are unpacked at a time: a head's would fill what a pool left free."""
+
+
+RUN = 32
+"""Numbers of a state that products with integers round to 8 bits together."""
+_MOST = 127.0
+_LEAST = 2.0**-100
+"""Runs of smaller numbers are rounded to nothing."""
+
+
+def rounded_states(form: WeightFormat, states: torch.Tensor) -> torch.Tensor:
+    """`states` [..., K] as products with this format may take them; K in whole runs."""
+    return _to_bytes(states) if form.integers else states.bfloat16().to(states.dtype)
+
+
+def _to_bytes(states: torch.Tensor) -> torch.Tensor:
+    """Each number as the nearest of 255 whole multiples of the 127th part of its run's largest."""
+    runs = states.float().unflatten(-1, (-1, RUN))
+    most = runs.abs().amax(-1, keepdim=True)
+    scaled = (runs * (_MOST / most)).round() * (most / _MOST)
+    return torch.where(most < _LEAST, 0.0, scaled).flatten(-2).to(states.dtype)
 
 
 class _Unpacking(nn.Module):

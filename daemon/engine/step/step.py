@@ -4,6 +4,7 @@ A step begins with everything being queued on the device, and is finished when i
 So the next plan may begin meanwhile: what a step draws is the next one's input on the device.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from daemon.engine.batch.flat_batch import FlatBatch, flatten
+from daemon.engine.batch.flat_batch import FlatBatch, flatten, part
 from daemon.engine.batch.multi_step import KeptTokens, check, joined, plan_of
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.streams import Here, Stream, WorkEvent
@@ -24,7 +25,6 @@ from daemon.engine.model.model import CausalModel
 from daemon.engine.sampler import Drafted, Drawn, Draws, Sampler
 from daemon.engine.step.drafts import KeptDraws, kept_of, rows_of
 from daemon.engine.step.grammar import SlotGrammars
-from daemon.engine.step.out_of_memory import computed
 from daemon.engine.step.scoring import PromptScorer, Scored, score, with_spans
 from daemon.engine.swap.link import SwapLink
 from daemon.protocol.worker import Plan, Reply
@@ -35,6 +35,24 @@ from daemon.wire.columns import int32
 _NOT_NUMBERS = "the model's output for this answer is not a number: nothing can be drawn from it"
 
 _NO_DRAWS = Draws(int32(), None, np.zeros(0, np.intp))
+
+
+log = logging.getLogger(__name__)
+
+
+def computed(batch: FlatBatch, compute: Callable[[FlatBatch], torch.Tensor]) -> torch.Tensor:
+    """Logits or states [R, ...] of a batch's sampled tokens, whole or, out of memory, row by row.
+
+    Raises torch.OutOfMemoryError where a single row does not fit either.
+    """
+    try:
+        return compute(batch)
+    except torch.OutOfMemoryError as error:
+        log.warning("a step of %d tokens is computed row by row: %s", len(batch.tokens), error)
+    # Outside of `except`: the exception's traceback keeps the first try's tensors alive.
+    torch.cuda.empty_cache()
+    rows = (part(batch, row, 0, int(count)) for row, count in enumerate(batch.counts))
+    return torch.cat([compute(row).clone() for row in rows])
 
 
 class Begun:

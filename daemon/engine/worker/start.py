@@ -9,15 +9,16 @@ import torch
 
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.streams import compute_stream
-from daemon.engine.families import Fallen, unheard
+from daemon.engine.families import DRAW, EDIT, NONE, ByTorch, Fallen, unheard
 from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import Backend, choose
-from daemon.engine.model.sampler_ops import sampler_ops_of
 from daemon.engine.process import keep_to
 from daemon.engine.sampler import Sampler
+from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
+from daemon.engine.sampler.ops import SamplerOps, TorchSamplerOps
 from daemon.engine.step.grammar import SlotGrammars
 from daemon.engine.step.scoring import PromptScorer
 from daemon.engine.step.step import Engine
@@ -38,6 +39,24 @@ GPU_RESERVE = 0.9
 """Share of a GPU's free memory for the KV pool, where the daemon did not size it."""
 
 Progress = Callable[[str, float], None]
+
+
+def sampler_ops_of(vocab_size: int, device: torch.device, by_torch: ByTorch = NONE) -> SamplerOps:
+    """What works for the sampler on a device; of a GPU's kernels not those that torch computes."""
+    if device.type != "cuda":
+        return TorchSamplerOps(vocab_size)
+    if by_torch >= {DRAW, EDIT}:
+        return HostSamplerOps(vocab_size)
+    from daemon.engine.cuda.sampler_ops import CudaSamplerOps
+
+    return split(CudaSamplerOps(vocab_size, device), HostSamplerOps(vocab_size), by_torch)
+
+
+def split(ops: SamplerOps, host: SamplerOps, by_torch: ByTorch) -> SamplerOps:
+    """A device's ops, but for what the host computes in their place."""
+    if not by_torch & {DRAW, EDIT}:
+        return ops
+    return SplitSamplerOps(host if EDIT in by_torch else ops, host if DRAW in by_torch else ops)
 
 
 def start(

@@ -4,11 +4,13 @@ from queue import SimpleQueue
 
 import msgspec
 import numpy as np
+import torch
 
 from daemon.cost.curve import Curve
 from daemon.cost.forward_size import forward_size
 from daemon.engine.batch.streams import StreamError
-from daemon.engine.sampler.warm import warm
+from daemon.engine.sampler.allowed import Allowed
+from daemon.engine.sampler.sampler import Sampler
 from daemon.engine.step.step import Engine
 from daemon.engine.swap.link import SwapLink
 from daemon.protocol.worker import Copied, Join, Load, Plan
@@ -32,6 +34,23 @@ _SIZES_S = 2.0
 """After so long no longer prompt is measured: nobody waits for much more at a start."""
 _COPIED_BLOCKS = 32
 _COPY_ROUNDS = 4
+
+
+_KINDS = (SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_p=0.9))
+
+
+def warm(sampler: Sampler, dtype: torch.dtype) -> None:
+    """Draw in every way there is, from logits of `dtype`; before any sequence takes a slot."""
+    logits = torch.zeros(2, sampler.vocab_size, dtype=dtype, device=sampler.device)
+    masks = np.full((1, -(-sampler.vocab_size // 32)), -1, np.int32)
+    for kind in _KINDS:
+        sampler.join(0, kind, 1)
+        edited = msgspec.structs.replace(kind, frequency_penalty=0.5, logprobs=1)
+        sampler.join(1, edited, 1, [0])
+        # One row of the logits themselves, one of a copy.
+        sampler.sample(logits, [0, 1], [1, 1], Allowed(np.array([1]), masks))
+    for slot in (0, 1):
+        sampler.leave(slot)
 
 
 def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:

@@ -1,16 +1,39 @@
 """What a rate must satisfy to count as sustained: a goal, and the verdict on one run."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 import msgspec
 
 from daemon.lab.planner.errors import PlannerError
-from daemon.lab.planner.warm_up import warmed_up
-from daemon.lab.report.records import RunLog
+from daemon.lab.report.records import RequestLog, RunLog
 from daemon.lab.report.report import Report
 from daemon.lab.report.summarize import Promise, summarize
 from daemon.lab.simulator.about import about_of
 from daemon.lab.simulator.run import Prepared
+
+_GAPS = ("gap_s", "gap_request")
+
+
+def without_first(requests: RequestLog, count: int) -> RequestLog:
+    """The rows of all but the first `count` requests, [N - count], and their gaps alone."""
+    kept = requests.gap_request >= count
+    columns = {
+        each.name: getattr(requests, each.name)[count:]
+        for each in fields(RequestLog)
+        if each.name not in _GAPS
+    }
+    return RequestLog(
+        **columns,
+        gap_s=requests.gap_s[kept],
+        gap_request=requests.gap_request[kept] - count,
+    )
+
+
+def warmed_up(run: RunLog, count: int) -> RunLog:
+    """The run's requests after the first `count`; its instances, which span both, are left out."""
+    rest = without_first(run.requests, count)
+    return RunLog(rest, [], [], virtual_s=run.virtual_s, wall_s=run.wall_s)
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

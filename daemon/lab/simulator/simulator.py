@@ -1,7 +1,9 @@
 """The event loop of a simulation: the same Core, virtual seconds, simulated workers."""
 
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable
+from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +27,7 @@ from daemon.core.actions import (
 )
 from daemon.core.checkpoint import Checkpoint, restore
 from daemon.core.core import Core
+from daemon.core.dispatch import Decide
 from daemon.core.events import (
     Configured,
     CopiesDone,
@@ -36,13 +39,12 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.instance import WorkerState
+from daemon.core.instance import Instance, WorkerState
+from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.journal.writer import JournalWriter
-from daemon.lab.report.records import Outcome, RunLog
+from daemon.lab.report.records import Outcome, RequestLog, RunLog
 from daemon.lab.simulator.agenda import Agenda, Rank
-from daemon.lab.simulator.alone import note_alone
-from daemon.lab.simulator.decisions import TimedDecisions
 from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
@@ -53,10 +55,45 @@ from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.worker import Computed, Worker
 from daemon.length_models.prediction import Predictor
 from daemon.state.request import FinishReason, request_of
+from daemon.state.role import Role
+from daemon.state.sequence import Sequence
 
 PROGRESS_EVENTS = 2048
 Progress = Callable[[int, int], None]
 """Told (answers that ended, answers in all) now and then."""
+
+
+class TimedDecisions:
+    """How long each decision of placement took."""
+
+    def __init__(self) -> None:
+        self.taken_s = array("d")
+
+    def around(self, decide: Decide) -> Decide:
+        """`decide`, timed."""
+
+        def timed(
+            sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
+        ) -> Instance:
+            began_s = time.perf_counter()
+            chosen = decide(sequence, among, wanted, now)
+            self.taken_s.append(time.perf_counter() - began_s)
+            return chosen
+
+        return timed
+
+
+def note_alone(log: RequestLog, workers: Listing[Worker]) -> None:
+    """Note it for every answer, where it began: of its true length, the same for all policies."""
+    models = [StepTimeModel(one.warm_step_s(), one.warm_token_s()) for one in workers]
+    rows = log.instance.tolist(), log.prompt_tokens.tolist(), log.asked_tokens.tolist()
+    log.alone_s = np.array(
+        [
+            (models[instance].alone_s(num_prompt, num_output) if instance >= 0 else 0.0) or np.nan
+            for instance, num_prompt, num_output in zip(*rows, strict=True)
+        ],
+        np.float64,
+    )
 
 
 class SimulationError(RuntimeError):
@@ -67,13 +104,13 @@ class SimulationError(RuntimeError):
 class Machine:
     """What the Core's instances run on."""
 
-    workers: Sequence[Worker]
-    pools: Sequence[Pool]
-    ready_s: Sequence[float]  # when each worker is ready for the first time; inf: never
-    reload_s: Sequence[float] = ()  # of each one's weights, over the host link that all share
+    workers: Listing[Worker]
+    pools: Listing[Pool]
+    ready_s: Listing[float]  # when each worker is ready for the first time; inf: never
+    reload_s: Listing[float] = ()  # of each one's weights, over the host link that all share
     delivery_s: float = 0.0  # from a step's answer to the client's token
     ways: Ways | None = None  # from each to each other; None: there are none
-    forward_tokens: Sequence[int] = ()  # the target forward size of each; (): nobody knows them
+    forward_tokens: Listing[int] = ()  # the target forward size of each; (): nobody knows them
 
 
 @dataclass(slots=True)
@@ -84,7 +121,7 @@ class Extras:
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     journal: JournalWriter | None = None
     faults: tuple[WorkerFault, ...] = ()
-    told: Sequence[Event] = ()  # what the Core is told besides, each at its time
+    told: Listing[Event] = ()  # what the Core is told besides, each at its time
     state: Checkpoint | None = None  # what the Core begins in, with workers that are ready; or new
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None  # for checks of every ledger

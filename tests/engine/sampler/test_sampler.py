@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.engine.sampler import Drawn, Sampler
-from daemon.engine.sampler.warm import warm
+from daemon.engine.worker.warm_up import warm
 from daemon.state.request import SamplingParams
 from tests.engine.sampler import reference
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daemon.lab.planner.warm_up import warmed_up, without_first
+from daemon.lab.planner.goal import warmed_up, without_first
 from daemon.lab.report.records import InstanceLog, RequestLog, RunLog
 
 

@@ -18,7 +18,8 @@ from daemon.protocol.control import BlockOwners, InstanceStatus, Role, Snapshot,
 from tui import commands
 from tui.boxes import ChoiceScreen, ConfirmScreen
 from tui.client import DaemonSource
-from tui.format import printable
+from tui.format import printable, size
+from tui.header import Sign
 from tui.help import HelpScreen
 from tui.orders import OperatorOrder, drain_order, flip_order, move_order, policy_order
 from tui.palette import THEME, ink
@@ -31,7 +32,6 @@ from tui.screens.live import LiveScreen
 from tui.screens.overview import OverviewScreen
 from tui.screens.tree import TreeScreen
 from tui.settings import KeptSettings, keep_settings, read_settings
-from tui.signs import signs_of
 from tui.source import Source
 from tui.style import CSS as STYLE
 from tui.watched import Watched
@@ -40,6 +40,32 @@ REFRESH_INTERVAL_S = 0.25  # at most four frames a second, however often snapsho
 SEEK_S, FAR_S = 10.0, 60.0
 ORDERING = {"r": "flip", "d": "drain", "m": "migrate"}
 """Keys that order something of the daemon, and their actions."""
+
+
+def clock(seconds: float) -> str:
+    """A place in a recording: 3:07."""
+    whole = int(seconds)
+    return f"{whole // 60}:{whole % 60:02}"
+
+
+def signs_of(
+    source: Source, recorder: RecordingWriter | None, *, held: bool, trouble: str
+) -> tuple[Sign, ...]:
+    """All that holds now."""
+    signs = []
+    if held:
+        signs.append(Sign("‖ paused", "warn"))
+    if recorder is not None:
+        text = recorder.trouble or f"● REC {size(recorder.size_bytes)}"
+        signs.append(Sign(text, "warn" if recorder.trouble else "bad"))
+    if isinstance(source, Replay):
+        state = "‖" if source.paused else "▶"
+        at = f"{clock(source.at_s)} of {clock(source.end_s)}"
+        end = " (cut off)" if source.cut_off else ""
+        signs.append(Sign(f"REPLAY {state} {at}{end} ×{source.speed:g}", "warn"))
+    if trouble:
+        signs.append(Sign(trouble, "bad"))
+    return tuple(signs)
 
 
 class LlmdTop(App[None]):

@@ -10,8 +10,6 @@ from dataclasses import astuple
 from typing import Any
 
 from daemon.core.actions import Action, Deliver, Emptied, Finished, Started, Submit, WakeAt
-from daemon.core.answered import note_answer
-from daemon.core.between import handlers
 from daemon.core.chores import Chores
 from daemon.core.dispatch import Dispatch, Timed, untimed
 from daemon.core.events import (
@@ -21,20 +19,26 @@ from daemon.core.events import (
     DrainBegun,
     Event,
     Finish,
+    InstanceDrained,
     InstanceGivenUp,
+    InstanceResumed,
+    LinkChanged,
+    MoveOrdered,
     PlacementChosen,
     PolicyChosen,
     Predicted,
     Reconfigured,
     RequestArrived,
     Resumed,
+    RoleChosen,
+    RolesChosen,
     Sealed,
     StepDone,
     Tick,
+    TransferEnded,
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.held_back import HeldBack
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.intake import accepted, refused
 from daemon.core.migration import Migration
@@ -44,11 +48,73 @@ from daemon.core.watcher import Watcher
 from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
 from daemon.placement.balance import Balancer
+from daemon.scheduler.due import due_s
 from daemon.scheduler.suspects import DEADLY
 from daemon.state.pause import Cause
 from daemon.state.request import NO_PLACE, FinishReason, State
 from daemon.state.sequence import Sequence
 from daemon.state.story import MAX_ENDED, What
+
+
+class HeldBack:
+    """The streams that are held back, by their leader's id."""
+
+    def __init__(self) -> None:
+        self.by_leader: dict[int, list[Sequence]] = {}
+        self._num = 0
+
+    def __len__(self) -> int:
+        """Streams that are held back, in all."""
+        return self._num
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        """Whether it still waits for its leader's prompt."""
+        leader = sequence.leader
+        return leader is not None and sequence in self.by_leader.get(leader.id, ())
+
+    def add(self, leader: Sequence, followers: list[Sequence]) -> None:
+        """Hold these back until the leader's prompt is computed, or the leader has ended."""
+        self.by_leader[leader.id] = followers
+        self._num += len(followers)
+        for follower in followers:
+            follower.leader = leader
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget one that ends; KeyError if it is not held back."""
+        assert sequence.leader is not None
+        self.by_leader[sequence.leader.id].remove(sequence)
+        self._num -= 1
+
+    def release(self, leader: Sequence) -> list[Sequence]:
+        """Those that waited for this leader; they do no longer."""
+        followers = self.by_leader.pop(leader.id, [])
+        self._num -= len(followers)
+        return followers
+
+
+def handlers(migration: Migration, watcher: Watcher) -> dict[type, Callable[[Any], None]]:
+    """By the event's type."""
+    return {
+        LinkChanged: migration.on_link,
+        TransferEnded: migration.on_transfer,
+        MoveOrdered: migration.on_move,
+        InstanceDrained: migration.on_drain_one,
+        InstanceResumed: migration.on_resume_one,
+        RoleChosen: watcher.on_role,
+        RolesChosen: watcher.on_chosen,
+    }
+
+
+def note_answer(counters: Counters, instance: Instance, sequence: Sequence, now: float) -> None:
+    """Count its time per token, how wrong its prediction was, and whether it came when due."""
+    predicted, true = sequence.predicted_tokens, sequence.num_output_tokens
+    counters.note_answer(now - sequence.first_token_s, true, predicted)
+    if not true:
+        return
+    has_due = sequence.deadline_s or sequence.slo_scale
+    if has_due and (due := due_s(sequence, instance.step_time, true)):
+        counters.note_due(0.0 if sequence.deadline_s else sequence.slo_scale, now <= due)
+    instance.scheduler.on_ended(sequence, now)
 
 
 class Core:

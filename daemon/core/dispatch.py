@@ -5,17 +5,19 @@ from collections.abc import Sequence as Listing
 from itertools import islice
 from typing import Protocol
 
+import numpy as np
+
 from daemon.core.candidate import InstanceView
 from daemon.core.destinations import kv_home
 from daemon.core.events import Configured
 from daemon.core.instance import Instance, WorkerState, able_to_hold
 from daemon.core.migration import Migration
-from daemon.core.plan_errors import early, overrun
 from daemon.placement import placement_named
 from daemon.placement.balance import may_leave
 from daemon.placement.base import Newcomer, Placement
 from daemon.placement.by_role import preferred
 from daemon.placement.rebalance import NO_ERROR, PlanError, moves
+from daemon.scheduler.slots import SlotTable
 from daemon.state.role import Role
 from daemon.state.sequence import Sequence
 from daemon.state.story import What
@@ -27,6 +29,24 @@ Decide = Callable[[Sequence, Listing[Instance], Role, float], Instance]
 """Which of several instances takes a sequence, for the work of a role."""
 Timed = Callable[[Decide], Decide]
 """The same decision, with something around it."""
+
+
+def overrun(table: SlotTable) -> PlanError:
+    """By those that run though they were likely to have ended: they are not to be there."""
+    order = table.order()
+    known = table.known[order]
+    late = known > table.likely_end[order]
+    return PlanError(int(np.add.reduce(known[late])), int(np.count_nonzero(late)))
+
+
+def early(ended: list[Sequence]) -> PlanError:
+    """By those that have ended before they were likely to: what would have come is not there."""
+    lacking = [
+        one.predicted_tokens - one.num_output_tokens
+        for one in ended
+        if one.predicted_tokens > one.num_output_tokens
+    ]
+    return PlanError(-sum(lacking), -len(lacking))
 
 
 def untimed(decide: Decide) -> Decide:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from daemon.core.events import Configured, InstanceConfig, StepDone, WorkerReady
 from daemon.core.limits import limits_of
-from daemon.core.prompt_delay import PromptDelay
 from daemon.core.reserved_view import reserved_status, written_share
 from daemon.core.snapshot import MAX_BLOCKS_SHOWN, STEPS_SHOWN, InstanceStatus
 from daemon.core.wakes import AT_ONCE, NEVER
@@ -23,6 +22,7 @@ from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.step import Limits
 from daemon.state.batch import Batch
+from daemon.state.pause import MIN_PAUSE_S, PAUSE_TIMES
 from daemon.state.role import Role
 from daemon.state.sequence import Sequence
 
@@ -34,6 +34,43 @@ PLAN_GAP_S = 0.004
 Enough for a timer that is a millisecond late, the plan's way and its queueing on the device, which
 would else idle; what arrives within it joins a step later.
 """
+
+
+class PromptDelay:
+    """Looks at the steps with prompt tokens, and at the first step with decodes after them."""
+
+    def __init__(self) -> None:
+        self.since_s = -1.0  # when the first of the newest steps without decodes began; -1: none
+        self.since_step = 0  # that step
+
+    def answered(
+        self, flown: InFlightStep, began_s: float, now: float, scheduler: Scheduler
+    ) -> tuple[float, int] | None:
+        """How long sequences paused until this answer, and how many; their columns count it too.
+
+        The step began at `began_s`; its answer has not been taken by the scheduler yet.
+        """
+        work, table = flown.work, scheduler.slots
+        table.first_step[flown.firsts] = flown.step
+        waited = self.since_s >= 0.0
+        if not work.num_decodes:
+            if not waited:
+                self.since_s, self.since_step = began_s, flown.step
+            return None
+        since_s = self.since_s if waited else began_s
+        since_step = self.since_step if waited else flown.step
+        self.since_s = -1.0
+        if now - since_s <= MIN_PAUSE_S:
+            return None
+        alone_s = scheduler.step_time.decode_s(work.num_decodes, work.decode_context)
+        took_s = now - since_s - (work.times - 1) * alone_s  # until their first token came
+        if took_s <= max(MIN_PAUSE_S, PAUSE_TIMES * alone_s):
+            return None
+        rows = flown.slots[table.epoch[flown.slots] == flown.epochs]
+        rows = rows[table.first_step[rows] < since_step]  # the others began in the meantime
+        pause_s = took_s - alone_s
+        table.behind_prompts_s[rows] += pause_s
+        return (pause_s, rows.size) if rows.size else None
 
 
 class WorkerState(Enum):

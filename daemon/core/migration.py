@@ -6,9 +6,14 @@ step takes it, it leaves its slot once the steps in flight have answered, and qu
 where admission fetches what is not there yet. One that waits just changes queues.
 """
 
-from daemon.core.actions import CancelSend, FlipShown, RoleGiven
+from collections.abc import Sequence as Listing
+from typing import Protocol
+
+from daemon.core.actions import Action, CancelSend, FlipShown, RoleGiven
+from daemon.core.chores import Chores
 from daemon.core.destinations import destinations, is_prompt, misplaced
 from daemon.core.events import (
+    Configured,
     InstanceDrained,
     InstanceResumed,
     LinkChanged,
@@ -17,11 +22,11 @@ from daemon.core.events import (
     TransferEnded,
 )
 from daemon.core.flips import Flips
-from daemon.core.host import Host
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.moves import Move, Moves
 from daemon.core.pledges import Pledges, pace_of
 from daemon.core.relief import refuges
+from daemon.core.snapshot import Counters
 from daemon.core.transfers import OpenTransfer, Transfers
 from daemon.state.batch import Batch
 from daemon.state.request import State
@@ -37,6 +42,38 @@ LAYERED_S = 0.005
 """What takes longer to send goes layer by layer, where that is chosen by cost: 5 to 8 ms of it stay
 unhidden whatever the length, and short transfers take less (Splitwise, Figure 14).
 """
+
+
+class Chooser(Protocol):
+    """Says where sequences go."""
+
+    def choose(
+        self, sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
+    ) -> Instance:
+        """The instance that placement chooses."""
+
+    def place(self, sequence: Sequence, now: float) -> None:
+        """Queue a sequence where placement chooses."""
+
+
+class Host(Protocol):
+    """What migration asks of the Core."""
+
+    config: Configured
+    instances: list[Instance]
+    sequences: dict[int, Sequence]
+    counters: Counters
+    chores: Chores
+
+    @property
+    def dispatch(self) -> Chooser:
+        """Who says where sequences go."""
+
+    def touch(self, index: int) -> Instance:
+        """An instance that this event changes."""
+
+    def act(self, action: Action) -> None:
+        """Have the driver do something."""
 
 
 class Migration:

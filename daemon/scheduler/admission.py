@@ -1,15 +1,14 @@
 """Admission of one instance: sequences get slots and blocks, are preempted, and are retired."""
 
+import msgspec
 import numpy as np
 
 from daemon.memory.kv_cache import KVCache
-from daemon.scheduler.admission_plan import AdmissionPlan
 from daemon.scheduler.decode_admission import DecodeAdmission
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
 from daemon.scheduler.pace import StreamPace
-from daemon.scheduler.policies.base import LIMIT, NOTHING, PROMPTS_ALONE
-from daemon.scheduler.predicted_room import PredictedRoom
+from daemon.scheduler.policies.base import LIMIT, NOTHING, PREDICTION, PROMPTS_ALONE
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.suspects import Suspects
@@ -23,6 +22,74 @@ from daemon.wire.columns import Int32, Slots, UInt8, int32
 _NONE = int32()
 _RUNNING = State.RUNNING  # to look it up in its enum takes as long as a call
 _NO_SEQUENCES = np.zeros(0, np.int64)
+
+
+class AdmissionPlan(msgspec.Struct, frozen=True):
+    """The plan of one admission: the blocks that it takes, and where computed tokens come from."""
+
+    leader: int  # slot whose prompt it shares, or -1
+    matched: list[int]  # device blocks of its prefix found in the cache
+    num_shared_tokens: int  # already computed: by the leader, in the cache, or in host memory
+    num_blocks: int  # in all
+    num_reusable: int  # of them, those that another sequence or the cache has
+    num_reserved: int = 0  # it holds at most, which are reserved for it; 0: without a reservation
+    fetches: bool = False  # blocks have to come from host memory
+
+    @property
+    def num_new_blocks(self) -> int:
+        """Blocks that have to be there for it: to be allocated, or reserved."""
+        reserved = self.num_reserved
+        num_blocks = max(self.num_blocks, reserved) if reserved else self.num_blocks
+        return num_blocks - self.num_reusable
+
+    @property
+    def what(self) -> str:
+        """Where its computed tokens come from, as a sequence's story tells it."""
+        if self.leader >= 0:
+            return What.SHARED
+        return What.FETCHED if self.fetches else What.ADMITTED
+
+
+class PredictedRoom:
+    """Whether anybody's room is to be decided, and whether somebody could be asked in."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._slots = order.slots
+        self._settled: tuple[int, ...] = ()  # as `_who`, when nobody could be asked in
+
+    def waits(self, slot: int, kv: KVCache) -> bool:
+        """Whether the sequence in a slot has not got, or no more has, what its answer will take."""
+        return self._order.policy.reserves == PREDICTION and not kv.reservations.has(slot)
+
+    def is_open(self, kv: KVCache) -> bool:
+        """Whether it is to be decided who gets what: some that have slots wait for it, were
+        predicted anew, or have borrowed some, or it is short, so that who is late has to leave.
+        """
+        if self._order.policy.reserves != PREDICTION:
+            return False
+        slots, reserved = self._slots, kv.reservations.num_slots
+        if slots.reranked or reserved != slots.num_running or len(kv.lending):
+            return True
+        return kv.pool.num_available < slots.num_running // 4
+
+    @property
+    def _who(self) -> tuple[int, ...]:
+        slots = self._slots
+        return slots.departures, slots.num_running, self._order.waiting.num_changes
+
+    def settle(self) -> None:
+        """Nobody can be asked in before somebody comes, leaves, or is predicted anew."""
+        self._settled = self._who
+
+    @property
+    def settled(self) -> bool:
+        """Whether that is so still."""
+        return self._settled == self._who and not self._slots.reranked
+
+    def unsettle(self) -> None:
+        """The memory is another one."""
+        self._settled = ()
 
 
 class Admission:

@@ -8,7 +8,7 @@ from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.reserve import BurstReserve
 from daemon.scheduler.ageing import Ageing
-from daemon.scheduler.draft_policy import DraftRecord
+from daemon.scheduler.drafting import DraftRecord
 from daemon.scheduler.lengths import KindState, SeenLengths
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency

@@ -13,10 +13,17 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE, SwapStats
 from daemon.scheduler.admission import Admission
-from daemon.scheduler.counted import check_answer, count_one_each, count_tokens, take_back
 from daemon.scheduler.drafting import Drafting
 from daemon.scheduler.fillers import FILLERS
-from daemon.scheduler.in_flight import Answer, InFlight, InFlightStep
+from daemon.scheduler.in_flight import (
+    Answer,
+    InFlight,
+    InFlightStep,
+    check_answer,
+    count_one_each,
+    count_tokens,
+    take_back,
+)
 from daemon.scheduler.moving import Moving
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import LIMIT, Policy

@@ -12,7 +12,7 @@ from daemon.core.actions import Deliver
 from daemon.core.core import Core
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
-from daemon.journal.replay import replay
+from daemon.lab.simulator.journal import replay
 from daemon.protocol.control import Snapshot
 from tests.chaos.answers import Answer
 from tests.chaos.cases import Case

@@ -13,7 +13,7 @@ from daemon.core.events import Event, MoveOrdered, StepDone, TransferEnded, Work
 from daemon.core.instance import WorkerState
 from daemon.core.transfers import OpenTransfer
 from daemon.journal.records import Record
-from daemon.journal.replay import replay
+from daemon.lab.simulator.journal import replay
 from daemon.state.request import State
 from daemon.state.sequence import Where
 from tests.chaos.strikes import Strike

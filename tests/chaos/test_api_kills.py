@@ -9,7 +9,7 @@ from pathlib import Path
 from daemon.core.core import Core
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
-from daemon.journal.replay import replay
+from daemon.lab.simulator.journal import replay
 from daemon.supervisor.spare import WORKER
 from tests.chaos.cases import SHORT_KINDS, Asker, toy_folder
 from tests.chaos.clients import Clients

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from daemon.core.core import Core
 from daemon.journal.reader import read_records
-from daemon.journal.replay import replay
+from daemon.lab.simulator.journal import replay
 from daemon.state.sequence import Sequence
 from daemon.state.story import What
 

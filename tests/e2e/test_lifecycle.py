@@ -20,7 +20,7 @@ from daemon.control.client import choose_policy
 from daemon.core.actions import Deliver
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
-from daemon.journal.replay import replay
+from daemon.lab.simulator.journal import replay
 from tests.e2e.live import REAL, LiveDaemon, free_port
 from tests.e2e.tiny import tiny_folder
 

@@ -7,8 +7,8 @@ from daemon.core.actions import Action
 from daemon.core.core import Core
 from daemon.core.events import Event
 from daemon.journal.reader import read_records
-from daemon.journal.replay import replay
 from daemon.journal.writer import JournalWriter
+from daemon.lab.simulator.journal import replay
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver
 

@@ -9,8 +9,8 @@ from daemon.core.core import Core
 from daemon.core.events import Tick
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME, OLDER_FILE_NAME, Gap
-from daemon.journal.replay import replay
 from daemon.journal.writer import FLUSH_BYTES, FLUSH_S, JournalWriter
+from daemon.lab.simulator.journal import replay
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_life
 from tests.journal.life import record, replayed

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.scheduler.draft_policy import (
+from daemon.scheduler.drafting import (
     KEPT,
     LEAST_GAIN,
     MOST_CHANCE,

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.scheduler.lengths import LEAST_OF_ALL, SeenLengths
-from daemon.scheduler.outgrown import PRIOR, outgrown
+from daemon.scheduler.lengths import LEAST_OF_ALL, PRIOR, SeenLengths, outgrown
 from daemon.wire.columns import int32
 from tests.scheduler.test_lengths import answer
 

@@ -6,7 +6,7 @@ import pytest
 
 from daemon.protocol.control import Cause, FinishReason, Mark, Story, What
 from tests.tui import scenario
-from tui.pace import Pace
+from tui.screens.sequence import Pace
 from tui.story import ranges, sentence, stretches, strip_cells, totals
 
 

@@ -1,20 +1,44 @@
 """What every screen that moves with the news has: a header, a banner, a body, the keys."""
 
+import time
 from collections.abc import Iterable
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
+from textual.widgets import Footer, Static
 
 from daemon.protocol.control import Closer
-from tui.banner import Banner
+from tui.format import duration, printable
 from tui.header import Header, Sign
+from tui.source import Disconnected
 from tui.watched import Watched
+
+
+class Banner(Static):
+    """One line across the screen."""
+
+    def __init__(self) -> None:
+        super().__init__(id="banner")
+        self.display = False
+        self.text = ""
+
+    def update_from(self, lost: Disconnected | None) -> None:
+        """Show or hide it; the time it says moves on with each call."""
+        text = ""
+        if lost is not None:
+            seconds = int(time.monotonic() - lost.since_s)
+            since = duration(seconds) if seconds >= 10 else f"{seconds} s"
+            text = f" ✕ disconnected for {since} · {printable(lost.reason)} · trying again"
+        if text != self.text:
+            self.text = text
+            self.display = bool(text)
+            self.update(Text(text, no_wrap=True, overflow="ellipsis"))
 
 
 class LiveScreen(Screen[None]):

@@ -6,6 +6,7 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -13,7 +14,6 @@ from daemon.protocol.control import AskOwners, Closer
 from tui.blocks import BlockMap
 from tui.chart import Chart
 from tui.deadlines import DeadlinesTable
-from tui.filter_line import FilterLine
 from tui.format import latency, rate
 from tui.instances import InstancesTable
 from tui.keyed_table import KeyedTable
@@ -26,6 +26,36 @@ from tui.screens.sequence import SequenceScreen
 from tui.sequences import SequencesTable
 from tui.waiting import WaitingLines
 from tui.watched import Watched
+
+
+class FilterLine(Input):
+    """Hidden until opened; Enter keeps the filter, Esc clears it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "keep", "keep filter"),
+        Binding("escape", "clear", "clear filter"),
+    ]
+
+    class Closed(Message):
+        """The line is gone; the keys are free again."""
+
+    def __init__(self) -> None:
+        super().__init__(placeholder="id, state, instance or place", id="filter", compact=True)
+
+    def open(self) -> None:
+        """Show the line and take the keys."""
+        self.add_class("-open")
+        self.focus()
+
+    def action_keep(self) -> None:
+        """Close the line; its filter stays."""
+        self.remove_class("-open")
+        self.post_message(self.Closed())
+
+    def action_clear(self) -> None:
+        """Close the line and show every sequence again."""
+        self.value = ""
+        self.action_keep()
 
 
 class OverviewScreen(LiveScreen):

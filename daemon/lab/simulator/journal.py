@@ -4,14 +4,14 @@ The journal has no text and no true answer lengths; an answer's length is what w
 An answer that its client cut short ends at the same token here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from daemon.core.actions import Action, Deliver, Finished, Rejected, Send, Started, Submit
-from daemon.core.checkpoint import Checkpoint, checkpoint
+from daemon.core.checkpoint import Checkpoint, checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.events import (
     Configured,
@@ -38,8 +38,7 @@ from daemon.core.instance import Instance, WorkerState
 from daemon.core.limits import limits_of
 from daemon.cost.work import StepWork
 from daemon.journal.reader import JournalError, read_records
-from daemon.journal.records import Gap
-from daemon.journal.replay import replay
+from daemon.journal.records import Gap, Note, Record
 from daemon.lab.report.records import InstanceLog, Outcome, RequestLog
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
@@ -67,6 +66,33 @@ _TOLD = (
     | MoveOrdered
 )
 """What the Core is told from outside."""
+
+
+def replay(
+    records: Iterable[Record], begun: Callable[[Core], None] = lambda _core: None
+) -> Iterator[tuple[Event, list[Action]]]:
+    """Each event with the actions that the Core answered it with, exactly as it did then.
+
+    Events between a gap and the next checkpoint are left out: what came of them is not known.
+    `begun` is told of each Core that the events after it are given to.
+    """
+    config: Configured | None = None
+    core: Core | None = None
+    for record in records:
+        if isinstance(record, Configured):
+            config = record
+            core = Core(record)
+            begun(core)
+        elif isinstance(record, Gap):
+            core = None
+        elif isinstance(record, Checkpoint):
+            if config is None:
+                raise ValueError("a checkpoint without a configuration before it")
+            core = Core(config)
+            restore(core, record)
+            begun(core)
+        elif core is not None and not isinstance(record, Note):
+            yield record, core.handle(record)
 
 
 @dataclass(slots=True)

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from daemon.scheduler.admission import Admission
-from daemon.scheduler.admission_plan import AdmissionPlan
+from daemon.scheduler.admission import Admission, AdmissionPlan
 from daemon.scheduler.step import StepBuilder
 from daemon.state.sequence import Sequence
 from daemon.wire.columns import Int64, Slots

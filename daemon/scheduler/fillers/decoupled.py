@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from daemon.scheduler.admission import Admission
-from daemon.scheduler.admission_plan import AdmissionPlan
+from daemon.scheduler.admission import Admission, AdmissionPlan
 from daemon.scheduler.fillers.base import Filler
 from daemon.scheduler.padded_ends import SAFE_SHARE, PaddedEnds
 from daemon.scheduler.step import StepBuilder

@@ -7,8 +7,7 @@ leaves for those that need its room, before they need it.
 
 import numpy as np
 
-from daemon.scheduler.admission import Admission
-from daemon.scheduler.admission_plan import AdmissionPlan
+from daemon.scheduler.admission import Admission, AdmissionPlan
 from daemon.scheduler.fillers.ordered import Ordered
 from daemon.scheduler.future_peak import FuturePeak
 from daemon.scheduler.padded_ends import LIKELY_SHARE

@@ -8,7 +8,7 @@ from daemon.core.core import Core
 from daemon.core.events import Event, Predicted, RequestArrived, WorkerLost
 from daemon.cost.profile import Fit
 from daemon.journal.records import FILE_NAME
-from daemon.journal.replay import replay
+from daemon.lab.simulator.journal import replay
 from daemon.lab.simulator.run import Options, Prepared, run
 from daemon.lab.simulator.scenario import ScenarioLimits, WorkerFault
 from daemon.wire.columns import encoder

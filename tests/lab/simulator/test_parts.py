@@ -13,9 +13,9 @@ from daemon.core.core import Core
 from daemon.cost.curve import Curve
 from daemon.cost.profile import LinkSpec, PowerSpec
 from daemon.cost.work import StepWork
-from daemon.journal.replay import replay
 from daemon.lab.report.records import Span
 from daemon.lab.simulator.agenda import Agenda, Rank
+from daemon.lab.simulator.journal import replay
 from daemon.lab.simulator.links import SimulatedLink, transfer_s
 from daemon.lab.simulator.pool import pool_of
 from daemon.lab.simulator.power import PowerMeter

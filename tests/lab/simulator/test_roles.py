@@ -21,12 +21,11 @@ from daemon.core.events import (
 from daemon.cost.profile import LinkSpec, Profile
 from daemon.cost.work import StepWork
 from daemon.journal.records import FILE_NAME
-from daemon.journal.replay import replay
 from daemon.lab.report.measures import measure
 from daemon.lab.report.records import Outcome, RunLog
 from daemon.lab.report.summarize import summarize
 from daemon.lab.simulator.about import about_of
-from daemon.lab.simulator.journal import read_incident
+from daemon.lab.simulator.journal import read_incident, replay
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.replayed import replayed
 from daemon.lab.simulator.rerun import rerun

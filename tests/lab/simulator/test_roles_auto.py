@@ -11,11 +11,11 @@ import pytest
 from daemon.core.core import Core
 from daemon.cost.profile import LinkSpec, Profile
 from daemon.journal.records import FILE_NAME
-from daemon.journal.replay import replay
 from daemon.lab.report.records import Outcome, RunLog
 from daemon.lab.report.report import Report
 from daemon.lab.simulator.about import report_of
 from daemon.lab.simulator.checks import check
+from daemon.lab.simulator.journal import replay
 from daemon.lab.simulator.run import Options, Prepared, run
 from daemon.lab.simulator.scenario import Scenario, ScenarioError
 from daemon.lab.workload.workload import SloClass, Workload

@@ -26,7 +26,9 @@ from daemon.engine.sampler.draw_columns import FARTHEST, INVERSE, RULE_COLUMNS, 
 from daemon.engine.sampler.noise import BLOCK, REACH
 
 FEW = 512
-"""So many columns are gathered before they are looked through."""
+"""Columns of which none are left out: they are looked through as fast as they are gathered."""
+_LEFT = 4
+"""A search goes on with the columns that may matter once they are one in so many."""
 
 _STRETCH = 512
 _INFINITY = 0x7F800000  # its bits as a float32; those of what is not a number are greater
@@ -79,20 +81,31 @@ def _halves(address, width):
 
 
 @strictly
-def _measure_out(values, best, inverse, width, keys):
-    """How far below the best each logit lies, over the temperature.
+def _distance(value, best, inverse):
+    """How far below the best a logit lies, over the temperature.
 
     Distances are kept as their bits, which as integers have their order; those of -0 would not.
     """
-    for column in range(width):
-        keys[column] = max(bits_of_float((best - values[column]) * inverse), np.int32(0))
+    return max(bits_of_float((best - value) * inverse), np.int32(0))
 
 
 @exactly
-def _weigh(keys, width, weights):
-    """What tokens at some distances weigh."""
-    for column in range(width):
-        weights[column] = np.int32(_exp(-float_of_bits(keys[column])) * _ONE + np.float32(0.5))
+def _measure_out(values, best, inverse, width, keys, weights, weighed):
+    """The distance of each logit, and what its token weighs, if that is asked for."""
+    if weighed:
+        for column in range(width):
+            key = _distance(values[column], best, inverse)
+            keys[column] = key
+            weights[column] = _weight(key)
+    else:
+        for column in range(width):
+            keys[column] = _distance(values[column], best, inverse)
+
+
+@exactly
+def _weight(key):
+    """What a token at some distance weighs."""
+    return np.int32(_exp(-float_of_bits(key)) * _ONE + np.float32(0.5))
 
 
 @exactly
@@ -133,29 +146,30 @@ def _measure(keys, weights, width, cut, weighed):
 
 @exactly
 def _gather(keys, weights, width, low, high, near_keys, near_weights):
-    """Gather the columns between two cuts; how many they are."""
+    """Gather the columns between two cuts, in place or elsewhere; how many they are."""
     count = 0
     for column in range(width):
-        if low < keys[column] and keys[column] <= high:
-            near_keys[count] = keys[column]
-            near_weights[count] = weights[column]
-            count += 1
+        key, weight = keys[column], weights[column]
+        near_keys[count], near_weights[count] = key, weight
+        count += np.int64(low < key) & np.int64(key <= high)
     return count
 
 
 @exactly
-def _nearest_cut(keys, weights, width, high, count_wanted, mass_wanted):
+def _nearest_cut(keys, weights, width, high, count_wanted, mass_wanted, kept):
     """The nearest cut within which so many columns lie, or so much weight; at most `high`.
 
-    Halved evenly first, then bit by bit among the few columns that are left between two cuts.
+    Halved evenly first, then bit by bit. Columns that no cut may part any more are left out as soon
+    as most are: what is between two cuts is gathered at the beginning, unless all is `kept`.
     """
     weighed = mass_wanted > 0
     count_high, mass_high = _measure(keys, weights, width, high, weighed)
     if count_high < count_wanted or mass_high < mass_wanted:
         return high
     low, count_low, mass_low = np.int32(-1), np.int64(0), np.int64(0)
+    count_out, mass_out = np.int64(0), np.int64(0)  # of columns within `low` that are left out
     steps = 0
-    while high - low > 1 and count_high - count_low > FEW:
+    while high - low > 1:
         middle = np.int32((np.int64(low) + np.int64(high)) // 2)
         if steps < _HALVINGS:
             from_low = float_of_bits(max(low, np.int32(0)))
@@ -163,46 +177,64 @@ def _nearest_cut(keys, weights, width, high, count_wanted, mass_wanted):
             middle = min(max(middle, np.int32(low + 1)), np.int32(high - 1))
         steps += 1
         count, mass = _measure(keys, weights, width, middle, weighed)
+        count, mass = count + count_out, mass + mass_out
         if count >= count_wanted and mass >= mass_wanted:
             high, count_high = middle, count
         else:
             low, count_low, mass_low = middle, count, mass
-    if high - low <= 1:
-        return high
-    room = np.empty(2 * FEW, np.int32)
-    near_keys, near_weights = _halves(room.ctypes.data, FEW)
-    num_near = _gather(keys, weights, width, low, high, near_keys, near_weights)
-    while high - low > 1:
-        middle = np.int32((np.int64(low) + np.int64(high)) // 2)
-        count, mass = _measure(near_keys, near_weights, num_near, middle, weighed)
-        if count_low + count >= count_wanted and mass_low + mass >= mass_wanted:
-            high = middle
-        else:
-            low = middle
-    room[0] = 0  # so that it lives until here
+        if not kept and width > FEW and _LEFT * (count_high - count_low) < width:
+            width = _gather(keys, weights, width, low, high, keys, weights)
+            count_out, mass_out = count_low, mass_low
     return high
 
 
 @exactly
-def _cut(values, best, inverse, width, rules):
+def _near(values, best, inverse, width, top_k, tops, keys, weights):
+    """Gather the distances of tokens among which the best `top_k` are, and at times not many more.
+
+    `tops` [blocks] are the best logits of blocks. So many of these lie within a cut, so at least as
+    many tokens do, all of them in those blocks. Returns how many were gathered, and that cut.
+    """
+    num_blocks = -(-width // BLOCK)
+    _measure_out(tops, best, inverse, num_blocks, keys, weights, False)
+    cut = bits_of_float(_REACH)
+    cut = _nearest_cut(keys, weights, num_blocks, cut, top_k, np.int64(0), True)
+    count = 0
+    for block in range(num_blocks):
+        if _distance(tops[block], best, inverse) <= cut:
+            for column in range(block * BLOCK, min((block + 1) * BLOCK, width)):
+                key = _distance(values[column], best, inverse)
+                keys[count] = key
+                count += np.int64(key <= cut)
+    return count, cut
+
+
+@exactly
+def _cut(values, best, inverse, width, rules, tops):
     """How far below the best a token may lie to be drawn.
 
     Nothing is beyond `REACH`, so neither does a top-k look there, nor a top-p where weights are 0.
     """
     top_k, top_p = np.int64(rules[TOP_K]), rules[TOP_P]
-    cut = bits_of_float(_REACH)
+    cut, count = bits_of_float(_REACH), width
     if top_k > 0 or top_p < 1.0:
         room = np.empty(2 * width, np.int32)
         keys, weights = _halves(room.ctypes.data, width)
-        _measure_out(values, best, inverse, width, keys)
+        weighed = top_p < 1.0
+        if top_k > 0 and top_k * _LEFT <= -(-width // BLOCK):
+            count, cut = _near(values, best, inverse, width, top_k, tops, keys, weights)
+            if weighed:
+                for column in range(count):
+                    weights[column] = _weight(keys[column])
+        else:
+            _measure_out(values, best, inverse, width, keys, weights, weighed)
         if top_k > 0:
-            cut = _nearest_cut(keys, weights, width, cut, top_k, np.int64(0))
-        if top_p < 1.0:
-            _weigh(keys, width, weights)
-            mass = _mass(keys, weights, 0, width, cut)
+            cut = _nearest_cut(keys, weights, count, cut, top_k, np.int64(0), weighed)
+        if weighed:
+            mass = _mass(keys, weights, 0, count, cut)
             wanted = np.int64(np.ceil(top_p * np.float64(mass)))
             cut = min(cut, bits_of_float(_WEIGHTLESS))
-            cut = _nearest_cut(keys, weights, width, cut, np.int64(1), wanted)
+            cut = _nearest_cut(keys, weights, count, cut, np.int64(1), wanted, False)
         room[0] = 0  # so that it lives until here
     nearest = np.float32(max(min(rules[FARTHEST], np.float64(_REACH)), 0.0))
     return min(float_of_bits(cut), nearest)
@@ -227,7 +259,7 @@ def draw_item(a, item):
         token = 0
     elif rules[INVERSE] > 0.0:
         inverse = np.float32(rules[INVERSE])
-        farthest = _cut(values, values[token], inverse, width, rules)
+        farthest = _cut(values, values[token], inverse, width, rules, room[0])
         key = np.uint64(int64_pointer(a[10])[item])
         token = winner(values, width, token, inverse, farthest, key, room)
     int32_pointer(a[6])[item] = token

@@ -104,8 +104,14 @@ def winner(values, width, token, inverse, farthest, key, room):
     _bounds(width, best, inverse, farthest, key, tops, waits, bounds)
     own = token // BLOCK
     score = _score(key, token, _bits(key, BLOCKS_FROM + own), waits[own], np.float32(0.0))
-    for block in range(-(-width // BLOCK)):
-        if bounds[block] >= score:
+    num_blocks, first = -(-width // BLOCK), own
+    for block in range(num_blocks):
+        if bounds[block] > bounds[first]:
+            first = block
+    # The most promising block comes first: its score spares most others.
+    for turn in range(-1, num_blocks):
+        block = first if turn < 0 else turn
+        if bounds[block] >= score and turn != first:
             bits, wait = _bits(key, BLOCKS_FROM + block), waits[block]
             most = -_log(wait) + SLACK
             for column in range(block * BLOCK, min((block + 1) * BLOCK, width)):

@@ -17,6 +17,8 @@ COLUMN = 33
 """Where ARCHITECTURE.md's list of layers says what each is."""
 _PATH = re.compile(r"(?<![\w/.~<>-])(\w+(?:/[\w.-]*\w)+)(?![\w<*-]|/\w)")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+_PART = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
+_HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 _MODULE = re.compile(r"python3? -m ((?:daemon|tui|tests|benchmarks)[\w.]*\w)")
 _COMMAND = re.compile(r"python3? -m (?:daemon|tui|tests|benchmarks)\S*([^`\n]*)")
 _FILE = re.compile(r"(?<![\w/])[\w./-]+\.(?:csv|npz|jsonl|json|rec|svg|md|toml)\b")
@@ -49,6 +51,22 @@ def gone(text: str, folder: Path) -> Iterator[str]:
     yield from (f"make {target}" for target in _TARGET.findall(text) if target not in targets)
 
 
+def anchors(text: str) -> set[str]:
+    """The anchors of a document's headings, as links name them."""
+    headings = (re.sub(r"[^\w -]", "", heading.lower()) for heading in _HEADING.findall(text))
+    return {heading.strip().replace(" ", "-") for heading in headings}
+
+
+def lost(text: str, folder: Path) -> Iterator[str]:
+    """Links of a document in this folder to headings that are not there."""
+    for target, part in _PART.findall(text):
+        page = folder / target
+        if page.suffix == ".md" and part not in anchors(page.read_text(encoding="utf-8")):
+            yield f"{target}#{part}"
+        if not target and part not in anchors(text):
+            yield f"#{part}"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -71,7 +89,17 @@ def test_the_check_sees_what_it_should(text: str, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("document", documents(), ids=name_of)
 def test_a_document_names_only_what_is_there(document: Path) -> None:
-    assert not list(gone(document.read_text(encoding="utf-8"), document.parent))
+    text = document.read_text(encoding="utf-8")
+    assert not list(gone(text, document.parent))
+    assert not list(lost(text, document.parent))
+
+
+def test_the_check_of_links_to_headings_sees_what_it_should() -> None:
+    assert anchors("# A `b`, c_d\n## In 8 bits, 2026-11-26\n# no") == {
+        *("a-b-c_d", "in-8-bits-2026-11-26", "no")
+    }
+    text = "# Here\n[a](#here) [b](#there) [c](README.md#limits-today) [d](README.md#none)"
+    assert list(lost(text, ROOT)) == ["#there", "README.md#none"]
 
 
 def test_the_architecture_shows_the_layers_with_every_package() -> None:

@@ -38,7 +38,7 @@ def row_of(name: str, text: str) -> str:
 
 
 def faults(name: str, text: str) -> list[str]:
-    """What a record lacks, or has too much of."""
+    """The faults of a record: parts that it lacks, or has too much of."""
     lines = text.rstrip("\n").split("\n")
     title = _TITLE.fullmatch(lines[0])
     found = []

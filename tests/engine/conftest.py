@@ -8,6 +8,8 @@ import pytest
 from daemon.config.paths import default_cache
 from daemon.engine.process import keep_compiled
 from daemon.engine.worker.torch_stubs import leave_out
+from tests.engine.interpreting import Interpreting
+from tests.engine.interpreting import interpreting as interpreting_process
 from tests.nursery.home import nursery
 
 if TYPE_CHECKING:
@@ -33,6 +35,13 @@ def seeded() -> None:
     import torch
 
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreting]:
+    """What runs programs whose Triton kernels are interpreted."""
+    with interpreting_process(tmp_path_factory.mktemp("interpreting")) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")

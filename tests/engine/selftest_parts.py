@@ -118,7 +118,8 @@ def served_after() -> None:
     assert [family for family, _ in fallen] == ["graphs"]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Try them all."""
     with torch.inference_mode():
         parts()
         served_after()

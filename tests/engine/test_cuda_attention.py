@@ -1,8 +1,6 @@
 """The attention of GPU workers, its kernels run by Triton's interpreter."""
 
-import os
-import subprocess
-import sys
+from tests.engine.interpreting import Interpreting
 
 PROGRAM = """
 import torch
@@ -27,13 +25,5 @@ print("equal")
 """
 
 
-def test_decode_and_prefill_rows_mixed() -> None:
-    # A process of its own: Triton reads the variable when it is first imported.
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "equal", done.stderr
+def test_decode_and_prefill_rows_mixed(interpreting: Interpreting) -> None:
+    assert interpreting.output(PROGRAM) == "equal"

@@ -1,9 +1,6 @@
 """Quantised models with the backend of a GPU, whose kernels Triton interprets."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +23,7 @@ from daemon.models.formats import FORMATS
 from daemon.models.weights import count_weights
 from daemon.protocol.worker import Load
 from tests.engine.gguf_files import write
+from tests.engine.interpreting import Interpreting
 from tests.engine.test_gguf import medium
 from tests.engine.test_quantised_models import CHECKPOINTS
 
@@ -85,18 +83,11 @@ print("equal", engine.model.weight_bytes)
 """
 
 
-def equal_text(folder: Path, num_outputs: int, *ways: str) -> int:
+def equal_text(interpreting: Interpreting, folder: Path, num_outputs: int, *ways: str) -> int:
     """The bytes of the model's weights, if it has its text with products in each of some ways."""
-    # A process of its own: Triton reads the variable when it is first imported.
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(folder), str(num_outputs), *ways],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said, _, size_bytes = done.stdout.strip().partition(" ")
-    assert said == "equal", done.stderr
+    printed = interpreting.output(PROGRAM, str(folder), str(num_outputs), *ways)
+    said, _, size_bytes = printed.partition(" ")
+    assert said == "equal"
     return int(size_bytes)
 
 
@@ -139,10 +130,12 @@ def test_a_layer_without_blocks_stays_as_it_is() -> None:
     assert products([plain], torch.bfloat16)(plain) is plain
 
 
-def test_a_checkpoint_has_the_text_of_its_numbers(tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_text_of_its_numbers(
+    interpreting: Interpreting, tmp_path: Path
+) -> None:
     folder = shutil.copytree(CHECKPOINTS / "model-gptq-order", tmp_path / "model")
     (folder / "tokenizer.json").write_text("{}")
-    equal_text(folder, 2, "unpacked", "blocks 64x16", "torch")
+    equal_text(interpreting, folder, 2, "unpacked", "blocks 64x16", "torch")
 
 
 @pytest.mark.parametrize(("architecture", "fused"), [("qwen2", True), ("qwen3moe", False)])
@@ -175,9 +168,12 @@ def test_each_expert_has_products_of_its_own() -> None:
 
 
 @pytest.mark.soak
-def test_a_gguf_file_has_the_text_of_its_numbers_and_stays_in_its_blocks(tmp_path: Path) -> None:
+def test_a_gguf_file_has_the_text_of_its_numbers_and_stays_in_its_blocks(
+    interpreting: Interpreting, tmp_path: Path
+) -> None:
     path = write(tmp_path / "tiny.gguf", medium)
     folder = ensure_converted(path, tmp_path / "cache", convert, lambda _share: None)
     counted = count_weights(folder)
     plain_bytes = 4 * (counted.num_params - counted.packed_params)
-    assert equal_text(folder, 2, "blocks 64x16") == counted.packed_bytes + plain_bytes
+    found = equal_text(interpreting, folder, 2, "blocks 64x16")
+    assert found == counted.packed_bytes + plain_bytes

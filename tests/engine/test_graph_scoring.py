@@ -1,10 +1,8 @@
 """A prompt's own log-probabilities, computed by replayed steps, leave its answer alone."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.engine.interpreting import Interpreting
 from tests.engine.tiny import save
 
 PROGRAM = """
@@ -32,13 +30,8 @@ print("equal")
 """
 
 
-def test_scores_of_one_token_do_not_become_the_last_one(tmp_path: Path) -> None:
-    # A process of its own: Triton reads the variable when it is first imported.
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(save("llama", tmp_path / "llama"))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "equal", done.stderr
+def test_scores_of_one_token_do_not_become_the_last_one(
+    interpreting: Interpreting, tmp_path: Path
+) -> None:
+    folder = save("llama", tmp_path / "llama")
+    assert interpreting.output(PROGRAM, str(folder)) == "equal"

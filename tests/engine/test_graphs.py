@@ -1,8 +1,5 @@
 """Decode steps on padded rows, as GPU workers replay them; the kernels run interpreted."""
 
-import os
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from daemon.engine.batch.slots import Slots
 from daemon.engine.cuda.graphs import MAX_ROWS, DecodeGraphs, padded_sizes, padded_spans
 from daemon.engine.cuda.triton import DecodeRows
 from daemon.engine.kv.pool import PagedKV
+from tests.engine.interpreting import Interpreting
 from tests.engine.tiny import save
 
 PROGRAM = """
@@ -97,13 +95,8 @@ def test_the_largest_steps_are_got_ready_first() -> None:
     assert [step.size for step in graphs._steps] == [8, 4, 2, 1]
 
 
-def test_padded_rows_draw_what_transformers_draws(tmp_path: Path) -> None:
-    # A process of its own: Triton reads the variable when it is first imported.
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(save("llama", tmp_path / "llama"))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "equal", done.stderr
+def test_padded_rows_draw_what_transformers_draws(
+    interpreting: Interpreting, tmp_path: Path
+) -> None:
+    folder = save("llama", tmp_path / "llama")
+    assert interpreting.output(PROGRAM, str(folder)) == "equal"

@@ -1,8 +1,5 @@
 """What is served where kernels are not trusted: torch's own operators, slower and right."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +24,9 @@ from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
 from daemon.state.request import SamplingParams
 from tests.engine.driver import Driver
+from tests.engine.interpreting import Interpreting
 from tests.engine.tiny import CONTEXT_LEN, FUSED, VOCAB_SIZE, greedy, reference, save
 
-ROOT = Path(__file__).parents[2]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 BLOCK_SIZE, NUM_BLOCKS = 8, 32
 
@@ -44,17 +41,9 @@ def loaded(name: str, folder: Path, **changes: Any) -> tuple[Load, Any, ModelSha
     return load, load_model(folder, "float32", CPU), shape_here(folder)
 
 
-def test_each_family_by_torch_and_graphs_that_are_wrong() -> None:
-    # A process of its own: Triton reads the variable when it is first imported.
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.selftest_parts"],
-        cwd=ROOT,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "right", done.stderr
+def test_each_family_by_torch_and_graphs_that_are_wrong(interpreting: Interpreting) -> None:
+    program = "from tests.engine.selftest_parts import main; main()"
+    assert interpreting.output(program) == "right"
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "opt"])

@@ -1,14 +1,11 @@
 """Decode attention over many parts of one context, which the last program joins; its tiles."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from daemon.engine.cuda.triton.decode import num_splits
 from daemon.engine.cuda.triton.tiles import prefill_tiling
+from tests.engine.interpreting import Interpreting
 
 PROGRAM = """
 import torch
@@ -39,16 +36,8 @@ print("joined")
 """
 
 
-def test_parts_are_joined_in_several_goes() -> None:
-    # A process of its own: Triton decides whether it interprets when it is first imported.
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.strip() == "joined", done.stderr
+def test_parts_are_joined_in_several_goes(interpreting: Interpreting) -> None:
+    assert interpreting.output(PROGRAM) == "joined"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import torch
 
 from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.model.model import CausalModel
-from daemon.engine.step.step import Engine, scoring
+from daemon.engine.step import scoring
+from daemon.engine.step.step import Engine
 from daemon.protocol.worker import PromptLogprobs
 from daemon.state.request import SamplingParams
 from tests.engine.driver import Driver, Running

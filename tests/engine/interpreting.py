@@ -2,13 +2,14 @@
 
 Triton decides whether it interprets when it is first imported, so that programs whose kernels run
 interpreted cannot share a test's process; each alone would take seconds to import torch.
-`python -m tests.engine.interpreting` reads lines of JSON, [program, arguments, files for output and
-errors], and answers each with its exit status.
+`python -m tests.engine.interpreting` reads lines of JSON, [file of the program, arguments, files for
+output and errors], and answers each with its exit status.
 """
 
 import contextlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 import traceback
@@ -28,8 +29,9 @@ class Interpreting:
     def output(self, program: str, *arguments: str) -> str:
         """What a program prints; it must succeed."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        said, errors = self._folder / "said", self._folder / "errors"
-        order = [program, arguments, str(said), str(errors)]
+        path, said, errors = (self._folder / name for name in ("program.py", "said", "errors"))
+        path.write_text(program)
+        order = [str(path), arguments, str(said), str(errors)]
         print(json.dumps(order), file=self._process.stdin, flush=True)
         status = self._process.stdout.readline()
         assert status == "0\n", errors.read_text(errors="replace")
@@ -52,15 +54,15 @@ def interpreting(folder: Path) -> Iterator[Interpreting]:
         process.stdin.close()  # it ends
 
 
-def _run(program: str, arguments: list[str], said: str, errors: str) -> int:
+def _run(path: str, arguments: list[str], said: str, errors: str) -> int:
     """A fork's life; its exit status."""
-    for number, path in ((1, said), (2, errors)):
-        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for number, file in ((1, said), (2, errors)):
+        target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(target, number)
         os.close(target)
-    sys.argv = ["-c", *arguments]
+    sys.argv = [path, *arguments]
     try:
-        exec(compile(program, "<program>", "exec"), {"__name__": "__main__"})
+        runpy.run_path(path, run_name="__main__")
         status = 0
     except BaseException:  # noqa: BLE001 - the status and the errors say it
         traceback.print_exc()

@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # each would import them all
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p pytest_timeout")
     monkeypatch.setattr(run_suites, "TESTS", tmp_path)
-    monkeypatch.setattr(run_suites, "BUDGETS_S", {"mixed": 0.0, "good": 60.0, "good/inner": 9})
+    monkeypatch.setattr(run_suites, "BUDGETS_S", {"mixed": 9.0, "good": 9.0, "good/inner": 9.0})
     return tmp_path
 
 
@@ -41,12 +41,37 @@ def test_failures_skips_and_crashes_are_counted(
     out = capfd.readouterr().out
     assert out.splitlines()[-1] == "5 passed, 3 failed, 1 skipped"
     table = {line.split()[0]: line for line in out.splitlines() if line.startswith(tuple(TEXTS))}
-    assert "over its budget" in table["mixed"] and "FAILED" in table["mixed"]
+    assert "FAILED" in table["mixed"]
     assert "FAILED" not in table["good"]
     assert table["good"].split()[1] == "3"  # a part is run with it, a suite in it is not
     assert table["good/inner"].split()[1] == "1"
     assert "FAILED" in table["broken"] and "no stated budget" in table["broken"]
     assert "FAILED" in table["killed"]
+
+
+def outcome(suite: str, cpu_s: float) -> run_suites.Outcome:
+    return run_suites.Outcome(suite, 1, 0, 0, cpu_s, cpu_s, True)
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 7.0])
+@pytest.mark.parametrize(("taken_s", "dear"), [(12.5, set()), (12.9, {"mixed"}), (20.0, {"mixed"})])
+def test_a_suite_is_too_dear_at_the_run_s_own_speed(
+    monkeypatch: pytest.MonkeyPatch, speed: float, taken_s: float, dear: set[str]
+) -> None:
+    monkeypatch.setattr(run_suites, "BUDGETS_S", {"mixed": 8.0, "good": 80.0})
+    times = {"mixed": taken_s, "good": 80.0, "new": 50.0}
+    found = [outcome(suite, speed * cpu_s) for suite, cpu_s in times.items()]
+    assert run_suites.too_dear(found) == dear
+
+
+def test_a_suite_alone_is_not_too_dear_and_a_run_with_a_dear_one_fails(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_suites.main(["good"]) == 0
+    monkeypatch.setitem(run_suites.BUDGETS_S, "good", 0.01)
+    assert run_suites.main(["good", "good/inner"]) == 1
+    rows = [line for line in capfd.readouterr().out.splitlines() if line.startswith("good ")]
+    assert "FAILED" not in rows[0] and "FAILED: over 1.5 times" in rows[1]
 
 
 def test_a_name_of_no_suite_is_refused_before_anything_runs(

@@ -2,8 +2,8 @@
 
 Triton decides whether it interprets when it is first imported, so that programs whose kernels run
 interpreted cannot share a test's process; each alone would take seconds to import torch.
-`python -m tests.engine.interpreting` reads lines of JSON, [file of the program, arguments, files for
-output and errors], and answers each with its exit status.
+`python -m tests.engine.interpreting` reads lines of JSON, [file of the program, arguments, files
+for output and errors], and answers each with its exit status.
 """
 
 import contextlib

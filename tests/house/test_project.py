@@ -12,7 +12,7 @@ from packaging.version import Version
 
 import daemon
 from tests.house.source import ROOT
-from tests.run_suites import BUDGETS_S, LANES, TESTS, suites
+from tests.run_suites import BUDGETS_S, TESTS, suites
 
 FLOORS = {"aiohttp": "3.14.1", "transformers": "5.17", "textual": "8"}
 """Versions below which a fault that matters here is known."""
@@ -87,9 +87,9 @@ def test_every_suite_has_a_stated_budget_and_is_a_package() -> None:
         assert (TESTS / suite / "__init__.py").exists(), f"tests/{suite} needs an __init__.py"
 
 
-def test_the_budgets_leave_room_under_eight_minutes() -> None:
-    assert sum(BUDGETS_S.values()) / LANES <= 340
-    assert max(BUDGETS_S.values()) <= 450
+def test_the_run_grows_no_dearer() -> None:
+    assert sum(BUDGETS_S.values()) <= 1750
+    assert max(BUDGETS_S.values()) <= 350
 
 
 def _tracked() -> list[str]:

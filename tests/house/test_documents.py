@@ -119,8 +119,8 @@ MOST_OF_A_CELL = 120
 TABLES_TO_GLANCE_AT = tuple(
     f"docs/{page}.md"
     for page in (
-        *("clients", "instances", "operations", "placement", "scheduling", "simulator", "sizing"),
-        "workloads",
+        *("clients", "instances", "operations", "placement", "power", "scheduling", "simulator"),
+        *("sizing", "watching", "workloads"),
     )
 )
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from benchmarks.gpu.report import Check
-from daemon.engine.cuda.triton.choose import FIELDS, INVERSE, cut_of
+from daemon.engine.cuda.triton.choose_tokens import FIELDS, INVERSE, cut_of
 from daemon.engine.cuda.triton.sample import DEFAULT_SIZES, Sizes, sample
 from daemon.engine.sampler.noise import UInts, keys, noise
 from tests.gpu.attempts import attempted

@@ -11,7 +11,7 @@ is exp(-depth), and each filter is a greatest depth, ties included, as in
    of a few depths, and their weight.
 4. `_gather`: these tell a depth that surely holds all that the filters leave. The tokens within it
    are listed in order of their ids, if they are not more than the list has room for.
-5. `choose_tokens` (in `daemon.engine.cuda.triton.choose`): one program a row picks the best chunk's
+5. `choose_tokens` (in `daemon.engine.cuda.triton.choose_tokens`): one program a row picks the best chunk's
    token; or finds the exact cut, in the list or, without one, in the whole row, and the best score
    within it.
 
@@ -29,7 +29,7 @@ import torch
 import triton
 import triton.language as tl
 
-from daemon.engine.cuda.triton.choose import (
+from daemon.engine.cuda.triton.choose_tokens import (
     FIELDS,
     INVERSE,
     REACH,

@@ -17,7 +17,7 @@ from daemon.engine.cpu.calls import DrawColumns
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.team import Team
 from daemon.engine.model.model import CausalModel
-from daemon.engine.sampler.choose import choose
+from daemon.engine.sampler.choose_tokens import choose_tokens
 from daemon.engine.sampler.columns import SlotColumns
 from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.step.step import Engine
@@ -213,6 +213,6 @@ def test_the_draw_is_the_samplers(data: st.DataObject) -> None:
     Team(run_program).run(calls.draw(logits, drawing))
     columns = SlotColumns(width)
     columns.join(0, GREEDY, edited=False)
-    expected = choose(logits, columns.rows(np.zeros(2, np.int64)), np.zeros(2, np.int64))
+    expected = choose_tokens(logits, columns.rows(np.zeros(2, np.int64)), np.zeros(2, np.int64))
     assert [drawn.tolist(), broken.tolist()] == expected.tolist()
     assert tokens.tolist() == drawn.tolist()

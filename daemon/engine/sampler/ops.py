@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from daemon.engine.sampler.allowed import Allowed
-from daemon.engine.sampler.choose import choose
+from daemon.engine.sampler.choose_tokens import choose_tokens
 from daemon.engine.sampler.columns import Params
 from daemon.engine.sampler.edits import SlotEdits
 from daemon.engine.sampler.rules import DrawRules
@@ -122,7 +122,7 @@ class TorchSamplerOps:
 
     def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
         """See `SamplerOps`."""
-        return choose(logits, params, positions)
+        return choose_tokens(logits, params, positions)
 
     def append(self, tokens: torch.Tensor, edited: Edited) -> None:
         """See `SamplerOps`."""

@@ -12,7 +12,7 @@ from daemon.engine.sampler.noise import UInts, keys
 Positions = npt.NDArray[np.int64]
 
 
-def choose(logits: torch.Tensor, params: Params, positions: Positions) -> torch.Tensor:
+def choose_tokens(logits: torch.Tensor, params: Params, positions: Positions) -> torch.Tensor:
     """Draw one token of each row of `logits` [R, V] for `positions` [R].
 
     Returns int64 [2, R]: the tokens, and 1 for rows that have none, because their best logit is not

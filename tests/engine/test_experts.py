@@ -25,8 +25,8 @@ from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.requantise import requantise
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import quantised_layers
-from daemon.engine.verify.model.choose import _Trial
 from daemon.engine.verify.model.judge import Finding
+from daemon.engine.verify.model.trial import _Trial
 from daemon.engine.worker.start import start
 from daemon.models.gguf_index import read_index
 from daemon.protocol.worker import Load

@@ -217,7 +217,7 @@ def test_a_fault_of_the_paged_path_is_found(
     monkeypatch.setattr("daemon.engine.model.backend._compiled", no_kernels)
     broken(monkeypatch)
     # A Llama's modules have the fault as well as the fused decoder, or alone.
-    monkeypatch.setattr("daemon.engine.verify.model.choose.fuse", lambda *_: None)
+    monkeypatch.setattr("daemon.engine.verify.model.trial.fuse", lambda *_: None)
     with pytest.raises(ModelError, match="would be answered wrongly: ") as raised:
         tries.engine(llama, dtype=dtype)
     assert str(llama) in str(raised.value)
@@ -338,6 +338,6 @@ def test_without_memory_for_float32_rounding_is_assumed(
     assert tries.engine(llama, dtype="bfloat16").model.fused
     assert caplog.text.count("no memory for float32") == 1
     swapped_heads(monkeypatch)
-    monkeypatch.setattr("daemon.engine.verify.model.choose.fuse", lambda *_: None)
+    monkeypatch.setattr("daemon.engine.verify.model.trial.fuse", lambda *_: None)
     with pytest.raises(ModelError, match="would be answered wrongly: "):
         tries.engine(llama, dtype="bfloat16", block_size=16)

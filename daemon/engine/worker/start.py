@@ -25,10 +25,10 @@ from daemon.engine.step.step import Engine
 from daemon.engine.swap.link import swap_link
 from daemon.engine.transfer.watch import AfterLayer, watched
 from daemon.engine.verify.kernels.choose import by_torch
-from daemon.engine.verify.model.choose import fastest
 from daemon.engine.verify.model.kept import TrialVerdict
 from daemon.engine.verify.model.reading import check_reading
 from daemon.engine.verify.model.served import TrialPool
+from daemon.engine.verify.model.trial import fastest
 from daemon.engine.worker.warm_up import warm_up
 from daemon.memory.sizing import block_bytes
 from daemon.models.grammar import Compiler

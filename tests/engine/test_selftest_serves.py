@@ -17,7 +17,7 @@ from daemon.engine.model.backend import choose, triton_backend
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
-from daemon.engine.verify.kernels.choose import by_torch, subject_of
+from daemon.engine.verify.kernels.choose_families import by_torch, subject_of
 from daemon.engine.verify.model.kept import TrialVerdict
 from daemon.engine.worker.start import assemble, sampler_ops_of, split
 from daemon.models.shape import ModelShape

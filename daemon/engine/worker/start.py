@@ -24,7 +24,7 @@ from daemon.engine.step.scoring import PromptScorer
 from daemon.engine.step.step import Engine
 from daemon.engine.swap.link import swap_link
 from daemon.engine.transfer.watch import AfterLayer, watched
-from daemon.engine.verify.kernels.choose import by_torch
+from daemon.engine.verify.kernels.choose_families import by_torch
 from daemon.engine.verify.model.kept import TrialVerdict
 from daemon.engine.verify.model.reading import check_reading
 from daemon.engine.verify.model.served import TrialPool

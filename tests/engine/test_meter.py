@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from triton.errors import TritonError
 
 from daemon.engine.cuda.meter import CudaMeter, ProductCall
-from daemon.engine.cuda.ways import Library
+from daemon.engine.cuda.product_implementations import Library
 
 STATES, WEIGHT = torch.randn(3, 64).bfloat16(), torch.randn(8, 64).bfloat16()
 

@@ -28,8 +28,8 @@ from daemon.engine.cuda.candidates import (
     new_scratch,
 )
 from daemon.engine.cuda.meter import ProductCall
+from daemon.engine.cuda.product_implementations import Library, Strips, Tiles, Vector, Way
 from daemon.engine.cuda.products import Product, ProductShape, choose_products, spread, summary
-from daemon.engine.cuda.ways import Library, Strips, Tiles, Vector, Way
 
 H200 = DeviceRoom(processors=132, shared_bytes=232_448, early=True)
 SMALL_CARD = DeviceRoom(processors=46, shared_bytes=101_376)

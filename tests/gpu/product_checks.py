@@ -10,9 +10,9 @@ from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.candidates import DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
+from daemon.engine.cuda.product_implementations import Strips, Tiles, Way
 from daemon.engine.cuda.products import Product, choose_products
 from daemon.engine.cuda.triton.skinny import Scratch, Strip, Tile, strip_product, tiled_product
-from daemon.engine.cuda.ways import Strips, Tiles, Way
 
 FP16, BF16 = torch.float16, torch.bfloat16
 _LIMITS = {FP16: 1e-3, BF16: 2.5e-3}

@@ -7,11 +7,11 @@ import torch
 from torch.nn.functional import linear
 
 from daemon.engine.cuda.candidates import SCRATCH_CELLS, DeviceRoom
+from daemon.engine.cuda.product_implementations import Way
 from daemon.engine.cuda.triton.block_products import TENSOR_ROWS, BlockTile, block_product
 from daemon.engine.cuda.triton.blocks import unpack_rows
 from daemon.engine.cuda.triton.skinny import Scratch
 from daemon.engine.cuda.triton.tiles import power_of_2
-from daemon.engine.cuda.ways import Way
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.memory.sizing import GPU_PANEL_BYTES

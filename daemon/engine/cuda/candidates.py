@@ -6,10 +6,17 @@ from dataclasses import dataclass, replace
 import torch
 import triton
 
+from daemon.engine.cuda.product_implementations import (
+    Library,
+    LightLibrary,
+    Strips,
+    Tiles,
+    Vector,
+    Way,
+)
 from daemon.engine.cuda.triton.early import early
 from daemon.engine.cuda.triton.skinny import Scratch, Strip, Tile
 from daemon.engine.cuda.triton.tiles import power_of_2
-from daemon.engine.cuda.ways import Library, LightLibrary, Strips, Tiles, Vector, Way
 
 LIBRARY = Library()
 """What serves every number of rows, and what others must beat."""

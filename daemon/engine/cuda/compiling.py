@@ -9,8 +9,8 @@ import triton
 
 from daemon.engine.cuda.block_ways import MultipliedBlocks
 from daemon.engine.cuda.candidates import ALIGNED, DeviceRoom
+from daemon.engine.cuda.product_implementations import Strips, Tiles
 from daemon.engine.cuda.triton.skinny import Scratch
-from daemon.engine.cuda.ways import Strips, Tiles
 
 _MAX_THREADS = 8
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from triton.errors import TritonError
 
-from daemon.engine.cuda.ways import Library, Way
+from daemon.engine.cuda.product_implementations import Library, Way
 
 log = logging.getLogger(__name__)
 

@@ -22,10 +22,10 @@ from torch.nn.functional import rms_norm
 from daemon.engine.cuda.candidates import LIBRARY, MAX_ROWS, DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import CudaMeter, Meter, ProductCall
+from daemon.engine.cuda.product_implementations import Way
 from daemon.engine.cuda.triton import add_norm
 from daemon.engine.cuda.triton.skinny import Scratch
 from daemon.engine.cuda.triton.tiles import power_of_2
-from daemon.engine.cuda.ways import Way
 from daemon.engine.families import NONE, NORM, PRODUCTS, ByTorch
 from daemon.engine.quantised.weight import QuantisedWeight
 

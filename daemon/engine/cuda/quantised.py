@@ -14,10 +14,10 @@ from daemon.engine.cuda.block_ways import (
     new_panel,
 )
 from daemon.engine.cuda.candidates import DeviceRoom
+from daemon.engine.cuda.product_implementations import Way
 from daemon.engine.cuda.products import JoinedProduct, Product
 from daemon.engine.cuda.triton.skinny import Scratch
 from daemon.engine.cuda.unpacking import can_read, unpack
-from daemon.engine.cuda.ways import Way
 from daemon.engine.families import ByTorch
 from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
 from daemon.engine.quantised.linear import QuantisedLinear

@@ -9,9 +9,9 @@ import triton
 from benchmarks.gpu.report import Check
 from daemon.engine.cuda.candidates import DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
+from daemon.engine.cuda.product_implementations import Strips, Tiles
 from daemon.engine.cuda.products import Product
 from daemon.engine.cuda.triton.early import early
-from daemon.engine.cuda.ways import Strips, Tiles
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for
 from tests.gpu.product_checks import SHAPES_8B

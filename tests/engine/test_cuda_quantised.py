@@ -29,7 +29,7 @@ from tests.engine.test_quantised_models import CHECKPOINTS
 
 pytest.importorskip("triton")
 
-from daemon.engine.cuda.block_ways import (
+from daemon.engine.cuda.block_implementations import (
     MultipliedBlocks,
     UnpackedBlocks,
     block_candidates,

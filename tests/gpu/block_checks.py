@@ -7,7 +7,7 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
-from daemon.engine.cuda.block_ways import UnpackedBlocks
+from daemon.engine.cuda.block_implementations import UnpackedBlocks
 from daemon.engine.cuda.products import choose_products
 from daemon.engine.cuda.quantised import products
 from daemon.engine.cuda.triton.block_products import BlockTile, block_product

@@ -10,7 +10,7 @@ from benchmarks.gpu.report import Figure
 from benchmarks.gpu.speed.limits import Limits
 from benchmarks.gpu.speed.product_speed import meter_on, product_figure, room_of
 from benchmarks.gpu.timing import host_seconds
-from daemon.engine.cuda.block_ways import UnpackedBlocks, new_panel
+from daemon.engine.cuda.block_implementations import UnpackedBlocks, new_panel
 from daemon.engine.cuda.candidates import new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.products import choose_products

@@ -7,7 +7,7 @@ from typing import Any
 
 import triton
 
-from daemon.engine.cuda.block_ways import MultipliedBlocks
+from daemon.engine.cuda.block_implementations import MultipliedBlocks
 from daemon.engine.cuda.candidates import ALIGNED, DeviceRoom
 from daemon.engine.cuda.product_implementations import Strips, Tiles
 from daemon.engine.cuda.triton.skinny import Scratch

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from daemon.engine.cuda.block_ways import (
+from daemon.engine.cuda.block_implementations import (
     MAX_BLOCK_ROWS,
     PlainBlocks,
     UnpackedBlocks,

@@ -8,7 +8,7 @@ import torch
 import triton
 
 from benchmarks.gpu.report import Check
-from daemon.engine.cuda.block_ways import MultipliedBlocks, UnpackedBlocks
+from daemon.engine.cuda.block_implementations import MultipliedBlocks, UnpackedBlocks
 from daemon.engine.cuda.candidates import DeviceRoom, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.quantised import BlockProduct

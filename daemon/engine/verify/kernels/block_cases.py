@@ -2,7 +2,7 @@
 
 import torch
 
-from daemon.engine.cuda.block_ways import UnpackedBlocks, new_panel
+from daemon.engine.cuda.block_implementations import UnpackedBlocks, new_panel
 from daemon.engine.cuda.candidates import DeviceRoom, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import CudaMeter

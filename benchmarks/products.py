@@ -18,10 +18,10 @@ from torch.nn.functional import linear
 
 from daemon.engine.cpu.choose_ways import possible
 from daemon.engine.cpu.kernels import run_program
+from daemon.engine.cpu.product_implementations import EXACT, ProductWay, always
 from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.vectors import target_has
-from daemon.engine.cpu.ways import EXACT, ProductWay, always
 from daemon.models.formats import FORMATS
 from tests.engine.random_blocks import random_weight
 

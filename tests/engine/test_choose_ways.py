@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from daemon.engine.cpu.choose_ways import choose, fastest
+from daemon.engine.cpu.product_implementations import ProductWay, key
 from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import Team
-from daemon.engine.cpu.ways import ProductWay, key
 from tests.engine.random_blocks import random_weight
 
 CALLED, SLOW_CALLED = ProductWay.FLOATS_TOGETHER, ProductWay.FLOATS_SINGLY

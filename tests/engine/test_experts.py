@@ -18,8 +18,14 @@ from daemon.engine.cpu.choose_ways import possible
 from daemon.engine.cpu.expert_calls import ExpertRows
 from daemon.engine.cpu.experts import MOST_TOKENS, ExpertProducts, KeptBuffers, can_group
 from daemon.engine.cpu.matrix_dots import have_matrices
+from daemon.engine.cpu.product_implementations import (
+    ROUNDED,
+    SIZES,
+    ProductWay,
+    ProductWays,
+    always,
+)
 from daemon.engine.cpu.team import Team
-from daemon.engine.cpu.ways import ROUNDED, SIZES, ProductWay, ProductWays, always
 from daemon.engine.layers.mlp import Router, router_of
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.requantise import requantise

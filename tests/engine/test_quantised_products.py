@@ -12,9 +12,7 @@ from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.choose_ways import choose, possible
 from daemon.engine.cpu.integer_dots import LEAST
 from daemon.engine.cpu.matrix_dots import have_matrices
-from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply, look_up
-from daemon.engine.cpu.team import Team
-from daemon.engine.cpu.ways import (
+from daemon.engine.cpu.product_implementations import (
     EXACT,
     PANELS,
     ROUNDED,
@@ -24,6 +22,8 @@ from daemon.engine.cpu.ways import (
     always,
     key,
 )
+from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply, look_up
+from daemon.engine.cpu.team import Team
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS

@@ -8,10 +8,7 @@ import torch
 
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.matrix_dots import have_matrices
-from daemon.engine.cpu.program import MAX_TOKENS
-from daemon.engine.cpu.quantised import QuantisedProduct
-from daemon.engine.cpu.team import Team
-from daemon.engine.cpu.ways import (
+from daemon.engine.cpu.product_implementations import (
     EXACT,
     PANELS,
     ROUNDED,
@@ -22,6 +19,9 @@ from daemon.engine.cpu.ways import (
     always,
     key,
 )
+from daemon.engine.cpu.program import MAX_TOKENS
+from daemon.engine.cpu.quantised import QuantisedProduct
+from daemon.engine.cpu.team import Team
 from daemon.engine.quantised.weight import QuantisedWeight
 
 BUDGET_S = 1.0

@@ -17,10 +17,10 @@ from daemon.engine.cpu import (
 from daemon.engine.cpu import quantised_calls as products
 from daemon.engine.cpu.expert_calls import ExpertRows, GroupedProduct
 from daemon.engine.cpu.matrix_dots import MATRIX
+from daemon.engine.cpu.product_implementations import ROUNDED, ProductWay, ProductWays, key
 from daemon.engine.cpu.quantised import StateBuffers, can_multiply
 from daemon.engine.cpu.rounded_kernels import lanes_for
 from daemon.engine.cpu.team import Call, Team
-from daemon.engine.cpu.ways import ROUNDED, ProductWay, ProductWays, key
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS

@@ -8,10 +8,10 @@ from torch import nn
 
 from daemon.engine.cpu import quantised_calls as calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
+from daemon.engine.cpu.product_implementations import PANELS, ProductWay, ProductWays
 from daemon.engine.cpu.quantised_calls import Columns
 from daemon.engine.cpu.rounded_kernels import lanes_for
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
-from daemon.engine.cpu.ways import PANELS, ProductWay, ProductWays
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import WeightFormat

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import linear
 
-from daemon.engine.cpu.choose_ways import possible
+from daemon.engine.cpu.choose_products import possible
 from daemon.engine.cpu.kernels import run_program
 from daemon.engine.cpu.product_implementations import EXACT, ProductWay, always
 from daemon.engine.cpu.quantised import QuantisedProduct

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from daemon.engine.cpu.choose_ways import choose, fastest
+from daemon.engine.cpu.choose_products import choose_products, fastest
 from daemon.engine.cpu.product_implementations import ProductWay, key
 from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import Team
@@ -57,5 +57,5 @@ def test_time_that_somebody_else_has_the_core_decides_nothing(
         return multiply(self, *states)
 
     monkeypatch.setattr(QuantisedProduct, "__call__", held_up)
-    ways = choose([weight], team, exact=True, in_calls=True)
+    ways = choose_products([weight], team, exact=True, in_calls=True)
     assert ways.chosen[key(weight)][0] is ProductWay.FLOATS_SINGLY

@@ -14,7 +14,7 @@ from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralTopKRouter
 
 from daemon.engine.cpu import expert_calls
-from daemon.engine.cpu.choose_ways import possible
+from daemon.engine.cpu.choose_products import possible
 from daemon.engine.cpu.expert_calls import ExpertRows
 from daemon.engine.cpu.experts import MOST_TOKENS, ExpertProducts, KeptBuffers, can_group
 from daemon.engine.cpu.matrix_dots import have_matrices

@@ -9,7 +9,7 @@ import torch
 
 from daemon.engine.cpu import quantised_calls as calls
 from daemon.engine.cpu.block_kinds import reader
-from daemon.engine.cpu.choose_ways import choose, possible
+from daemon.engine.cpu.choose_products import choose_products, possible
 from daemon.engine.cpu.integer_dots import LEAST
 from daemon.engine.cpu.matrix_dots import have_matrices
 from daemon.engine.cpu.product_implementations import (
@@ -237,7 +237,7 @@ def test_a_token_gets_the_same_numbers_wherever_ways_are_alike(team: Team, name:
 def test_the_choice(team: Team) -> None:
     weights = [random_weight("Q4_0", 40, 64), random_weight("F16", 40, 64)]
     for exact in (False, True):
-        ways = choose(weights, team, exact)
+        ways = choose_products(weights, team, exact)
         for weight in weights:
             for size in SIZES:
                 assert ways.of(weight, size) in possible(weight, size, exact)

@@ -94,7 +94,7 @@ def _compiled() -> Backend:
     from daemon.engine.cpu import program
     from daemon.engine.cpu.attention import CpuAttention
     from daemon.engine.cpu.calls import Constants
-    from daemon.engine.cpu.choose_ways import choose as choose_ways
+    from daemon.engine.cpu.choose_products import choose_products
     from daemon.engine.cpu.experts import ExpertProducts, KeptBuffers, can_group
     from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.ops import CpuOps
@@ -116,9 +116,9 @@ def _compiled() -> Backend:
         grouped = {one for one in layers if isinstance(one, QuantisedExperts) and can_group(one)}
         linears = [one for layer in layers if layer not in grouped for one in linear_layers(layer)]
         weights = [weight for layer in linears for weight in layer.weights]
-        ways = choose_ways(filter(can_multiply, weights), team, exact)
+        ways = choose_products(filter(can_multiply, weights), team, exact)
         of_experts = [weight for one in grouped for la in one.layers for weight in la.weights]
-        expert_ways, kept = choose_ways(of_experts, team, exact, in_calls=True), KeptBuffers()
+        expert_ways, kept = choose_products(of_experts, team, exact, in_calls=True), KeptBuffers()
         nothing_rounds = ways.exact and expert_ways.exact
 
         def product(layer: Multiplying) -> Any:

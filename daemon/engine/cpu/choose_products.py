@@ -45,7 +45,7 @@ Times = dict[ProductWay, float]
 """Seconds of a row of a weight, by way."""
 
 
-def choose(
+def choose_products(
     weights: Iterable[QuantisedWeight], team: Team, exact: bool, in_calls: bool = False
 ) -> ProductWays:
     """The fastest way for each format, K and size among those of `weights`.

@@ -13,7 +13,7 @@ import torch
 
 from daemon.engine.families import ALL, FAMILIES
 from daemon.engine.sampler.ops import TorchSamplerOps
-from daemon.engine.verify.kernels import choose, kept, tries
+from daemon.engine.verify.kernels import choose_families, kept, tries
 from daemon.engine.verify.kernels.bench import Bench
 from daemon.engine.verify.kernels.compare import WrongError
 from daemon.engine.verify.kernels.kept import CardStack, Verdict
@@ -102,7 +102,7 @@ def test_a_card_is_tried_once_and_again_where_anything_differs(
     def trusted(card: CardStack = CARD, subject: Any = SUBJECT) -> frozenset[str]:
         told.clear()
         nothing = (sys.executable, "-c", "pass")
-        return choose.trusted(
+        return choose_families.trusted(
             tmp_path, card, subject, lambda _: None, lambda *said: told.append(said), nothing
         )
 
@@ -128,8 +128,8 @@ def test_what_says_nothing_of_a_card_is_not_kept(
     told: dict[str, str] = {}
     for passing in (True, False):
         found = TriedFamilies(faults, passing)
-        monkeypatch.setattr(choose, "run", lambda *_, found=found, **__: found)
-        by_torch = choose.trusted(tmp_path, CARD, SUBJECT, lambda _: None, told.__setitem__)
+        monkeypatch.setattr(choose_families, "run", lambda *_, found=found, **__: found)
+        by_torch = choose_families.trusted(tmp_path, CARD, SUBJECT, lambda _: None, told.__setitem__)
         assert by_torch == {"products"} and told == faults
         assert bool(list(kept.all_kept(tmp_path))) is not passing
 

@@ -11,9 +11,8 @@ is exp(-depth), and each filter is a greatest depth, ties included, as in
    of a few depths, and their weight.
 4. `_gather`: these tell a depth that surely holds all that the filters leave. The tokens within it
    are listed in order of their ids, if they are not more than the list has room for.
-5. `choose_tokens` (in `daemon.engine.cuda.triton.choose_tokens`): one program a row picks the best chunk's
-   token; or finds the exact cut, in the list or, without one, in the whole row, and the best score
-   within it.
+5. `choose_tokens` (a file of its own): one program per row picks the best chunk's token; or finds
+   the exact cut, in the list or, without one, in the whole row, and the best score within it.
 
 What a row draws depends on its own logits and parameters: chunks are the same for all batches,
 sums are taken in a fixed order, and no program reads what another row left.

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 
 from daemon.models.formats import FORMATS, PLAIN, group_size
 from daemon.models.gguf_index import OWN_FILE, GgufIndex, IndexedTensor
-from daemon.models.packed import TensorHeader
+from daemon.models.quantised_layers import TensorHeader
 
 GROUP = 128
 """Numbers of a row that share a scale, where rows are whole groups."""

@@ -1,7 +1,7 @@
 """How a checkpoint's layers are quantised: schemes of numbers and scales, and who has which.
 
 What a configuration says of layers is one thing, which of them are stored so another: see
-`daemon.models.packed`.
+`daemon.models.quantised_layers`.
 """
 
 import re

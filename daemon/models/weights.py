@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from daemon.models.gguf_index import GgufIndex, read_index
-from daemon.models.packed import PackedLayer, TensorHeader, packed_layers, tensors_aside
+from daemon.models.quantised_layers import (
+    QuantisedLayer,
+    TensorHeader,
+    find_quantised_layers,
+    tensors_aside,
+)
 from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError, read_json
 
@@ -125,12 +130,12 @@ def weight_headers(folder: Path) -> dict[str, TensorHeader]:
     }
 
 
-def folder_layers(folder: Path, quantisation: Quantisation | None) -> dict[str, PackedLayer]:
+def folder_layers(folder: Path, quantisation: Quantisation | None) -> dict[str, QuantisedLayer]:
     """The quantised layers in a folder's safetensors files. Raises ModelError."""
     if quantisation is None:
         return {}
     try:
-        return packed_layers(quantisation, weight_headers(folder))
+        return find_quantised_layers(quantisation, weight_headers(folder))
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from None
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.models.packed import TensorHeader, packed_layers
 from daemon.models.quantisation import quantisation
+from daemon.models.quantised_layers import TensorHeader, find_quantised_layers
 from daemon.models.schemes import Quantisation, Scheme
 from daemon.models.shape import ModelError, read_json
 from tests.engine.checkpoints.read import FOLDERS, HERE
@@ -175,7 +175,7 @@ def test_scales_of_keys_and_values_are_noted() -> None:
     (note,) = quantisation({**compressed(), "kv_cache_scheme": scheme}).notes
     assert "keys and values are not used" in note
     headers = {**_awq_headers(), f"{LAYER}.k_scale": TensorHeader("F32", (1,))}
-    assert set(packed_layers(quantisation(AWQ), headers)) == {f"{LAYER}.weight"}
+    assert set(find_quantised_layers(quantisation(AWQ), headers)) == {f"{LAYER}.weight"}
 
 
 def _awq_headers() -> dict[str, TensorHeader]:
@@ -225,7 +225,7 @@ def test_a_layer_that_is_not_stored_as_it_should_be_is_named(
     headers |= {f"{LAYER}.{name}": header for name, header in changes.items()}
     found = {name: header for name, header in headers.items() if header is not None}
     with pytest.raises(ModelError, match=words):
-        packed_layers(quantisation(said), found)
+        find_quantised_layers(quantisation(said), found)
 
 
 def test_groups_that_are_no_whole_blocks_name_the_layer() -> None:
@@ -235,7 +235,7 @@ def test_groups_that_are_no_whole_blocks_name_the_layer() -> None:
         f"{LAYER}.scales": TensorHeader("F16", (2, 32)),
     }
     with pytest.raises(ModelError, match=r"q_proj: rows of 96 in groups of 48 are no whole blocks"):
-        packed_layers(quantisation({**AWQ, "group_size": 48}), headers)
+        find_quantised_layers(quantisation({**AWQ, "group_size": 48}), headers)
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -301,6 +301,6 @@ def test_any_headers_are_understood_or_refused(
 ) -> None:
     headers = {f"{LAYER}.{name}": header for name, header in parts.items()}
     with contextlib.suppress(ModelError):
-        for layer in packed_layers(quantisation(said), headers).values():
+        for layer in find_quantised_layers(quantisation(said), headers).values():
             assert layer.size_bytes > 0
             assert set(layer.tensors.values()) <= set(headers)

@@ -24,8 +24,8 @@ from daemon.models import quantised_folder as kept
 from daemon.models.formats import FORMATS
 from daemon.models.gguf_index import OWN_FILE, OWN_INDEX, read_index
 from daemon.models.kept_folder import Told
-from daemon.models.packed import TensorHeader
 from daemon.models.quantise_plan import planned_index
+from daemon.models.quantised_layers import TensorHeader
 from daemon.models.shape import ModelError
 from daemon.models.weights import count_weights
 from daemon.protocol.worker import Load

@@ -129,7 +129,9 @@ def test_what_says_nothing_of_a_card_is_not_kept(
     for passing in (True, False):
         found = TriedFamilies(faults, passing)
         monkeypatch.setattr(choose_families, "run", lambda *_, found=found, **__: found)
-        by_torch = choose_families.trusted(tmp_path, CARD, SUBJECT, lambda _: None, told.__setitem__)
+        by_torch = choose_families.trusted(
+            tmp_path, CARD, SUBJECT, lambda _: None, told.__setitem__
+        )
         assert by_torch == {"products"} and told == faults
         assert bool(list(kept.all_kept(tmp_path))) is not passing
 

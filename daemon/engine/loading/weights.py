@@ -25,7 +25,7 @@ from daemon.engine.quantised.stored import (
     read_exactly,
     stored_tensors,
 )
-from daemon.models.packed import tensors_aside
+from daemon.models.quantised_layers import tensors_aside
 from daemon.models.schemes import Quantisation
 from daemon.models.weights import folder_layers, weight_files
 

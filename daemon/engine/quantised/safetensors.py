@@ -18,7 +18,7 @@ from daemon.engine.quantised.repack import (
 from daemon.engine.quantised.stored import LoadMeter, Stored, chunks, read_exactly
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
-from daemon.models.packed import PackedLayer
+from daemon.models.quantised_layers import QuantisedLayer
 from daemon.models.shape import ModelError
 
 _ONES = {"int4": 0x11111111, "int8": 0x01010101}
@@ -26,7 +26,7 @@ _MIDDLE = {"int4": 8, "int8": 128, "fp8": 0}
 
 
 def packed_weights(
-    layers: Mapping[str, PackedLayer],
+    layers: Mapping[str, QuantisedLayer],
     stored: Mapping[str, Stored],
     meter: LoadMeter,
     device: torch.device,
@@ -45,7 +45,9 @@ def packed_weights(
 class _Reader:
     """One layer."""
 
-    def __init__(self, layer: PackedLayer, stored: Mapping[str, Stored], meter: LoadMeter) -> None:
+    def __init__(
+        self, layer: QuantisedLayer, stored: Mapping[str, Stored], meter: LoadMeter
+    ) -> None:
         self._layer = layer
         self._stored = stored
         self._meter = meter

@@ -41,7 +41,7 @@ _OF_STATES = (
 _ORDER_BYTES = 4
 
 
-class PackedLayer(msgspec.Struct, frozen=True, kw_only=True):
+class QuantisedLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer whose weight [rows, columns] is quantised, and the tensors that say it."""
 
     name: str  # of the weight, as a model calls it: "model.layers.0.mlp.up_proj.weight"
@@ -59,12 +59,14 @@ class PackedLayer(msgspec.Struct, frozen=True, kw_only=True):
         return self.rows * FORMATS[self.format].row_bytes(self.columns) + order
 
 
-def packed_layers(quantisation: Quantisation, headers: Headers) -> dict[str, PackedLayer]:
+def find_quantised_layers(
+    quantisation: Quantisation, headers: Headers
+) -> dict[str, QuantisedLayer]:
     """All quantised layers, by the names of their weights.
 
     Raises ModelError, a sentence without a folder, for one that is not stored as it should be.
     """
-    found = dict[str, PackedLayer]()
+    found = dict[str, QuantisedLayer]()
     for module, layout in _modules(quantisation, headers):
         scheme = quantisation.scheme_of(module)
         if scheme is None:
@@ -81,7 +83,7 @@ def packed_layers(quantisation: Quantisation, headers: Headers) -> dict[str, Pac
     return found
 
 
-def tensors_aside(layers: Mapping[str, PackedLayer], names: Iterable[str]) -> set[str]:
+def tensors_aside(layers: Mapping[str, QuantisedLayer], names: Iterable[str]) -> set[str]:
     """Stored tensors that are no model's own: those of quantised layers, and all scales for states,
     keys and values, which nobody takes.
     """
@@ -101,7 +103,7 @@ def _modules(quantisation: Quantisation, headers: Headers) -> Iterator[tuple[str
                     yield module, layout
 
 
-def _layer(module: str, scheme: Scheme, headers: Headers) -> PackedLayer:
+def _layer(module: str, scheme: Scheme, headers: Headers) -> QuantisedLayer:
     parts = _Parts(module, headers)
     rows, columns = _LAYOUTS[scheme.layout](parts, scheme)
     group = min(scheme.group or columns, columns)
@@ -110,7 +112,7 @@ def _layer(module: str, scheme: Scheme, headers: Headers) -> PackedLayer:
     except ValueError as error:
         raise ModelError(f"{module}: {error}") from None
     form = f"{scheme.numbers}/{block_len}"
-    return PackedLayer(
+    return QuantisedLayer(
         name=f"{module}.weight",
         scheme=scheme,
         format=form,

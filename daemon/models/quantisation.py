@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from daemon.models.compressed import read_compressed
+from daemon.models.compressed_tensors import read_compressed_tensors
 from daemon.models.schemes import KV_NOTE, Quantisation, Scheme, Target
 from daemon.models.shape import ModelError, read_json
 
@@ -199,7 +199,7 @@ def _whole(
 _METHODS: dict[str, Callable[[dict[str, Any]], Quantisation]] = {
     "awq": _read_awq,
     "gptq": _read_gptq,
-    "compressed-tensors": read_compressed,
+    "compressed-tensors": read_compressed_tensors,
     "fp8": _read_fp8,
     "fbgemm_fp8": _read_fbgemm,
 }

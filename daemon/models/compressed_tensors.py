@@ -56,7 +56,7 @@ class _Config(msgspec.Struct):
     moe_sparsity_config: dict[str, Any] | None = None
 
 
-def read_compressed(said: dict[str, Any]) -> Quantisation:
+def read_compressed_tensors(said: dict[str, Any]) -> Quantisation:
     """The schemes that a configuration names. Raises ModelError, a sentence without a folder, and
     msgspec's ValidationError.
     """

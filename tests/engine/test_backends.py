@@ -15,7 +15,7 @@ from daemon.engine.cpu.team import Team, table_of
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention_torch import TorchAttention
 from daemon.engine.layers.ops import Norm
-from daemon.engine.model.backend import choose, torch_backend
+from daemon.engine.model.backend import choose_backend, torch_backend
 from daemon.wire.columns import int32
 
 CPU = torch.device("cpu")
@@ -31,13 +31,13 @@ def close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def test_float32_on_the_cpu_is_compiled_and_the_rest_is_not() -> None:
-    assert choose(CPU, torch.float32).name == "numba"
-    assert choose(CPU, torch.bfloat16).name == "torch"
+    assert choose_backend(CPU, torch.float32).name == "numba"
+    assert choose_backend(CPU, torch.bfloat16).name == "torch"
 
 
 @pytest.mark.parametrize("count", [1, 7, 300])
 def test_small_operations(count: int) -> None:
-    ours, theirs = choose(CPU, torch.float32).ops, torch_backend().ops
+    ours, theirs = choose_backend(CPU, torch.float32).ops, torch_backend().ops
     states, added, weight = torch.randn(count, 80), torch.randn(count, 80), torch.randn(80)
     other, norm = states.clone(), Norm(weight, 1e-5)
     assert close(ours.norm(states, added, norm), theirs.norm(other, added, norm))
@@ -122,7 +122,7 @@ def test_attention_over_pages(heads: tuple[int, int, int]) -> None:
     # Slices of one merged projection: rows lie apart.
     merged = torch.randn(total, num_heads + 2 * num_kv_heads, head_dim)
     query, key, value = merged.split((num_heads, num_kv_heads, num_kv_heads), 1)
-    ours = choose(CPU, torch.float32).attend(batch, caches[0])
+    ours = choose_backend(CPU, torch.float32).attend(batch, caches[0])
     theirs = TorchAttention(batch, caches[1])
     for layer in (1, 0):
         expected = theirs(layer, query, key, value, 0.3)
@@ -135,7 +135,7 @@ def test_attention_over_pages(heads: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("name", ["numba", "torch"])
 def test_what_another_left_in_a_block_reaches_no_answer(name: str) -> None:
-    backend = torch_backend() if name == "torch" else choose(CPU, torch.float32)
+    backend = torch_backend() if name == "torch" else choose_backend(CPU, torch.float32)
     clean = PagedKV(48, 2, 8, 2, 16, torch.float32, CPU)
     clean.blocks.normal_()
     batch = batch_of(starts=[0, 7, 8, 30, 5, 0], counts=[1, 1, 1, 1, 9, 6], block_size=8)

@@ -10,7 +10,7 @@ from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention_torch import TorchAttention
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here
-from daemon.engine.model.backend import Backend, choose, torch_backend
+from daemon.engine.model.backend import Backend, choose_backend, torch_backend
 from daemon.engine.verify.model.kept import TrialVerdict
 from daemon.engine.worker.start import assemble
 from tests.engine.driver import Driver
@@ -31,7 +31,7 @@ def stored(key: torch.Tensor, value: torch.Tensor, kv_dtype: torch.dtype) -> Pag
     count, heads, head_dim = key.shape
     cache = PagedKV(-(-count // 8) + 1, 1, 8, heads, head_dim, torch.float32, CPU, kv_dtype)
     batch = batch_of([0], [count], 8)
-    choose(CPU, torch.float32).attend(batch, cache)(0, key, key, value, 1.0)
+    choose_backend(CPU, torch.float32).attend(batch, cache)(0, key, key, value, 1.0)
     return cache
 
 
@@ -97,7 +97,10 @@ def test_attention_over_pages(
     theirs.raw.copy_(ours.raw)
     merged = torch.randn(len(batch.tokens), num_heads + 2 * num_kv_heads, head_dim)
     query, key, value = merged.split((num_heads, num_kv_heads, num_kv_heads), 1)
-    attentions = choose(CPU, torch.float32).attend(batch, ours), TorchAttention(batch, theirs)
+    attentions = (
+        choose_backend(CPU, torch.float32).attend(batch, ours),
+        TorchAttention(batch, theirs),
+    )
     for layer in (1, 0):
         got, expected = (attend(layer, query, key, value, 0.3) for attend in attentions)
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
@@ -119,7 +122,7 @@ def test_a_fault_reaches_its_own_sequence_and_no_other(kv_dtype: torch.dtype) ->
     soiled.scales[int(batch.block_tables[1, 0]), 0, 1, 5, 0] = torch.nan
     query, key, value = (torch.randn(3, heads, 16) for heads in (4, 2, 2))
     expected, got = (
-        choose(CPU, torch.float32).attend(batch, cache)(0, query, key, value, 0.3)
+        choose_backend(CPU, torch.float32).attend(batch, cache)(0, query, key, value, 0.3)
         for cache in caches
     )
     assert got[0, 2:].isnan().all() and got[1, :2].isnan().all()

@@ -12,7 +12,7 @@ import torch
 
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here
-from daemon.engine.model.backend import Backend, choose
+from daemon.engine.model.backend import Backend, choose_backend
 from daemon.engine.step.step import Engine
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.transfer.messages import Done, Told
@@ -39,7 +39,7 @@ class Ends:
 
     def __init__(self, folder: Path) -> None:
         self.layers: list[int] = []
-        plain = choose(torch.device("cpu"), torch.float32)
+        plain = choose_backend(torch.device("cpu"), torch.float32)
         self.one, self.other = load(folder, watched(plain, self._after_layer)), load(folder, plain)
         here, there = socket.socketpair()
         with ThreadPoolExecutor(1) as threads:

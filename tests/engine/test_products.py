@@ -141,7 +141,7 @@ def test_measuring_calls_no_norm_that_is_left_to_torch(monkeypatch: pytest.Monke
     one = product()
     slots: Any = SimpleNamespace(block_table=[None] * 2)
     by_torch = frozenset({"norm", "decode"})
-    backend.choose(torch.device("cuda:0"), torch.bfloat16, by_torch=by_torch).compile(
+    backend.choose_backend(torch.device("cuda:0"), torch.bfloat16, by_torch=by_torch).compile(
         cast("Any", forward), cast("Any", None), slots
     )
     assert len(one.ways) == 3

@@ -13,7 +13,7 @@ from daemon.engine.cuda import attention, ops
 from daemon.engine.families import ALL, DRAW, EDIT, NONE
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here
-from daemon.engine.model.backend import choose, triton_backend
+from daemon.engine.model.backend import choose_backend, triton_backend
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
@@ -74,7 +74,7 @@ def test_all_kernels_or_none_have_names_that_a_trial_tells_apart() -> None:
         for some in (NONE, frozenset({"norm"}), frozenset({"qkv"}), ALL)
     }
     assert len(names) == 4
-    assert choose(CUDA, torch.bfloat16, by_torch=ALL).name == "torch"
+    assert choose_backend(CUDA, torch.bfloat16, by_torch=ALL).name == "torch"
 
 
 def drawn(ops: Any) -> list[list[int]]:

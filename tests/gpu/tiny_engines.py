@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig, LlamaConfig, OPTCo
 
 from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here
-from daemon.engine.model.backend import choose
+from daemon.engine.model.backend import choose_backend
 from daemon.engine.step.step import Engine
 from daemon.engine.verify.model.kept import TrialVerdict
 from daemon.engine.worker.start import assemble
@@ -86,7 +86,7 @@ def tiny_engine(load: Load, captured: bool = True) -> Engine:
             TrialVerdict(fused=True, compiled=True),
         )
     else:
-        backend = choose(device, torch_dtype(load.dtype))
+        backend = choose_backend(device, torch_dtype(load.dtype))
     if not captured:
         backend = replace(backend, compile=_nothing)
     folder = Path(load.model)

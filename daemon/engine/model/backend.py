@@ -68,7 +68,7 @@ def torch_backend() -> Backend:
     return Backend("torch", TorchAttention, Ops(), by_torch=ALL)
 
 
-def choose(
+def choose_backend(
     device: torch.device,
     dtype: torch.dtype,
     by_torch: ByTorch = NONE,

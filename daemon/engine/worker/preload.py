@@ -32,7 +32,7 @@ KINDS = tuple(OF_KIND)
 def preload(kind: str) -> None:
     """Import torch, transformers and what computes on a `kind` of device: one of KINDS.
 
-    What is missing for this kind alone is not missed here: `backend.choose` says so.
+    What is missing for this kind alone is not missed here: `backend.choose_backend` says so.
     """
     leave_out()
     for module in COMMON:

@@ -14,7 +14,7 @@ from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here
-from daemon.engine.model.backend import Backend, choose
+from daemon.engine.model.backend import Backend, choose_backend
 from daemon.engine.process import keep_to
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
@@ -89,7 +89,7 @@ def start(
     check_reading(model, Path(load.model))
     shape = shape_here(Path(load.model))
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
-    backend = choose(device, torch_dtype(load.dtype), torchs, fallen)
+    backend = choose_backend(device, torch_dtype(load.dtype), torchs, fallen)
     if after_layer is not None:
         backend = watched(backend, after_layer)
     engine = assemble(model, shape, load, progress, backend)
@@ -112,7 +112,7 @@ def assemble(
     the daemon must say how large the KV pool is, or no way to compute the model gives its logits.
     """
     device = torch.device(load.device)
-    backend = backend or choose(device, torch_dtype(load.dtype))
+    backend = backend or choose_backend(device, torch_dtype(load.dtype))
     progress("kv cache", WEIGHTS_END)
     cache = _kv_cache(load, shape, device)
     progress("host pool", 0.75)

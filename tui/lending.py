@@ -44,14 +44,18 @@ def placed(rows: Sequence[LodgingStatus], block_size: int) -> list[Placed]:
         host = found.get(row.host)
         own = row.num_reserved - row.num_borrowed
         if row.host < 0:
-            found[row.sequence] = Placed(row, 0, 0, row.num_reserved, row.num_held, -1, ())
+            found[row.sequence] = Placed(
+                row=row, depth=0, first=0, end=row.num_reserved, held=row.num_held, left=-1, lent=()
+            )
         elif host is not None:
             first = _zero(host) + row.due_token // block_size
             end = first + row.num_borrowed
             found[host.row.sequence] = host._replace(lent=(*host.lent, (first, end)))
             held = min(max(0, row.num_held - own), row.num_borrowed)
             left = row.due_token - host.row.num_tokens
-            found[row.sequence] = Placed(row, host.depth + 1, first, end, held, left, ())
+            found[row.sequence] = Placed(
+                row=row, depth=host.depth + 1, first=first, end=end, held=held, left=left, lent=()
+            )
     return list(found.values())
 
 

@@ -81,7 +81,14 @@ def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: D
     dtype = instance_dtype(config, spec.device, model.dtype)
     demand, room, size = _device_pool(config, model, spec, dtype, devices)
     host = plan_host_pool(config, model, spec, dtype, size)
-    return PoolPlan(dtype, weight_dtype(config, model.dtype), demand, room, size, host)
+    return PoolPlan(
+        dtype=dtype,
+        weight_dtype=weight_dtype(config, model.dtype),
+        demand=demand,
+        room=room,
+        size=size,
+        host=host,
+    )
 
 
 def pool_faults(

@@ -129,7 +129,14 @@ def _instance(instance: Instance) -> InstanceState:
 def _restore_instance(instance: Instance, state: InstanceState) -> None:
     written = state.scheduler
     num_blocks, num_host_blocks = written.num_blocks, written.num_host_blocks
-    said = WorkerReady(0.0, instance.index, num_blocks, state.block_bytes, 0.0, num_host_blocks)
+    said = WorkerReady(
+        now=0.0,
+        instance=instance.index,
+        num_blocks=num_blocks,
+        block_bytes=state.block_bytes,
+        step_s=0.0,
+        num_host_blocks=num_host_blocks,
+    )
     told = {name: getattr(state, name) for name in ("forward_tokens", "same_until", "most_times")}
     instance.ready(msgspec.structs.replace(said, **told))
     instance.state = WorkerState(state.worker)

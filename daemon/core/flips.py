@@ -139,15 +139,15 @@ class Flips:
         """Their part of a snapshot."""
         return tuple(
             FlipStatus(
-                one.number,
-                one.instance.config.name,
-                one.was,
-                one.role,
-                one.why,
-                now - one.at_s,
-                one.flip_s,
-                one.clear_s,
-                one.idle,
+                number=one.number,
+                instance=one.instance.config.name,
+                was=one.was,
+                role=one.role,
+                why=one.why,
+                age_s=now - one.at_s,
+                flip_s=one.flip_s,
+                clear_s=one.clear_s,
+                idle=one.idle,
             )
             for one in self.newest
         )

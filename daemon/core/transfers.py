@@ -338,13 +338,13 @@ class Transfers:
 
 def _send(transfer: OpenTransfer) -> Send:
     return Send(
-        transfer.number,
-        transfer.source,
-        transfer.target,
-        int32(transfer.blocks),
-        int32(transfer.targets),
-        transfer.num_tokens,
-        transfer.from_host,
-        transfer.layered,
-        transfer.at_once,
+        transfer=transfer.number,
+        source=transfer.source,
+        target=transfer.target,
+        blocks=int32(transfer.blocks),
+        targets=int32(transfer.targets),
+        num_tokens=transfer.num_tokens,
+        from_host=transfer.from_host,
+        layered=transfer.layered,
+        at_once=transfer.at_once,
     )

@@ -53,16 +53,16 @@ def _transfers(core: Core, now: float) -> tuple[TransferStatus, ...]:
     transfers, homes = core.migration.transfers, core.instances
     return tuple(
         TransferStatus(
-            one.number,
-            one.sequence.id,
-            homes[one.source].config.name,
-            homes[one.target].config.name,
-            len(one.blocks),
-            len(one.blocks) * homes[one.target].block_bytes,
-            now - one.began_s,
-            transfers.links.time(one.source, one.target).predict_s(len(one.blocks)),
-            one.ahead,
-            one.from_host,
+            transfer=one.number,
+            sequence=one.sequence.id,
+            source=homes[one.source].config.name,
+            target=homes[one.target].config.name,
+            num_blocks=len(one.blocks),
+            num_bytes=len(one.blocks) * homes[one.target].block_bytes,
+            age_s=now - one.began_s,
+            expected_s=transfers.links.time(one.source, one.target).predict_s(len(one.blocks)),
+            ahead=one.ahead,
+            from_host=one.from_host,
         )
         for one in transfers
     )
@@ -107,17 +107,19 @@ def story(core: Core, sequence_id: int, now: float) -> Story:
     sequence = living or next(ended, None)
     if sequence is None:
         return Story(sequence_id, now)
+    paused_s, behind_prompts_s = _paused(core, sequence, now)
     return Story(
-        sequence_id,
-        now,
-        tuple(Mark(*mark) for mark in sequence.story.marks),
-        sequence.story.num_dropped,
-        status(core, living, now) if living is not None else None,
-        _blocks(core, sequence),
-        sequence.first_token_s,
-        _due(core, sequence, is_living=living is not None),
-        *_paused(core, sequence, now),
-        0.0 if sequence.deadline_s else sequence.slo_scale,
+        sequence=sequence_id,
+        time_s=now,
+        marks=tuple(Mark(*mark) for mark in sequence.story.marks),
+        num_dropped=sequence.story.num_dropped,
+        status=status(core, living, now) if living is not None else None,
+        blocks=_blocks(core, sequence),
+        first_token_s=sequence.first_token_s,
+        deadline_s=_due(core, sequence, is_living=living is not None),
+        paused_s=paused_s,
+        behind_prompts_s=behind_prompts_s,
+        slo_scale=0.0 if sequence.deadline_s else sequence.slo_scale,
     )
 
 

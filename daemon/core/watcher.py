@@ -331,19 +331,19 @@ class Watcher:
     def state(self) -> WatcherState:
         """All that it knows."""
         return WatcherState(
-            self.mode,
-            sorted(self.pinned),
-            self.due_s,
-            self._window.state(),
-            msgspec.convert(msgspec.to_builtins(self._decider.state), DeciderState),
-            self._drawing.state(),
-            self._prompts.state(),
-            list(self._usable),
-            self._counted,
-            self._num_shared,
-            self._decided,
-            self._decided_s,
-            list(self._expected),
+            mode=self.mode,
+            pinned=sorted(self.pinned),
+            due_s=self.due_s,
+            window=self._window.state(),
+            decider=msgspec.convert(msgspec.to_builtins(self._decider.state), DeciderState),
+            drawing=self._drawing.state(),
+            prompts=self._prompts.state(),
+            usable=list(self._usable),
+            counted=self._counted,
+            num_shared=self._num_shared,
+            decided=self._decided,
+            decided_s=self._decided_s,
+            expected=list(self._expected),
         )
 
     def restore(self, state: WatcherState) -> None:

@@ -54,12 +54,12 @@ class _FaultError(ValueError):
 def to_bytes(store: VectorStore) -> bytes:
     """What a store remembers; vectors take one byte a component."""
     content = _Content(
-        FORMAT,
-        ROW.itemsize,
-        store.guesser,
-        store.dim,
-        store.rows.tobytes(),
-        packed(store.vectors).tobytes(),
+        format=FORMAT,
+        row_bytes=ROW.itemsize,
+        guesser=store.guesser,
+        dim=store.dim,
+        rows=store.rows.tobytes(),
+        vectors=packed(store.vectors).tobytes(),
     )
     payload = msgspec.msgpack.encode(content)
     return MAGIC + _checksum(payload) + payload

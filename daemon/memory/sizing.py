@@ -151,7 +151,14 @@ def size_pool(shape: Shape, demand: Demand, room: Room) -> PoolSize:
         num_blocks, reason = max(kv_bytes, 0) // per_block, "memory"
     _refuse_useless(num_blocks, per_block, reason, demand)
     max_len = min(demand.max_len, num_blocks * demand.block_size)
-    return PoolSize(num_blocks, per_block, activation, kv_bytes, max_len, reason)
+    return PoolSize(
+        num_blocks=num_blocks,
+        block_bytes=per_block,
+        activation_bytes=activation,
+        kv_bytes=kv_bytes,
+        max_len=max_len,
+        reason=reason,
+    )
 
 
 def _kv_bytes(room: Room, activation: int) -> int:

@@ -248,11 +248,27 @@ def _told(
     fits = room.within(left_s)
     kv_share = min(9.99, drawn.num * each / (split.decode * fleet.kv_tokens))
     attainment = ttft[0] * tpot[0] * fits
-    return Forecast(str(split), attainment, ttft[0], tpot[0], ttft[1], tpot[1], kv_share)
+    return Forecast(
+        choice=str(split),
+        attainment=attainment,
+        ttft_kept=ttft[0],
+        tpot_kept=tpot[0],
+        ttft_s=ttft[1],
+        tpot_s=tpot[1],
+        kv_share=kv_share,
+    )
 
 
 def _hopeless(split: Split) -> Forecast:
-    return Forecast(str(split), 0.0, 0.0, 0.0, -1.0, -1.0, 9.99)
+    return Forecast(
+        choice=str(split),
+        attainment=0.0,
+        ttft_kept=0.0,
+        tpot_kept=0.0,
+        ttft_s=-1.0,
+        tpot_s=-1.0,
+        kv_share=9.99,
+    )
 
 
 def _moments(values: list[float]) -> tuple[float, float]:

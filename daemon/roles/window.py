@@ -158,15 +158,15 @@ class LoadWindow:
     def state(self) -> WindowState:
         """All that it knows."""
         return WindowState(
-            self.since_s,
-            self._edge_s,
-            msgspec.structs.replace(self._before),
-            [msgspec.structs.replace(one) for one in self._recent],
-            msgspec.structs.replace(self._open),
-            list(self._prompts),
-            list(self._answers),
-            self._own_ended,
-            self._stay_s,
+            since_s=self.since_s,
+            edge_s=self._edge_s,
+            before=msgspec.structs.replace(self._before),
+            recent=[msgspec.structs.replace(one) for one in self._recent],
+            open=msgspec.structs.replace(self._open),
+            prompts=list(self._prompts),
+            answers=list(self._answers),
+            own_ended=self._own_ended,
+            stay_s=self._stay_s,
         )
 
     @classmethod

@@ -188,16 +188,16 @@ class ApiLink:
         if message.request_id or message.key:
             self._clients[request] = AskedBy(message.request_id, message.key)
         return RequestArrived(
-            now,
-            request,
-            message.tokens.size,
-            message.max_tokens,
-            message.n,
-            message.priority,
-            message.hashes,
-            SCORED_COST if message.sampling.prompt_logprobs >= 0 else 1,
-            message.deadline_s,
-            message.slo_scale,
+            now=now,
+            request=request,
+            num_prompt_tokens=message.tokens.size,
+            max_tokens=message.max_tokens,
+            n=message.n,
+            priority=message.priority,
+            hashes=message.hashes,
+            prompt_cost=SCORED_COST if message.sampling.prompt_logprobs >= 0 else 1,
+            deadline_s=message.deadline_s,
+            slo_scale=message.slo_scale,
         )
 
     def _predicted(self, message: protocol.PredictedLength, now: float) -> None:

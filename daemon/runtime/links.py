@@ -65,15 +65,15 @@ class LinkBroker:
         link = self._leaving.get(pair, self._newest[pair])
         self._late.sent(action.transfer, pair, link)
         return SendBlocks(
-            action.transfer,
-            action.target,
-            action.blocks,
-            action.targets,
-            action.num_tokens,
-            action.from_host,
-            action.layered,
-            link,
-            action.at_once,
+            transfer=action.transfer,
+            peer=action.target,
+            blocks=action.blocks,
+            targets=action.targets,
+            num_tokens=action.num_tokens,
+            from_host=action.from_host,
+            layered=action.layered,
+            link=link,
+            at_once=action.at_once,
         )
 
     def state(self, instance: int, state: LinkState) -> None:
@@ -90,8 +90,15 @@ class LinkBroker:
             if self._leaving.get(pair) == state.link:
                 del self._leaving[pair]
             self._late.closed(instance, state.link)
-        end = instance, peer, sends
-        self._dispatch(LinkChanged(time.monotonic(), *end, state.is_up, state.link))
+        changed = LinkChanged(
+            now=time.monotonic(),
+            instance=instance,
+            peer=peer,
+            sends=sends,
+            is_up=state.is_up,
+            link=state.link,
+        )
+        self._dispatch(changed)
 
     def over(self, instance: int, over: TransferOver) -> None:
         """A worker's end of a transfer is over."""

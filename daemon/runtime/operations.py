@@ -83,7 +83,15 @@ class Operations:
         if was == chosen:
             with self._whole():  # it keeps that from now on
                 runtime.choose_role(index, chosen)
-            return Flipped(0, instance, was, chosen, 0.0, 0.0, False)
+            return Flipped(
+                number=0,
+                instance=instance,
+                was=was,
+                role=chosen,
+                flip_s=0.0,
+                clear_s=0.0,
+                idle=False,
+            )
         with self._whole():
             runtime.choose_role(index, chosen)
         log.info("%s was %s and is %s now", instance, was, chosen)

@@ -72,5 +72,11 @@ def newest_flip(instance: str, told: Snapshot) -> FlipStatus:
 def flipped(flip: FlipStatus) -> Flipped:
     """How far a flip is, as an operator is told."""
     return Flipped(
-        flip.number, flip.instance, flip.was, flip.role, flip.flip_s, flip.clear_s, flip.idle
+        number=flip.number,
+        instance=flip.instance,
+        was=flip.was,
+        role=flip.role,
+        flip_s=flip.flip_s,
+        clear_s=flip.clear_s,
+        idle=flip.idle,
     )

@@ -135,7 +135,14 @@ class PowerCaps:
         wish = governor.wish_watts
         assert wish is not None
         in_force = self._in_force.get(card, wish)
-        return Capped(name, watts, wish, in_force, limits.min_watts, limits.max_watts)
+        return Capped(
+            instance=name,
+            asked_watts=watts,
+            wish_watts=wish,
+            cap_watts=in_force,
+            min_watts=limits.min_watts,
+            max_watts=limits.max_watts,
+        )
 
     async def run(self) -> None:
         """Read and lease until cancelled; then every lease ends."""

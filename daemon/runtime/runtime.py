@@ -166,18 +166,18 @@ class Runtime:
         now = time.monotonic()
         self.dispatch(
             WorkerReady(
-                now,
-                instance,
-                ready.num_blocks,
-                ready.block_bytes,
-                ready.step_s,
-                ready.num_host_blocks,
-                ready.copy_block_s,
-                ready.token_s,
-                ready.forward_tokens,
-                ready.row_s,
-                ready.same_until,
-                ready.most_times,
+                now=now,
+                instance=instance,
+                num_blocks=ready.num_blocks,
+                block_bytes=ready.block_bytes,
+                step_s=ready.step_s,
+                num_host_blocks=ready.num_host_blocks,
+                copy_block_s=ready.copy_block_s,
+                token_s=ready.token_s,
+                forward_tokens=ready.forward_tokens,
+                row_s=ready.row_s,
+                same_until=ready.same_until,
+                most_times=ready.most_times,
             )
         )
         self.links.ready(instance)
@@ -217,9 +217,17 @@ class Runtime:
 
     def copied(self, instance: int, copied: Copied) -> None:
         """A worker's swap copies are done."""
-        now = time.monotonic()
-        counts = copied.num_out, copied.out_s, copied.num_in, copied.in_s
-        self.dispatch(CopiesDone(now, instance, copied.step, *counts))
+        self.dispatch(
+            CopiesDone(
+                now=time.monotonic(),
+                instance=instance,
+                step=copied.step,
+                num_out=copied.num_out,
+                out_s=copied.out_s,
+                num_in=copied.num_in,
+                in_s=copied.in_s,
+            )
+        )
 
     def choose_policy(self, policy: str, instance: int = -1) -> None:
         """Rank the sequences of an instance, or of all (-1), by another of POLICIES from now on."""

@@ -179,7 +179,14 @@ class DaemonStatus:
         """What there is of a Core: instances as they are configured."""
         planned = map(self._planned, self._parts.config.instance)
         shown = tuple(self._loads.shown(CONVERSION, one) for one in planned)
-        return CoreSnapshot(shown, (), 0, 0, self.draining, Counters())
+        return CoreSnapshot(
+            instances=shown,
+            sequences=(),
+            running=0,
+            waiting=0,
+            draining=self.draining,
+            counters=Counters(),
+        )
 
     def _planned(self, spec: InstanceSpec) -> InstanceStatus:
         limits = instance_limits(self._parts.config, spec)

@@ -138,20 +138,29 @@ class Admission:
         joined = int32(self.joined) if self.joined else _NONE
         sequences = self.slots.sequence[joined] if self.joined else _NO_SEQUENCES
         awaits = self.residency.awaited(self.step)
+        table_slots, table_indices, table_blocks = self.kv.table.take_changes()
+        copy_sources, copy_targets = self.kv.take_copies()
+        out_blocks, out_places, in_places, in_blocks = self.residency.take_orders(self.step)
         batch = Batch(
-            self.order.instance,
-            self.step,
-            slots,
-            starts,
-            counts,
-            samples,
-            fed,
-            *self.kv.table.take_changes(),
-            *self.kv.take_copies(),
-            int32(self.left) if self.left else _NONE,
-            joined,
-            sequences,
-            *self.residency.take_orders(self.step),
+            instance=self.order.instance,
+            step=self.step,
+            slots=slots,
+            starts=starts,
+            counts=counts,
+            samples=samples,
+            fed=fed,
+            table_slots=table_slots,
+            table_indices=table_indices,
+            table_blocks=table_blocks,
+            copy_sources=copy_sources,
+            copy_targets=copy_targets,
+            left_slots=int32(self.left) if self.left else _NONE,
+            joined_slots=joined,
+            joined_sequences=sequences,
+            out_blocks=out_blocks,
+            out_places=out_places,
+            in_places=in_places,
+            in_blocks=in_blocks,
             awaits=awaits,
         )
         self.left.clear()
@@ -169,17 +178,38 @@ class Admission:
         leader = self._leader_slot(sequence) if sequence.leader is not None else -1
         if leader >= 0:
             shared = sequence.num_prompt_tokens - 1
-            return AdmissionPlan(leader, [], shared, num_blocks, shared // kv.block_size, reserved)
+            return AdmissionPlan(
+                leader=leader,
+                matched=[],
+                num_shared_tokens=shared,
+                num_blocks=num_blocks,
+                num_reusable=shared // kv.block_size,
+                num_reserved=reserved,
+            )
         parcel = sequence.residence.parcel
         if parcel is not None and parcel.instance == self.order.instance:  # it never left the pool
-            kept = parcel.blocks, parcel.num_tokens
-            return AdmissionPlan(-1, *kept, num_blocks, len(parcel.blocks), reserved)
+            return AdmissionPlan(
+                leader=-1,
+                matched=parcel.blocks,
+                num_shared_tokens=parcel.num_tokens,
+                num_blocks=num_blocks,
+                num_reusable=len(parcel.blocks),
+                num_reserved=reserved,
+            )
         matched = kv.match(sequence)
         num_cached = len(matched) * kv.block_size
         parked = sequence.residence.parked_tokens
         fetches = parked > num_cached
         num_tokens = parked if fetches else num_cached
-        return AdmissionPlan(-1, matched, num_tokens, num_blocks, len(matched), reserved, fetches)
+        return AdmissionPlan(
+            leader=-1,
+            matched=matched,
+            num_shared_tokens=num_tokens,
+            num_blocks=num_blocks,
+            num_reusable=len(matched),
+            num_reserved=reserved,
+            fetches=fetches,
+        )
 
     def _reserved_for(self, sequence: Sequence) -> int:
         """The blocks that admission reserves for a sequence in all, where it reserves any."""

@@ -95,11 +95,19 @@ class InFlight:
         if not all_true(samples):
             rows, finals = slots[samples], finals[samples]
             drafts = drafts[samples] if drafts.size else drafts
-        named = rows, table.sequence[rows], table.epoch[rows]
-        departures, work = table.departures, work_of(batch)
         self._num_drafting += drafts.size > 0
         self.steps.append(
-            InFlightStep(batch.step, *named, firsts, finals, departures, work, drafts)
+            InFlightStep(
+                step=batch.step,
+                slots=rows,
+                sequences=table.sequence[rows],
+                epochs=table.epoch[rows],
+                firsts=firsts,
+                finals=finals,
+                departures=table.departures,
+                work=work_of(batch),
+                drafts=drafts,
+            )
         )
 
     def answer(self, step: int) -> InFlightStep | None:

@@ -46,7 +46,7 @@ class Repeat:
         self.fed = fed[: slots.size]
         self.starts = starts  # of the next step
         self._finals = self.fed.view(np.bool_)
-        self._named = slots, table.sequence[slots], table.epoch[slots]
+        self._sequences, self._epochs = table.sequence[slots], table.epoch[slots]
         self._room = kv.table.held[slots] * kv.block_size - starts
         self._attended = int(np.add.reduce(starts)) + slots.size
         left = table.last_position[slots] - starts
@@ -96,7 +96,16 @@ class Repeat:
         table.computed[slots] = ends
         table.known[slots] = ends + ONE
         table.last_step[slots] = step
-        return InFlightStep(step, *self._named, _NO_SLOTS, self._finals, table.departures, work)
+        return InFlightStep(
+            step=step,
+            slots=slots,
+            sequences=self._sequences,
+            epochs=self._epochs,
+            firsts=_NO_SLOTS,
+            finals=self._finals,
+            departures=table.departures,
+            work=work,
+        )
 
 
 def same_columns(max_slots: int) -> Same:

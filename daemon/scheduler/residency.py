@@ -66,12 +66,12 @@ class Residency:
     def stats(self) -> SwapStats:
         """The counts of the host pool and the swap link; a copy."""
         return SwapStats(
-            self.mode,
-            self.space.pool.ledger(),
-            self.num_out,
-            self.num_in,
-            self.link_s,
-            self.copy_time.round_trip_s(1) / 2,
+            mode=self.mode,
+            host=self.space.pool.ledger(),
+            num_out=self.num_out,
+            num_in=self.num_in,
+            link_s=self.link_s,
+            copy_block_s=self.copy_time.round_trip_s(1) / 2,
         )
 
     def _move(self, sequence: Sequence, where: Where) -> None:

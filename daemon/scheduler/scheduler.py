@@ -396,7 +396,16 @@ class Scheduler:
             self.admission.let_go(sequence)
             sequence.move(_FINISHED)
         drafts = self.drafting.answered(flown, counts, offers, self.in_flight)
-        return Answer(rows, sequences, why, joined, ended, causes, flown.work, drafts)
+        return Answer(
+            rows=rows,
+            sequences=sequences,
+            reasons=why,
+            joined=joined,
+            ended=ended,
+            causes=causes,
+            work=flown.work,
+            drafts=drafts,
+        )
 
     def _joined(self, flown: InFlightStep) -> list[Sequence]:
         """Those whose first token since they got their slots a step delivered."""

@@ -58,22 +58,22 @@ class Operation(msgspec.Struct, frozen=True):
 
 OPERATIONS = (
     Operation(
-        "/v1/chat/completions",
-        "createChatCompletion",
-        "What the assistant says next.",
-        ChatCompletion,
-        ChatRequest,
-        ChatChunk,
-        WITH_BODY,
+        path="/v1/chat/completions",
+        name="createChatCompletion",
+        summary="What the assistant says next.",
+        answer=ChatCompletion,
+        body=ChatRequest,
+        event=ChatChunk,
+        errors=WITH_BODY,
     ),
     Operation(
-        "/v1/completions",
-        "createCompletion",
-        "How a text goes on.",
-        Completion,
-        CompletionRequest,
-        CompletionChunk,
-        WITH_BODY,
+        path="/v1/completions",
+        name="createCompletion",
+        summary="How a text goes on.",
+        answer=Completion,
+        body=CompletionRequest,
+        event=CompletionChunk,
+        errors=WITH_BODY,
     ),
     *(
         Operation(f"{root}/{verb}", f"{verb}{suffix}", summary, answer, body, errors=WITH_BODY)

@@ -30,8 +30,16 @@ def check(batch: Batch) -> None:
 
 def plan_of(batch: Batch, time: int) -> Plan:
     """What is to compute the `time`-th time, from 0 on; what comes before steps is done."""
-    columns = batch.starts + np.int32(time), batch.counts, batch.samples, batch.fed
-    return Plan(Batch(batch.instance, batch.step, batch.slots, *columns), int32(), ())
+    once = Batch(
+        instance=batch.instance,
+        step=batch.step,
+        slots=batch.slots,
+        starts=batch.starts + np.int32(time),
+        counts=batch.counts,
+        samples=batch.samples,
+        fed=batch.fed,
+    )
+    return Plan(once, int32(), ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,11 @@ class LinkPeer:
             self._say(over)
 
     def _tell_state(self, link: int, is_up: bool, why: str = "", direct: bool = False) -> None:
-        self._say(LinkState(self._peer, self._sends, is_up, link, direct, why))
+        self._say(
+            LinkState(
+                peer=self._peer, sends=self._sends, is_up=is_up, link=link, direct=direct, why=why
+            )
+        )
 
     def _say(self, message: FromWorker) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it

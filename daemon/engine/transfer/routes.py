@@ -148,9 +148,12 @@ class RingRoute:
             first, count = first + len(some), 2 * count
 
     def _told(self, slot: torch.Tensor, where: tuple[int, int, int, int], sums: Int64) -> Filled:
-        count = len(slot) // self._layout.size(where[2])
+        transfer, number, layer, first = where
+        count = len(slot) // self._layout.size(layer)
         self._sources.faults.leave(slot, count)
-        return Filled(*where, count, sums)
+        return Filled(
+            transfer=transfer, slot=number, layer=layer, first=first, count=count, sums=sums
+        )
 
     def hear(self, message: Message) -> None:
         """See `Route`."""

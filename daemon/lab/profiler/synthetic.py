@@ -13,7 +13,15 @@ from daemon.wire.columns import Int32, int32
 
 _GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 _NONE = int32()
-_NOTHING = Batch(0, 0, _NONE, _NONE, _NONE, _NONE.astype(np.uint8), _NONE.astype(np.uint8))
+_NOTHING = Batch(
+    instance=0,
+    step=0,
+    slots=_NONE,
+    starts=_NONE,
+    counts=_NONE,
+    samples=_NONE.astype(np.uint8),
+    fed=_NONE.astype(np.uint8),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,10 @@ def stats(values: npt.ArrayLike) -> Stats:
     known = known[~np.isnan(known)]
     if not known.size:
         return UNKNOWN
-    return Stats(*map(float, (known.mean(), *np.percentile(known, PERCENTILES), known.max())))
+    p50, p90, p95, p99 = map(float, np.percentile(known, PERCENTILES))
+    return Stats(
+        mean=float(known.mean()), p50=p50, p90=p90, p95=p95, p99=p99, max=float(known.max())
+    )
 
 
 def _decisions(taken_s: npt.NDArray[np.float64]) -> Decisions | None:

@@ -31,12 +31,12 @@ def about_of(prepared: Prepared) -> About:
         rate_rps=scenario.workload.rate or workload.rate,
         classes=tuple(
             Promise(
-                one.name,
-                one.ttft_s,
-                one.tpot_s,
-                one.gap_s,
-                one.normalized_latency_s,
-                one.scale,
+                name=one.name,
+                ttft_s=one.ttft_s,
+                tpot_s=one.tpot_s,
+                gap_s=one.gap_s,
+                normalized_latency_s=one.normalized_latency_s,
+                scale=one.scale,
             )
             for one in workload.classes
         ),

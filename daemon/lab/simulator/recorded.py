@@ -46,7 +46,14 @@ class RecordedWorker:
         copies = self._copy(now, batch)
         reasons, counts = self._answers.reasons(batch), self._answers.counts(batch)
         # The Core learns from what the worker measured, as it did then.
-        return Computed(end_s - elapsed_s, end_s, duration_s, reasons, copies, counts)
+        return Computed(
+            start_s=end_s - elapsed_s,
+            end_s=end_s,
+            busy_s=duration_s,
+            reasons=reasons,
+            copies=copies,
+            counts=counts,
+        )
 
     def _copy(self, now: float, batch: Batch) -> CopiesEnded | None:
         num_out, num_in = batch.out_blocks.size, batch.in_blocks.size

@@ -7,7 +7,6 @@ from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from daemon.core.actions import (
@@ -269,15 +268,17 @@ class Simulator:
         if self._transfers is not None:
             self._transfers.ready(now, instance)
         return WorkerReady(
-            now,
-            instance,
-            pool.num_blocks,
-            pool.block_bytes,
-            self._machine.workers[instance].warm_step_s(),
-            pool.num_host_blocks,
-            pool.copy_block_s,
-            self._machine.workers[instance].warm_token_s(),
-            self._machine.forward_tokens[instance] if self._machine.forward_tokens else 0,
+            now=now,
+            instance=instance,
+            num_blocks=pool.num_blocks,
+            block_bytes=pool.block_bytes,
+            step_s=self._machine.workers[instance].warm_step_s(),
+            num_host_blocks=pool.num_host_blocks,
+            copy_block_s=pool.copy_block_s,
+            token_s=self._machine.workers[instance].warm_token_s(),
+            forward_tokens=self._machine.forward_tokens[instance]
+            if self._machine.forward_tokens
+            else 0,
             most_times=self._machine.workers[instance].most_times,
         )
 
@@ -359,12 +360,27 @@ class Simulator:
             done = worker.compute(now, batch, work, self._transfers.layers_s(instance))
             self._transfers.planned(now, instance, done.start_s, done.end_s)
         elapsed_s = done.end_s - done.start_s
-        answer = StepDone(done.end_s, instance, batch.step, done.reasons, elapsed_s, done.counts)
+        answer = StepDone(
+            now=done.end_s,
+            instance=instance,
+            step=batch.step,
+            reasons=done.reasons,
+            elapsed_s=elapsed_s,
+            counts=done.counts,
+        )
         self._agenda.add(done.end_s, Rank.ANSWER, (life, answer, work, done))
         if done.copies is not None:
-            copied_s, *counts = msgspec.structs.astuple(done.copies)
-            copied = CopiesDone(copied_s, instance, batch.step, *counts)
-            self._agenda.add(copied_s, Rank.COPIED, (life, copied))
+            copies = done.copies
+            copied = CopiesDone(
+                now=copies.end_s,
+                instance=instance,
+                step=batch.step,
+                num_out=copies.num_out,
+                out_s=copies.out_s,
+                num_in=copies.num_in,
+                in_s=copies.in_s,
+            )
+            self._agenda.add(copies.end_s, Rank.COPIED, (life, copied))
         if work.num_tokens:
             self._recorder.planned(self.core.instances[instance], now)
 

@@ -82,7 +82,14 @@ class SimulatedTransfers:
             for source, target in ((instance, peer), (peer, instance)):
                 if self._ways.between(source, target) is not None:
                     for end in (False, True):
-                        what = _LinkEnd(source, target, end, True, self._num_links, sum(lives))
+                        what = _LinkEnd(
+                            source=source,
+                            target=target,
+                            sends=end,
+                            is_up=True,
+                            link=self._num_links,
+                            lives=sum(lives),
+                        )
                         self._agenda.add(now + MEETING_S, Rank.LINK, what)
                     self._num_links += 1
         self._ready.append(instance)
@@ -205,7 +212,9 @@ class SimulatedTransfers:
             del self._up[mine]
         else:
             return None
-        return LinkChanged(now, who, peer, sends, end.is_up, end.link)
+        return LinkChanged(
+            now=now, instance=who, peer=peer, sends=sends, is_up=end.is_up, link=end.link
+        )
 
     # Parts
 

@@ -168,7 +168,14 @@ class SimulatedWorker:
                 end_s = free[stage] = max(handed_s, free[stage]) + step_s
         self._power.spend(once, step_s)
         reasons, counts = self._answers.reasons(batch), self._answers.counts(batch)
-        return Computed(start_s, end_s, step_s, reasons, copies, counts)
+        return Computed(
+            start_s=start_s,
+            end_s=end_s,
+            busy_s=step_s,
+            reasons=reasons,
+            copies=copies,
+            counts=counts,
+        )
 
     @property
     def computed_s(self) -> float:

@@ -340,12 +340,12 @@ def _multiplying(model: Any) -> list[QuantisedLinear | QuantisedExperts]:
 
 def _room(load: Load, pool: TrialPool, shape: ModelShape) -> TrialRoom:
     return TrialRoom(
-        pool.cache.block_size,
-        pool.cache.num_blocks,
-        load.max_slots,
-        load.max_len,
-        load.max_batch_tokens,
-        shape.vocab_size,
+        block_size=pool.cache.block_size,
+        num_blocks=pool.cache.num_blocks,
+        max_slots=load.max_slots,
+        max_len=load.max_len,
+        max_batch_tokens=load.max_batch_tokens,
+        vocab_size=shape.vocab_size,
     )
 
 

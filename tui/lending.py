@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rich.text import Text
 
-from daemon.protocol.control import LendingStatus, LodgingStatus
+from daemon.protocol.control import LendingStatus, LoanStatus
 from tui.format import count, ending
 from tui.palette import ink
 
@@ -26,7 +26,7 @@ _LOOK = {_HELD: "main", _LENT: "extra", _KEPT: "faint", _NONE: "text"}
 class Placed(NamedTuple):
     """A row's blocks in those of the host above all: `first` .. `end`, of which some are lent."""
 
-    row: LodgingStatus
+    row: LoanStatus
     depth: int  # 0: nobody lends to it
     first: int
     end: int
@@ -35,7 +35,7 @@ class Placed(NamedTuple):
     lent: tuple[tuple[int, int], ...]  # stretches, as `first` and `end`
 
 
-def placed(rows: Sequence[LodgingStatus], block_size: int) -> list[Placed]:
+def placed(rows: Sequence[LoanStatus], block_size: int) -> list[Placed]:
     """Where each row's blocks lie. A lodger whose host is not among the rows before it is left out:
     nobody knows where.
     """

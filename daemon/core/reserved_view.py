@@ -10,7 +10,7 @@ from daemon.core.snapshot import (
     MAX_LOANS_SHOWN,
     GroupStatus,
     LendingStatus,
-    LodgingStatus,
+    LoanStatus,
     PeakStatus,
     ReservedStatus,
 )
@@ -87,35 +87,35 @@ def _lending(scheduler: Scheduler) -> LendingStatus:
     if not len(lending):
         return LendingStatus(num_owed=lending.num_owed)
     loans = list(lending)
-    hosts = {loan.host for loan in loans}
+    lenders = {loan.lender for loan in loans}
     return LendingStatus(
-        num_hosts=len(hosts),
+        num_hosts=len(lenders),
         num_loans=len(loans),
         num_blocks=sum(loan.num_blocks for loan in loans),
         num_owed=lending.num_owed,
-        shown=_nested(scheduler, [one for one in hosts if lending.host_of(one) < 0]),
+        shown=_nested(scheduler, [one for one in lenders if lending.lender_of(one) < 0]),
     )
 
 
-def _nested(scheduler: Scheduler, hosts: list[int]) -> tuple[LodgingStatus, ...]:
-    """Hosts that nobody lends to, each before its lodgers, and these before theirs."""
+def _nested(scheduler: Scheduler, lenders: list[int]) -> tuple[LoanStatus, ...]:
+    """Lenders that borrow nothing, each before its borrowers, and these before theirs."""
     kv, table = scheduler.kv, scheduler.slots
     block = kv.block_size
 
-    def left(host: int) -> tuple[int, int]:
-        return kv.lending.due_block(host) * block - int(table.known[host]), host
+    def left(lender: int) -> tuple[int, int]:
+        return kv.lending.due_block(lender) * block - int(table.known[lender]), lender
 
-    rows: list[LodgingStatus] = []
-    coming = [(Loan(_NOBODY, host, 0), -1) for host in sorted(hosts, key=left, reverse=True)]
+    rows: list[LoanStatus] = []
+    coming = [(Loan(_NOBODY, lender, 0), -1) for lender in sorted(lenders, key=left, reverse=True)]
     while coming and len(rows) < MAX_LOANS_SHOWN:
         loan, due_token = coming.pop()
-        slot = loan.lodger
+        slot = loan.borrower
         lent = [(one, first * block) for one, first in kv.lending.loans_of(slot)]
         coming += lent[::-1]
         rows.append(
-            LodgingStatus(
+            LoanStatus(
                 sequence=table.member(slot).id,
-                host=table.member(loan.host).id if loan.host >= 0 else -1,
+                host=table.member(loan.lender).id if loan.lender >= 0 else -1,
                 num_borrowed=loan.num_blocks,
                 due_token=due_token,
                 num_tokens=int(table.known[slot]),

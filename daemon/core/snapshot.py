@@ -15,13 +15,13 @@ MAX_GROUPS_SHOWN = 12
 STEPS_SHOWN = 64
 
 
-class LodgingStatus(msgspec.Struct, frozen=True, array_like=True):
+class LoanStatus(msgspec.Struct, frozen=True, array_like=True):
     """A sequence that lends reserved blocks, borrows some, or both."""
 
     sequence: int
     host: int  # the sequence that it borrows from; -1: nobody
     num_borrowed: int  # blocks, here and below
-    due_token: int  # of its host, until which it has to be gone; -1: it borrows nothing
+    due_token: int  # of its lender, until which it has to be gone; -1: it borrows nothing
     num_tokens: int  # that it has itself; what it lends is due in tokens from there on
     num_held: int
     num_reserved: int  # in all: what it may hold, what it lends, what it is owed
@@ -34,10 +34,10 @@ class LendingStatus(msgspec.Struct, frozen=True):
     num_hosts: int = 0
     num_loans: int = 0
     num_blocks: int = 0  # that are lent
-    num_owed: int = 0  # that lodgers have left, and steps in flight still name
-    shown: tuple[LodgingStatus, ...] = ()
-    """At most 64: each host, then its lodgers, the one that is due first first; likewise a lodger
-    that lends itself. First come the hosts whose loans are due in the fewest tokens."""
+    num_owed: int = 0  # that borrowers have left, and steps in flight still name
+    shown: tuple[LoanStatus, ...] = ()
+    """At most 64: each lender, then its borrowers, the first due first; likewise a borrower
+    that lends itself. First come the lenders whose loans are due in the fewest tokens."""
 
 
 class GroupStatus(msgspec.Struct, frozen=True, array_like=True):

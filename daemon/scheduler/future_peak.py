@@ -2,9 +2,9 @@
 
 Each grows by a token a step and is released at its predicted end, so memory is fullest just before
 somebody ends. Packing by this peak lends every reserved block that is not needed yet: whoever ends
-before others need what it holds is their lodger. Blocks of the future are intervals, from the step
-that needs one to the end of its sequence; as many blocks as overlap most are enough to hand each
-on from one sequence to the next.
+before others need what it holds is their borrower. Blocks of the future are intervals, from the
+step that needs one to the end of its sequence; as many blocks as overlap most are enough to hand
+each on from one sequence to the next.
 """
 
 import numpy as np

@@ -9,7 +9,7 @@ from daemon.core.snapshot import (
     STEPS_SHOWN,
     InstanceStatus,
     LendingStatus,
-    LodgingStatus,
+    LoanStatus,
     ReservedStatus,
 )
 from daemon.core.view import snapshot
@@ -48,30 +48,30 @@ def loans(driver: Driver) -> LendingStatus:
 
 
 def test_who_lends_to_whom_how_much_and_until_which_token() -> None:
-    """The host has 26 of 30 blocks reserved; its lodger lacks eight."""
+    """The lender has 26 of 30 blocks reserved; its borrower lacks eight."""
     driver = driver_of("synced-nested", 30)
-    host = arrive(driver, 8, 96)
+    lender = arrive(driver, 8, 96)
     driver.answer()
     driver.answer()
     assert loans(driver) == LendingStatus()
-    lodger = arrive(driver, 4, 30)
+    borrower = arrive(driver, 4, 30)
     while not loans(driver).num_loans:
         driver.answer()
     lending = loans(driver)
     assert (lending.num_hosts, lending.num_loans, lending.num_blocks) == (1, 1, 8)
     above, below = lending.shown
-    assert (above.sequence, above.host, above.num_lent) == (host, -1, 8)
+    assert (above.sequence, above.host, above.num_lent) == (lender, -1, 8)
     assert (above.num_reserved, above.due_token) == (26, -1)
-    assert (below.sequence, below.host, below.num_borrowed) == (lodger, host, 8)
-    assert below.due_token == (26 - 8) * 4, "the host computes up to there without its lodger"
+    assert (below.sequence, below.host, below.num_borrowed) == (borrower, lender, 8)
+    assert below.due_token == (26 - 8) * 4, "the lender computes up to there without its borrower"
     assert below.num_held >= 1 and above.num_tokens < below.due_token
-    while lodger in driver.alive:
+    while borrower in driver.alive:
         driver.answer()
     assert loans(driver).num_loans == 0 and loans(driver).shown == ()
     driver.settle()
 
 
-def test_lodgers_stand_below_their_hosts_and_theirs_below_them() -> None:
+def test_borrowers_stand_below_their_lenders_and_theirs_below_them() -> None:
     driver = driver_of("synced-nested", 64, max_running=8, max_len=256)
     arrive(driver, 8, 230)
     driver.answer()
@@ -82,19 +82,19 @@ def test_lodgers_stand_below_their_hosts_and_theirs_below_them() -> None:
     while driver.alive:
         above: dict[int, int] = {}
         for row in loans(driver).shown:
-            assert row.host == -1 or row.host in above, "a host comes before its lodgers"
+            assert row.host == -1 or row.host in above, "a lender comes before its borrowers"
             above[row.sequence] = above.get(row.host, -1) + 1
         lent = {row.sequence: row.num_lent for row in loans(driver).shown}
         for row in loans(driver).shown:
             assert lent[row.sequence] == _borrowed_from(row, loans(driver))
         depths += above.values()
         driver.answer()
-    assert max(depths) >= 2, "a lodger that lends itself"
+    assert max(depths) >= 2, "a borrower that lends itself"
     driver.check_nothing_left()
 
 
-def _borrowed_from(host: LodgingStatus, lending: LendingStatus) -> int:
-    return sum(row.num_borrowed for row in lending.shown if row.host == host.sequence)
+def _borrowed_from(lender: LoanStatus, lending: LendingStatus) -> int:
+    return sum(row.num_borrowed for row in lending.shown if row.host == lender.sequence)
 
 
 def test_answers_that_wait_with_their_prompts_are_ready_and_stand_in_groups() -> None:

@@ -16,13 +16,13 @@ class Loans:
     """Counts of what happened at one instance."""
 
     made: int = 0
-    left_kept: int = 0  # lodgers that left for their hosts, and host memory kept some of their KV
+    left_kept: int = 0  # borrowers that left, with some KV kept in host memory
     left_again: int = 0  # likewise, and what they had was computed again
-    late_kept: int = 0  # those that left for a block, and for no host
+    late_kept: int = 0  # those that left for a block, and for no lender
     late_again: int = 0
     grown: int = 0  # reservations that became larger
     shrunk: int = 0
-    _hosts: set[tuple[int, int]] = field(default_factory=set)  # (lodger, host), ever
+    _lenders: set[tuple[int, int]] = field(default_factory=set)  # (borrower, lender), ever
     _reserved: dict[int, int] = field(default_factory=dict)  # by sequence, as of the event before
     _sequences: dict[int, Sequence] = field(default_factory=dict)
 
@@ -31,8 +31,8 @@ class Loans:
         scheduler = core.instances[0].scheduler
         table, kv = scheduler.slots, scheduler.kv
         self._sequences |= core.sequences
-        self._hosts |= {
-            (table.member(loan.lodger).id, table.member(loan.host).id) for loan in kv.lending
+        self._lenders |= {
+            (table.member(loan.borrower).id, table.member(loan.lender).id) for loan in kv.lending
         }
         before, self._reserved = self._reserved, {}
         for slot in table.order().tolist():
@@ -44,12 +44,12 @@ class Loans:
 
     def settle(self) -> None:
         """After the last one: the stories tell who left, and why."""
-        self.made = len(self._hosts)
+        self.made = len(self._lenders)
         left: Counter[tuple[bool, bool]] = Counter()
         for sequence in self._sequences.values():
             for _, what, num_kept, other in sequence.story.marks:
                 if what == What.OUT_OF_BLOCKS:
-                    left[(sequence.id, other) in self._hosts, num_kept > 0] += 1
+                    left[(sequence.id, other) in self._lenders, num_kept > 0] += 1
         self.left_kept, self.left_again = left[True, True], left[True, False]
         self.late_kept, self.late_again = left[False, True], left[False, False]
 

@@ -57,11 +57,12 @@ async def one_after_another(daemon: LiveDaemon, asked: Sequence[Case]) -> list[s
 
 
 @pytest.mark.soak
-async def test_a_lodger_that_is_late_leaves_for_its_host_and_goes_on_with_the_same_text(
+async def test_a_borrower_that_is_late_leaves_for_its_lender_and_goes_on_with_the_same_text(
     tmp_path: Path,
 ) -> None:
-    """The host lends to a lodger what the short one leaves no room for. The lodger, four times as
-    long as predicted, goes on in what the short one leaves, until its host needs what it lent.
+    """The lender lends to a borrower what the short one leaves no room for. The borrower, four
+    times as long as predicted, goes on in what the short one leaves, until its lender needs what it
+    lent.
     """
     remember(tmp_path, MODEL, {17: 72, 33: 20, 10: 16})
     flags = ["--policy", "synced-nested", "--predictor", "mean", "--kv-blocks", "22", *BLOCKS]
@@ -75,4 +76,4 @@ async def test_a_lodger_that_is_late_leaves_for_its_host_and_goes_on_with_the_sa
     assert not seen.instances[0].kv_used
     loans = loans_of(tmp_path / "journal" / FILE_NAME)
     assert loans.made and loans.left_again, loans
-    assert loans.grown, "hosts and lodgers were predicted anew"
+    assert loans.grown, "lenders and borrowers were predicted anew"

@@ -1,4 +1,4 @@
-"""Loans of reserved blocks: no host waits for a lent block, however wrong predictions are."""
+"""Loans of reserved blocks: no lender waits for a lent block, however wrong predictions are."""
 
 import numpy as np
 import pytest
@@ -31,10 +31,10 @@ def test_what_is_lent_is_promised_once() -> None:
     kv = kv_of((2, 10), (1, 0))
     assert kv.num_unreserved == 32 - 10 - 1
     kv.lending.lend(0, 1, 4, 5)
-    assert kv.num_unreserved == 32 - 10 - 1, "four of five blocks are the host's, one it has"
+    assert kv.num_unreserved == 32 - 10 - 1, "four of five blocks are the lender's, one it has"
     assert (kv.reservations.most(0), kv.reservations.most(1)) == (6, 5)
     assert (num_lent(kv), kv.lending.num_reserved(0)) == (4, 10)
-    assert (kv.lending.host_of(1), kv.lending.host_of(0)) == (0, -1)
+    assert (kv.lending.lender_of(1), kv.lending.lender_of(0)) == (0, -1)
     assert kv.lending.due_block(0) == 6
     kv.lending.check()
 
@@ -48,13 +48,13 @@ def test_a_loan_is_due_at_a_token_of_its_host() -> None:
     assert kv.lending.due(known, 4, BLOCK) == [2], "the one that came last is due first"
 
 
-def test_what_a_lodger_held_is_owed_until_steps_have_answered() -> None:
+def test_what_a_borrower_held_is_owed_until_steps_have_answered() -> None:
     kv = kv_of((2, 10), (1, 0), (11, 0), (10, 0))
     kv.lending.lend(0, 1, 4, 5)
     kv.append_each(np.array([1]))
     kv.release([1], 7)
     assert (kv.reservations.most(0), kv.lending.num_owed) == (6, 4)
-    assert kv.num_unreserved == -1, "two blocks are fenced, one of them for the host"
+    assert kv.num_unreserved == -1, "two blocks are fenced, one of them for the lender"
     kv.lending.settle(kv.pool.num_available)
     assert (kv.reservations.most(0), kv.lending.num_owed) == (9, 1)
     kv.pool.step_done(7)
@@ -74,7 +74,7 @@ def test_what_is_reserved_is_there_though_others_wait_for_what_they_are_owed() -
     kv.reservations.check(kv.pool.num_available)
 
 
-def test_the_lodgers_of_one_that_left_are_its_hosts() -> None:
+def test_the_borrowers_of_one_that_left_are_its_lenders() -> None:
     kv = kv_of((2, 16), (1, 0), (1, 0))
     kv.lending.lend(0, 1, 8, 9)
     kv.lending.lend(1, 2, 5, 6)
@@ -86,7 +86,7 @@ def test_the_lodgers_of_one_that_left_are_its_hosts() -> None:
     kv.reservations.check(kv.pool.num_available)
 
 
-def test_a_host_that_needs_fewer_leaves_them_to_its_lodgers() -> None:
+def test_a_lender_that_needs_fewer_leaves_them_to_its_borrowers() -> None:
     kv = kv_of((2, 10), (1, 0))
     kv.lending.lend(0, 1, 4, 5)
     kv.lending.resize(0, 7)
@@ -95,7 +95,7 @@ def test_a_host_that_needs_fewer_leaves_them_to_its_lodgers() -> None:
     assert not len(kv.lending) and kv.reservations.most(0) == 3
 
 
-def test_a_lodger_that_needs_fewer_gives_back_to_its_host() -> None:
+def test_a_borrower_that_needs_fewer_gives_back_to_its_lender() -> None:
     kv = kv_of((2, 10), (1, 0))
     kv.lending.lend(0, 1, 4, 5)
     kv.lending.resize(1, 3)
@@ -120,7 +120,7 @@ def test_a_ledger_that_is_wrong_is_noticed() -> None:
 
 
 class LendingMachine(RuleBasedStateMachine):
-    """Hosts and lodgers whose predictions mean nothing; two or three steps are in flight."""
+    """Lenders and borrowers whose predictions mean nothing; two or three steps are in flight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,18 +139,18 @@ class LendingMachine(RuleBasedStateMachine):
             self.running.difference_update(slots)
 
     @precondition(lambda self: len(self.running) < SLOTS)
-    @rule(length=st.integers(1, 8), predicted=st.integers(1, 50), host=st.integers(0, SLOTS))
-    def join(self, length: int, predicted: int, host: int) -> None:
+    @rule(length=st.integers(1, 8), predicted=st.integers(1, 50), pick=st.integers(0, SLOTS))
+    def join(self, length: int, predicted: int, pick: int) -> None:
         kv, slot = self.kv, next(one for one in range(SLOTS) if one not in self.running)
         now = kv.blocks_for(length)
         most = min(MOST, kv.blocks_for(length + predicted))
         if kv.num_unreserved < now:
             return
-        if kv.num_unreserved >= most and host >= len(self.running):
+        if kv.num_unreserved >= most and pick >= len(self.running):
             kv.allocate(slot, [], now)
             kv.reservations.reserve(slot, most)
         elif self.running and most > now:
-            lender = sorted(self.running)[host % len(self.running)]
+            lender = sorted(self.running)[pick % len(self.running)]
             nearest = -(-(int(self.computed[lender]) + 2 + self.lead) // BLOCK)
             if kv.lending.due_block(lender) - (most - now) < nearest:
                 return
@@ -180,7 +180,7 @@ class LendingMachine(RuleBasedStateMachine):
             if self.computed[slot] >= held * BLOCK:
                 fits = kv.can_append(np.array([slot]))
                 waits = not fits and held < kv.lending.num_reserved(slot)
-                assert not waits, "a host waits for a block that it lent"
+                assert not waits, "a lender waits for a block that it lent"
                 if not fits or held == MOST:
                     self._leave([slot])
                     continue

@@ -38,9 +38,9 @@ def test_it_is_the_most_of_all_steps(
         assert peak.num_steps == 0 and all(one > 1 << 31 for one in distance)
 
 
-def test_a_lodger_ends_before_its_host_needs_the_room() -> None:
+def test_a_borrower_ends_before_its_lender_needs_the_room() -> None:
     """One of 10 tokens grows to 40; beside it 15 more fit for 10 steps, and not for 20."""
-    host = FuturePeak(int32([10]), int32([30]))
-    fits = host.fits(int32([5, 5]), int32([10, 20]), 40)
+    lender = FuturePeak(int32([10]), int32([30]))
+    fits = lender.fits(int32([5, 5]), int32([10, 20]), 40)
     assert fits.tolist() == [True, False]
     assert FuturePeak(int32([]), int32([])).fits(int32([3]), int32([4]), 7).all()

@@ -196,18 +196,18 @@ def test_of_one_deadline_range_the_longest_begins_first_and_then_what_fits_best(
     assert best_fit(places, lacking, 1).tolist() == []
 
 
-def test_halves_are_lent_and_the_lodger_is_gone_before_its_host_needs_them() -> None:
-    """The host has 26 of 30 blocks; its lodger needs ten, and is done in time."""
+def test_halves_are_lent_and_the_borrower_is_gone_before_its_lender_needs_them() -> None:
+    """The lender has 26 of 30 blocks; its borrower needs ten, and is done in time."""
     driver, scheduler = driver_of("synced-nested", 30)
-    host = arrive(driver, 8, 96)
+    lender = arrive(driver, 8, 96)
     driver.answer()
     driver.answer()
-    lodger = arrive(driver, 4, 30)
+    borrower = arrive(driver, 4, 30)
     lent = 0
-    while lodger in driver.alive:
+    while borrower in driver.alive:
         driver.answer()
         lent = max(lent, sum(one.num_blocks for one in scheduler.kv.lending))
-    assert lent == 8 and host in driver.alive
+    assert lent == 8 and lender in driver.alive
     driver.settle()
     assert driver.core.counters.preemptions == 0
     driver.check_nothing_left()
@@ -215,27 +215,27 @@ def test_halves_are_lent_and_the_lodger_is_gone_before_its_host_needs_them() -> 
 
 def test_one_whose_prompt_waits_is_lent_room_for_it_and_its_answer() -> None:
     """Of 40 blocks 34 are reserved, and two are the prompts' share, which the second has: the third
-    lodges before its prompt is computed.
+    borrows before its prompt is computed.
     """
     driver, scheduler = driver_of("synced-nested", 40, max_len=200)
-    host = arrive(driver, 8, 128)
+    lender = arrive(driver, 8, 128)
     driver.answer()
     driver.answer()
     arrive(driver, 8, 120)  # too long for the half
-    lodger = arrive(driver, 8, 24)
+    borrower = arrive(driver, 8, 24)
     driver.answer()
     (loan,) = scheduler.kv.lending
-    assert scheduler.slots.member(loan.lodger).id == lodger and loan.num_blocks == 8
-    assert scheduler.slots.member(loan.host).id == host
-    while lodger in driver.alive:
+    assert scheduler.slots.member(loan.borrower).id == borrower and loan.num_blocks == 8
+    assert scheduler.slots.member(loan.lender).id == lender
+    while borrower in driver.alive:
         driver.answer()
-    assert host in driver.alive
+    assert lender in driver.alive
     driver.settle()
     assert driver.core.counters.preemptions == 0
     driver.check_nothing_left()
 
 
-def test_of_two_that_fit_the_one_whose_deadline_is_far_lodges() -> None:
+def test_of_two_that_fit_the_one_whose_deadline_is_far_borrows() -> None:
     """Though the other one is longer, and so nearer to half."""
     loose = np.array([False, True, True, False])
     fits = np.array([True, True, False, True])
@@ -261,19 +261,22 @@ def test_a_workload_lends_and_true_lengths_make_nobody_leave() -> None:
     assert report.preemptions == 0
 
 
-def test_a_lodger_that_is_late_leaves_before_its_host_waits() -> None:
+def test_a_borrower_that_is_late_leaves_before_its_lender_waits() -> None:
     driver, scheduler = driver_of("synced-nested", 30)
-    host = arrive(driver, 8, 96)
+    lender = arrive(driver, 8, 96)
     driver.answer()
     driver.answer()
     late = arrive(driver, 4, 90, told=30)
     steps = 0
-    while host in driver.alive:
+    while lender in driver.alive:
         driver.answer()
         steps += 1
-        kv, slot = scheduler.kv, driver.core.sequences[host].slot if host in driver.alive else -1
+        kv, slot = (
+            scheduler.kv,
+            driver.core.sequences[lender].slot if lender in driver.alive else -1,
+        )
         if slot >= 0:
-            assert driver.num_outputs(host) == steps + 2, "the host has a token in every step"
+            assert driver.num_outputs(lender) == steps + 2, "the lender has a token in every step"
             kv.lending.check()
     assert driver.core.counters.preemptions > 0
     driver.settle()

@@ -5,7 +5,7 @@ import msgspec
 from daemon.protocol.control import (
     GroupStatus,
     LendingStatus,
-    LodgingStatus,
+    LoanStatus,
     PeakStatus,
     ReservedStatus,
     Snapshot,
@@ -14,15 +14,15 @@ from tests.tui import scenario
 
 
 def lending(step: int) -> Snapshot:
-    """The busy daemon under a policy that lends: two hosts on gpu0, one lodger lends itself."""
+    """The busy daemon under a policy that lends: two lenders on gpu0, one borrower lends itself."""
     busy = scenario.snapshot(step)
     loans = (
-        LodgingStatus(1002, -1, 0, -1, 640, 40, 100, 50),
-        LodgingStatus(1004, 1002, 20, 800, 180, 12, 25, 8),
-        LodgingStatus(1006, 1004, 8, 272, 100, 6, 10, 0),
-        LodgingStatus(1008, 1002, 30, 1120, 300, 19, 30, 0),
-        LodgingStatus(1010, -1, 0, -1, 320, 20, 40, 10),
-        LodgingStatus(1012, 1010, 10, 480, 90, 6, 12, 0),
+        LoanStatus(1002, -1, 0, -1, 640, 40, 100, 50),
+        LoanStatus(1004, 1002, 20, 800, 180, 12, 25, 8),
+        LoanStatus(1006, 1004, 8, 272, 100, 6, 10, 0),
+        LoanStatus(1008, 1002, 30, 1120, 300, 19, 30, 0),
+        LoanStatus(1010, -1, 0, -1, 320, 20, 40, 10),
+        LoanStatus(1012, 1010, 10, 480, 90, 6, 12, 0),
     )
     kept = ReservedStatus(
         ready=3,

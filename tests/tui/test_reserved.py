@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from rich.text import Text
 
-from daemon.protocol.control import LendingStatus, LodgingStatus, Snapshot
+from daemon.protocol.control import LendingStatus, LoanStatus, Snapshot
 from daemon.wire.columns import decoder, encoder
 from tests.tui import keeping, scenario
 from tests.tui.driving import watching
@@ -25,7 +25,7 @@ def lending() -> LendingStatus:
     return kept.lending
 
 
-def test_a_lodger_lies_where_its_host_needs_the_blocks() -> None:
+def test_a_borrower_lies_where_its_lender_needs_the_blocks() -> None:
     rows = {one.row.sequence: one for one in placed(lending().shown, 16)}
     assert (rows[1002].first, rows[1002].end) == (0, 100)
     assert rows[1002].lent == ((50, 70), (70, 100))
@@ -34,7 +34,7 @@ def test_a_lodger_lies_where_its_host_needs_the_blocks() -> None:
     assert rows[1004].lent == ((62, 70),), "its blocks 17 to 25, of which 5 lie before the host's"
     assert (rows[1006].first, rows[1006].end, rows[1006].depth) == (62, 70, 2)
     assert rows[1012].first == 30, "another host begins anew"
-    orphan = LodgingStatus(7, 99, 3, 64, 10, 1, 4, 0)
+    orphan = LoanStatus(7, 99, 3, 64, 10, 1, 4, 0)
     assert placed((orphan,), 16) == []
 
 
@@ -59,10 +59,10 @@ def test_loans_are_bars_below_their_hosts_with_what_is_due_when() -> None:
 
 
 def test_long_ids_and_numbers_are_never_cut_where_they_would_say_another() -> None:
-    rows = [LodgingStatus(128_000_001, -1, 0, -1, 1640, 1040, 2100, 1150)]
+    rows = [LoanStatus(128_000_001, -1, 0, -1, 1640, 1040, 2100, 1150)]
     for depth in range(1, 6):
         host = rows[-1].sequence
-        rows.append(LodgingStatus(host + 128, host, 1050 - depth, 2048, 820, 12, 1050, 1020))
+        rows.append(LoanStatus(host + 128, host, 1050 - depth, 2048, 820, 12, 1050, 1020))
     lines = shown(LendingStatus(5, 5, 99, 0, tuple(rows)), width=76)
     assert [line[:12].rstrip() for line in lines] == [
         "128000001", "└ 128000129", "  └ …000257", "    └ …0385", "      └ …13", "      └ …41",
@@ -73,8 +73,8 @@ def test_long_ids_and_numbers_are_never_cut_where_they_would_say_another() -> No
 
 def test_one_whose_host_is_near_is_marked() -> None:
     def colours(num_tokens: int) -> set[str]:
-        host = LodgingStatus(1, -1, 0, -1, num_tokens, 5, 20, 6)
-        rows = (host, LodgingStatus(2, 1, 6, 224, 10, 2, 8, 0))
+        host = LoanStatus(1, -1, 0, -1, num_tokens, 5, 20, 6)
+        rows = (host, LoanStatus(2, 1, 6, 224, 10, 2, 8, 0))
         loans = LendingStatus(num_hosts=1, num_loans=1, num_blocks=6, shown=rows)
         words: Text = loan_lines(loans, 16, 40, 4)[1]
         return {str(span.style) for span in words.spans}

@@ -103,7 +103,7 @@ class Decoupled(Filler):
             else:
                 stopped.append(slot)
         for slot in stopped:
-            if kv.lending.host_of(slot) >= 0:
+            if kv.lending.lender_of(slot) >= 0:
                 self.admission.preempt(slot, What.OUT_OF_BLOCKS, now)
             else:
                 kv.give_up_reservation(slot)

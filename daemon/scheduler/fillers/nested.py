@@ -1,13 +1,13 @@
 """Nested halves: who has room reserved lends the half that it needs last (EcoServe, section 3.4).
 
-A lodger has to be done, with a buffer that nearly all answers keep to, when its host has filled the
-first half. Both lend again in the same way what they do not need yet, as dolls within dolls. One
-whose prompt waits to be computed lodges as one whose prompt is there; then the half has room for
-both.
+A borrower has to be done, with a buffer that nearly all answers keep to, when its lender has filled
+the first half. Both lend again in the same way what they do not need yet, as dolls within dolls.
+One whose prompt waits to be computed borrows as one whose prompt is there; then the half has room
+for both.
 
-The lodger is the longest answer that fits, of those whose time is not near if any of them fits.
-The paper has m x 2^k lodgers for m hosts at level k, more than one for each host; here that is one
-for each half, on as many levels as there are requests that fit.
+The borrower is the longest answer that fits, of those whose time is not near if any of them fits.
+The paper has m x 2^k borrowers for m lenders at level k, more than one for each lender; here that
+is one for each half, on as many levels as there are requests that fit.
 """
 
 import numpy as np
@@ -21,14 +21,14 @@ from daemon.state.story import What
 from daemon.wire.columns import Bools, Slots
 
 LEAD_STEPS = 4
-"""A lodger leaves so many tokens before its host needs what it has, and more where more steps are
-in flight: until then they have answered."""
+"""A borrower leaves so many tokens before its lender needs what it has, and more where more steps
+are in flight: until then they have answered."""
 
-MOST_HOSTS = 32
-"""Hosts that are asked in one step, those that can lend most first."""
+MOST_LENDERS = 32
+"""Lenders that are asked in one step, those that can lend most first."""
 
 LOOK_AT = 256
-"""Of those whose prompts wait, the first that may lodge."""
+"""Of those whose prompts wait, the first that may borrow."""
 
 PROMPT_STEPS = 2
 """Steps that a prompt takes beside those that its tokens fill: it joins one, and waits for none."""
@@ -39,16 +39,16 @@ class Nested(Ordered):
 
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
-        self._found_none: tuple[int, ...] = ()  # who ran and waited when no prompt found a host
+        self._found_none: tuple[int, ...] = ()  # who ran and waited when no prompt found a lender
 
     def go_on(self, slots: Slots, now: float) -> Slots:
-        """Lodgers whose loans are due leave first."""
+        """Borrowers whose loans are due leave first."""
         kv, admission = self.admission.kv, self.admission
         lead = max(LEAD_STEPS, admission.step - admission.answered_step + 2)
         while due := kv.lending.due(self.slots.known, lead, kv.block_size):
             for slot in due:
-                host = self.slots.member(kv.lending.host_of(slot)).id
-                admission.preempt(slot, What.OUT_OF_BLOCKS, now, host)
+                lender = self.slots.member(kv.lending.lender_of(slot)).id
+                admission.preempt(slot, What.OUT_OF_BLOCKS, now, lender)
         return super().go_on(slots[self.slots.sequence[slots] >= 0], now)
 
     def begin(self, waiting: Slots, now: float) -> Slots:
@@ -57,50 +57,50 @@ class Nested(Ordered):
         rest = waiting[~np.isin(waiting, begun)]
         if not rest.size:
             return begun
-        return np.concatenate([begun, self._lodge(rest)])
+        return np.concatenate([begun, self._lend_to(rest)])
 
-    def _lodge(self, waiting: Slots) -> Slots:
-        """Those of these slots that found a host."""
+    def _lend_to(self, waiting: Slots) -> Slots:
+        """Those of these slots that found a lender."""
         kv, table = self.admission.kv, self.slots
         left = np.maximum(self.ends.of(waiting) - table.known[waiting], 1)
         by_left = left.argsort(kind="stable")
         waiting, needed = waiting[by_left], np.ceil(left[by_left] * (1.0 + self._margin))
         lacking = -(-self.ends.of(waiting) // kv.block_size) - kv.table.held[waiting]
         loose = self._time_ranges(waiting) >= OPEN
-        hosts = self._hosts()
-        lodgers: list[int] = []
-        while hosts and waiting.size:
-            host = hosts.pop(0)
-            half, until_due = self._offer(host)
+        lenders = self._lenders()
+        borrowers: list[int] = []
+        while lenders and waiting.size:
+            lender = lenders.pop(0)
+            half, until_due = self._offer(lender)
             fits = (needed <= until_due) & (lacking > 0) & (lacking <= half)
             place = longest_of(fits, loose)
             if place < 0:
                 continue
             slot, count = int(waiting[place]), int(lacking[place])
-            kv.lending.lend(host, slot, count, int(kv.table.held[slot]) + count)
+            kv.lending.lend(lender, slot, count, int(kv.table.held[slot]) + count)
             table.member(slot).loans += 1
-            lodgers.append(slot)
+            borrowers.append(slot)
             left_over = np.arange(waiting.size) != place
             waiting, needed = waiting[left_over], needed[left_over]
             lacking, loose = lacking[left_over], loose[left_over]
-            hosts += [slot, host]
-        return np.array(lodgers, np.intp)
+            lenders += [slot, lender]
+        return np.array(borrowers, np.intp)
 
-    def _hosts(self) -> list[int]:
+    def _lenders(self) -> list[int]:
         """Slots with something to lend, those with most first."""
         kv, order = self.admission.kv, self.slots.order()
         begun = order[kv.reservations.among(order)]
         unheld = kv.reservations.unheld_of(begun)
-        by_most = (-unheld).argsort(kind="stable")[:MOST_HOSTS]
-        hosts: list[int] = begun[by_most[unheld[by_most] > 1]].tolist()
-        return hosts
+        by_most = (-unheld).argsort(kind="stable")[:MOST_LENDERS]
+        lenders: list[int] = begun[by_most[unheld[by_most] > 1]].tolist()
+        return lenders
 
-    def _offer(self, host: int) -> tuple[int, int]:
-        """(blocks of the half that a host can lend, steps until it needs the first of them)."""
+    def _offer(self, lender: int) -> tuple[int, int]:
+        """(blocks of the half that a lender can lend, steps until it needs the first of them)."""
         kv = self.admission.kv
-        half = kv.reservations.unheld(host) // 2
-        filled = int(self.slots.known[host]) + 2 * LEAD_STEPS
-        return half, (kv.lending.due_block(host) - half) * kv.block_size - filled
+        half = kv.reservations.unheld(lender) // 2
+        filled = int(self.slots.known[lender]) + 2 * LEAD_STEPS
+        return half, (kv.lending.due_block(lender) - half) * kv.block_size - filled
 
     @property
     def _margin(self) -> float:
@@ -115,11 +115,11 @@ class Nested(Ordered):
         who = self.slots.departures, self.slots.num_running, self.waiting.num_changes
         if not self.waiting or step.room <= 0 or self.slots.full or who == self._found_none:
             return
-        if not self._lodge_prompts(step, now):
-            self._found_none = who  # hosts have less to lend with each token
+        if not self._lend_to_prompts(step, now):
+            self._found_none = who  # lenders have less to lend with each token
 
-    def _lodge_prompts(self, step: StepBuilder, now: float) -> bool:
-        """Ask those in for whom there is a host; whether there was one."""
+    def _lend_to_prompts(self, step: StepBuilder, now: float) -> bool:
+        """Ask those in for whom there is a lender; whether there was one."""
         kv = self.admission.kv
         ones = [self.waiting.at(place) for place in range(min(LOOK_AT, len(self.waiting)))]
         known, likely = self.waiting.columns(LOOK_AT)
@@ -133,10 +133,10 @@ class Nested(Ordered):
         loose = np.array([one.level >= OPEN for one in ones])
         open_to = np.ones(len(ones), np.bool_)
         found = False
-        hosts = self._hosts()
-        while hosts and open_to.any():
-            host = hosts.pop(0)
-            half, until_due = self._offer(host)
+        lenders = self._lenders()
+        while lenders and open_to.any():
+            lender = lenders.pop(0)
+            half, until_due = self._offer(lender)
             place = longest_of(open_to & (steps <= until_due) & (blocks <= half), loose)
             if place < 0:
                 continue
@@ -144,10 +144,10 @@ class Nested(Ordered):
             count = self._blocks_of(ones[place])
             if count > half:
                 continue
-            if step.room <= 0 or not self._lodge_prompt(ones[place], host, count, step, now):
+            if step.room <= 0 or not self._lend_to_prompt(ones[place], lender, count, step, now):
                 return found
             found = True
-            hosts += [ones[place].slot, host]
+            lenders += [ones[place].slot, lender]
         return found
 
     def _blocks_of(self, sequence: Sequence) -> int:
@@ -156,25 +156,25 @@ class Nested(Ordered):
         padded = lengths.padded(sequence, age, self.share)
         return self.admission.kv.blocks_for(sequence.num_prompt_tokens + padded)
 
-    def _lodge_prompt(
-        self, sequence: Sequence, host: int, count: int, step: StepBuilder, now: float
+    def _lend_to_prompt(
+        self, sequence: Sequence, lender: int, count: int, step: StepBuilder, now: float
     ) -> bool:
-        """Admit one to a host that lends it all its blocks; whether that was possible."""
+        """Admit one to a lender that lends it all its blocks; whether that was possible."""
         kv = self.admission.kv
-        kv.reservations.change(host, -count)  # so that admission finds them
+        kv.reservations.change(lender, -count)  # so that admission finds them
         self._num_ahead = 0  # it takes nothing of what is kept for prompts
         admitted = self.admit_one(sequence, step, now)
         self._num_ahead = None
-        kv.reservations.change(host, count)
+        kv.reservations.change(lender, count)
         if admitted:
-            kv.lending.lend(host, sequence.slot, count, count)
+            kv.lending.lend(lender, sequence.slot, count, count)
             sequence.loans += 1
         return admitted
 
 
 def longest_of(fits: Bools, loose: Bools) -> int:
     """The last of those that fit, which are in ascending order of what is left of them: one that
-    may be late rather than another, as a lodger may have to leave; -1: none fits.
+    may be late rather than another, as a borrower may have to leave; -1: none fits.
     """
     for among in (fits & loose, fits):
         (places,) = among.nonzero()

@@ -1,8 +1,8 @@
 """Answers begin while the future peak of all that have begun has room: full EcoServe, packed.
 
 Nothing is set aside. What one will need only when another has ended is that other one's until then;
-so whoever ends before others need its blocks is their lodger. One that does not end as predicted
-leaves for those that need its room, before they need it.
+so an answer that ends before others need its blocks is their borrower. One that does not end as
+predicted leaves for those that need its room, before they need it.
 """
 
 import numpy as np

@@ -37,7 +37,7 @@ from daemon.lab.workload.workload import SloClass, Workload, WorkloadSpec
 from daemon.roles.forecast import Costs, Fleet, Forecast, Split, forecast
 from daemon.roles.load import OfferedLoad
 from daemon.state.role import AUTO
-from daemon.state.slo import Promised
+from daemon.state.slo import Slo
 
 GOAL = 0.9
 
@@ -129,7 +129,7 @@ def expected(point: Point, pair: tuple[float, float], split: Split) -> Forecast:
         *(tuple(prompts.tolist()), tuple(answers.tolist()), float(answers.mean())),
         answered=tuple(prompts.tolist()),
     )
-    return forecast(load, fleet_of(point), Promised(*pair), split)
+    return forecast(load, fleet_of(point), Slo(*pair), split)
 
 
 def fleet_of(point: Point) -> Fleet:

@@ -394,11 +394,11 @@ class Core:
         self.wake_at_s = wake_at_s
 
     def _submit(self, instance: Instance, now: float) -> bool:
-        scheduler, promised = instance.scheduler, self.watcher.promised(instance)
-        batch = scheduler.schedule(now, promised)
+        scheduler, slo = instance.scheduler, self.watcher.slo(instance)
+        batch = scheduler.schedule(now, slo)
         while scheduler.moving.parcels.fetches:
             if self.migration.after_plan(instance, now) and batch is None:
-                batch = scheduler.schedule(now, promised)  # no answer will come that asks it again
+                batch = scheduler.schedule(now, slo)  # no answer will come that asks it again
         if scheduler.stats.any:
             self.counters.note_preemptions(*astuple(scheduler.take_stats()))
         if batch is None:

@@ -37,7 +37,7 @@ from daemon.roles.window import LoadWindow, WindowState
 from daemon.state.request import FinishReason
 from daemon.state.role import AUTO, Role
 from daemon.state.sequence import Sequence
-from daemon.state.slo import Promised
+from daemon.state.slo import Slo
 
 REMEMBERED = 0.9999
 """What one step leaves of the weight of those before it: minutes, so that many batches are seen."""
@@ -89,7 +89,7 @@ class Watcher:
 
     def __init__(self, core: WatchedCore) -> None:
         self._core = core
-        self._promised = Promised(core.config.slo_ttft_s, core.config.slo_tpot_s)
+        self._slo = Slo(core.config.slo_ttft_s, core.config.slo_tpot_s)
         self.mode = core.config.roles
         self.pinned = _pinned(core.config)
         self.due_s = NEVER  # of the next look
@@ -174,12 +174,12 @@ class Watcher:
             return False
         return num_tokens < 2 or now - first_s <= config.slo_tpot_s * (num_tokens - 1)
 
-    def promised(self, instance: Instance) -> Promised | None:
+    def slo(self, instance: Instance) -> Slo | None:
         """What an instance's steps are to keep, so that its prompts' chunks may be shorter; None:
         they are as configured. Where prompts are computed for others nobody waits beside them.
         """
         chooses = self.on and instance.config.chunk_is_own and instance.role is not Role.PREFILL
-        return self._promised if chooses else None
+        return self._slo if chooses else None
 
     # What it does
 
@@ -296,14 +296,14 @@ class Watcher:
 
     def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:
         """Of mixed, then of splits."""
-        links, promised = self._core.migration.transfers.links, self._promised
+        links, slo = self._core.migration.transfers.links, self._slo
         known = fleet(usable, self._drawing, self._prompts, links, load.prompt_tokens)
-        first = forecast(load, known, promised, mixed(usable, self.pinned))
+        first = forecast(load, known, slo, mixed(usable, self.pinned))
         return [
             msgspec.structs.replace(first, choice=MIXED),
             *searched(
                 splits(usable, self.pinned),
-                lambda split: forecast(load, known, promised, split),
+                lambda split: forecast(load, known, slo, split),
                 here,
             ),
         ]

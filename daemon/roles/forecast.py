@@ -12,7 +12,7 @@ import msgspec
 from daemon.roles.load import OfferedLoad
 from daemon.roles.queueing import Drawing, Waiting, below, drawing, waiting, waiting_for_room
 from daemon.scheduler.step import LEAST_SHARE
-from daemon.state.slo import Promised
+from daemon.state.slo import Slo
 
 BENT = (1.0, 0.5, LEAST_SHARE)
 """Of a step's budget, what prompts are tried with where they may have less."""
@@ -87,16 +87,16 @@ class Forecast(msgspec.Struct, frozen=True):
     kv_share: float  # of the pools where tokens are drawn
 
 
-def forecast(load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split) -> Forecast:
+def forecast(load: OfferedLoad, fleet: Fleet, slo: Slo, split: Split) -> Forecast:
     """Of one choice."""
     prompts = load.computed_prompts
     if split.together:
-        return _together(load, fleet, promised, split, prompts)
-    return _apart(load, fleet, promised, split, prompts)
+        return _together(load, fleet, slo, split, prompts)
+    return _apart(load, fleet, slo, split, prompts)
 
 
 def _together(
-    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: tuple[float, ...]
+    load: OfferedLoad, fleet: Fleet, slo: Slo, split: Split, prompts: tuple[float, ...]
 ) -> Forecast:
     costs, count = fleet.costs, split.decode
     rate = load.rate_rps / count
@@ -118,7 +118,7 @@ def _together(
     rows = drawn.num / count
     fixed_s = costs.base_s + rows * row_s
     chunk_noise = rate * drawn.step_s * squares
-    freely = _tpot(load, drawn, chunk_noise, NO_HANDOFF, promised.tpot_s)
+    freely = _tpot(load, drawn, chunk_noise, NO_HANDOFF, slo.tpot_s)
 
     def with_chunks(share: float) -> tuple[Kept, Kept]:
         """TTFT and TPOT where steps have this share of their budget for prompts."""
@@ -126,16 +126,14 @@ def _together(
         chunk = min(room, share * fleet.chunk_tokens)
         line = _line(prompts, costs, fixed_s, room, rate, 1)
         residual_s = drawn.step_s / 2.0
-        ttft = _ttft(prompts, costs, fixed_s, chunk, line, residual_s, promised.ttft_s)
+        ttft = _ttft(prompts, costs, fixed_s, chunk, line, residual_s, slo.ttft_s)
         longest_s = fixed_s + costs.prompt_work_s(chunk)
-        bounded = below(promised.tpot_s, longest_s, drawn.per_one_s * drawn.deviation)
+        bounded = below(slo.tpot_s, longest_s, drawn.per_one_s * drawn.deviation)
         return ttft, (max(freely[0], bounded), freely[1])
 
     if not fleet.bends:
-        return _told(split, load, fleet, promised, drawn, *with_chunks(1.0))
-    return _told(
-        split, load, fleet, promised, drawn, *_bent([with_chunks(share) for share in BENT])
-    )
+        return _told(split, load, fleet, slo, drawn, *with_chunks(1.0))
+    return _told(split, load, fleet, slo, drawn, *_bent([with_chunks(share) for share in BENT]))
 
 
 def _bent(found: list[tuple[Kept, Kept]]) -> tuple[Kept, Kept]:
@@ -148,7 +146,7 @@ def _bent(found: list[tuple[Kept, Kept]]) -> tuple[Kept, Kept]:
 
 
 def _apart(
-    load: OfferedLoad, fleet: Fleet, promised: Promised, split: Split, prompts: tuple[float, ...]
+    load: OfferedLoad, fleet: Fleet, slo: Slo, split: Split, prompts: tuple[float, ...]
 ) -> Forecast:
     alone, costs = fleet.alone, fleet.costs
     room, chunk = float(fleet.budget_tokens), float(fleet.chunk_tokens)
@@ -157,14 +155,14 @@ def _apart(
     # One that comes while a step runs waits for its end first.
     busy = min(1.0, load.rate_rps * work / split.prefill)
     residual_s = busy * work / 2.0
-    ttft = _ttft(prompts, alone, alone.base_s, chunk, line, residual_s, promised.ttft_s)
+    ttft = _ttft(prompts, alone, alone.base_s, chunk, line, residual_s, slo.ttft_s)
     row_s = costs.decode_s + costs.context_s * load.drawn_context
     drawn = drawing(load.answer_rate, load.answer_tokens, costs.base_s, row_s, split.decode)
     if drawn.step_s == math.inf:
         return _hopeless(split)
     handoff = _handoff(fleet, sum(prompts) / len(prompts), line.chance, drawn.step_s)
-    tpot = _tpot(load, drawn, 0.0, handoff, promised.tpot_s)
-    return _told(split, load, fleet, promised, drawn, ttft, tpot)
+    tpot = _tpot(load, drawn, 0.0, handoff, slo.tpot_s)
+    return _told(split, load, fleet, slo, drawn, ttft, tpot)
 
 
 def _handoff(fleet: Fleet, prompt_tokens: float, queued: float, step_s: float) -> Handoff:
@@ -231,7 +229,7 @@ def _told(
     split: Split,
     load: OfferedLoad,
     fleet: Fleet,
-    promised: Promised,
+    slo: Slo,
     drawn: Drawing,
     ttft: Kept,
     tpot: Kept,
@@ -242,9 +240,9 @@ def _told(
     each = load.drawn_context
     places = split.decode * min(fleet.kv_tokens / each, float(fleet.max_running))
     room = waiting_for_room(places, drawn.num, load.answer_tokens * drawn.step_s)
-    left_s = promised.ttft_s - ttft[1]
+    left_s = slo.ttft_s - ttft[1]
     if not split.together:
-        left_s = (promised.tpot_s - tpot[1]) * max(0.0, load.answer_tokens - 1.0)
+        left_s = (slo.tpot_s - tpot[1]) * max(0.0, load.answer_tokens - 1.0)
     fits = room.within(left_s)
     kv_share = min(9.99, drawn.num * each / (split.decode * fleet.kv_tokens))
     attainment = ttft[0] * tpot[0] * fits

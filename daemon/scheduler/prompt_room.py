@@ -19,7 +19,7 @@ from daemon.scheduler.policies.base import MIXED
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import LEAST_SHARE
 from daemon.state.sequence import Sequence
-from daemon.state.slo import Promised
+from daemon.state.slo import Slo
 from daemon.wire.columns import Slots
 
 AIM = 0.95
@@ -29,7 +29,7 @@ MOST_WAITING = 8
 
 
 def prompt_room(
-    order: Order, most: int, decodes: Slots, prompts: Slots, promised: Promised, now: float
+    order: Order, most: int, decodes: Slots, prompts: Slots, slo: Slo, now: float
 ) -> int:
     """Prompt tokens of the next step, `most` at most, beside these decodes; prompts that have begun
     are in order. Before step times are known it is `most`.
@@ -40,11 +40,11 @@ def prompt_room(
     if most <= 1 or token_s <= 0.0 or order.policy.filler != MIXED or order.policy.whole_prompts:
         return most
     fixed_s = step_time.decode_s(decodes.size, int(table.known[decodes].sum()))
-    spare_s = _spare_s(table, decodes, promised.tpot_s, fixed_s, now)
+    spare_s = _spare_s(table, decodes, slo.tpot_s, fixed_s, now)
     if spare_s >= fixed_s + most * token_s:
         return most
     room = max(1.0, most * LEAST_SHARE, (spare_s - fixed_s) / token_s)
-    due_s = now - promised.ttft_s  # who arrived then is due now
+    due_s = now - slo.ttft_s  # who arrived then is due now
     needed = _needed(order, prompts, due_s, fixed_s, token_s, most)
     return int(min(most, max(room, needed)))
 

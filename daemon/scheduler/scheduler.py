@@ -36,7 +36,7 @@ from daemon.scheduler.step import Limits, StepBuilder
 from daemon.state.batch import Batch
 from daemon.state.request import FinishReason, State
 from daemon.state.sequence import Left, Sequence
-from daemon.state.slo import Promised
+from daemon.state.slo import Slo
 from daemon.state.story import What
 from daemon.wire.columns import ONE, Bools, Int32, Slots, UInt8, all_true, int32
 
@@ -246,8 +246,8 @@ class Scheduler:
 
     # A step
 
-    def schedule(self, now: float, promised: Promised | None = None) -> Batch | None:
-        """Plan the next step; None if nothing can run and no copy is ordered. `promised`: prompts
+    def schedule(self, now: float, slo: Slo | None = None) -> Batch | None:
+        """Plan the next step; None if nothing can run and no copy is ordered. `slo`: prompts
         have the room that this leaves beside decodes, else all that the budget has.
         """
         self.admission.num_promised = 0
@@ -275,9 +275,9 @@ class Scheduler:
             return None
         alone = self.admission.try_admit(suspect, now) if suspect is not None else -1
         decodes, prompts = self._runnable(alone, now)
-        if promised is not None and decodes.size and (prompts.size or self.waiting):
+        if slo is not None and decodes.size and (prompts.size or self.waiting):
             most = step.budget - decodes.size
-            room = prompt_room(self.order, most, decodes, prompts, promised, now)
+            room = prompt_room(self.order, most, decodes, prompts, slo, now)
             step.cap(decodes.size + room)
         self.filler.fill(step, decodes, prompts, now)
         if step.empty and alone >= 0:  # its KV is on its way, or it had to give way

@@ -1,10 +1,10 @@
-"""What every answer should keep to (`slo` in the configuration)."""
+"""The SLO that every answer should meet (`slo` in the configuration)."""
 
 import msgspec
 
 
-class Promised(msgspec.Struct, frozen=True):
-    """The two promises of an answer."""
+class Slo(msgspec.Struct, frozen=True):
+    """The service level objective of an answer."""
 
     ttft_s: float
     tpot_s: float  # in the mean of an answer

@@ -133,7 +133,7 @@ def test_chunks_are_as_configured_where_roles_are() -> None:
 
 def test_who_computes_prompts_for_others_bends_for_nobody() -> None:
     driver = bending(2, (Role.PREFILL, Role.DECODE))
-    promised = [driver.core.watcher.promised(one) for one in driver.core.instances]
+    promised = [driver.core.watcher.slo(one) for one in driver.core.instances]
     assert promised[0] is None and promised[1] is not None
 
 

@@ -9,13 +9,13 @@ from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.prompt_room import AIM, prompt_room
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import LEAST_SHARE
-from daemon.state.slo import Promised
+from daemon.state.slo import Slo
 from tests.scheduler.test_mlfq import sequence
 
 MOST = 512
 STEP_S, TOKEN_S = 0.020, 1e-4
 TPOT_S = 0.040
-LOOSE = Promised(1e6, TPOT_S)
+LOOSE = Slo(1e6, TPOT_S)
 """No first token is in a hurry."""
 
 
@@ -48,9 +48,9 @@ class Step:
         one.arrived_s = arrived_s
         self.begun.append(self.table.join(one, computed))
 
-    def room(self, promised: Promised = LOOSE, now: float = 10.0, most: int = MOST) -> int:
+    def room(self, slo: Slo = LOOSE, now: float = 10.0, most: int = MOST) -> int:
         slots = np.array(self.streams, np.intp), np.array(self.begun, np.intp)
-        return prompt_room(self.order, most, *slots, promised, now)
+        return prompt_room(self.order, most, *slots, slo, now)
 
 
 def tokens_of(step_s: float) -> int:
@@ -112,8 +112,8 @@ def test_a_first_token_that_is_due_has_the_steps_that_it_needs() -> None:
     full_s = STEP_S + MOST * TOKEN_S
     for tokens in (200, 300, 400):
         ttft_s = full_s + 900 / tokens * (STEP_S + tokens * TOKEN_S)
-        assert step.room(Promised(ttft_s, TPOT_S)) == pytest.approx(tokens, abs=1)
-    assert step.room(Promised(0.9 * full_s, TPOT_S)) < 200, "it cannot be in time any more"
+        assert step.room(Slo(ttft_s, TPOT_S)) == pytest.approx(tokens, abs=1)
+    assert step.room(Slo(0.9 * full_s, TPOT_S)) < 200, "it cannot be in time any more"
 
 
 def test_a_first_token_that_only_the_longest_steps_bring_in_time_has_them() -> None:
@@ -123,8 +123,8 @@ def test_a_first_token_that_only_the_longest_steps_bring_in_time_has_them() -> N
     step.wait(900, 10.0)
     fewest_s = 900 / MOST * STEP_S + 900 * TOKEN_S
     for more_s in (0.001, 0.03, STEP_S + MOST * TOKEN_S):
-        assert step.room(Promised(fewest_s + more_s, TPOT_S)) == pytest.approx(MOST, abs=1)
-    assert step.room(Promised(fewest_s - 0.01, TPOT_S)) < 200, "it cannot be in time any more"
+        assert step.room(Slo(fewest_s + more_s, TPOT_S)) == pytest.approx(MOST, abs=1)
+    assert step.room(Slo(fewest_s - 0.01, TPOT_S)) < 200, "it cannot be in time any more"
 
 
 def test_those_in_line_need_what_comes_before_them_too() -> None:
@@ -134,7 +134,7 @@ def test_those_in_line_need_what_comes_before_them_too() -> None:
     step.wait(700, 9.9)
     full_s = STEP_S + MOST * TOKEN_S
     ttft_s = 0.1 + full_s + 3 * (STEP_S + 300 * TOKEN_S)
-    assert step.room(Promised(ttft_s, TPOT_S)) == pytest.approx(300, abs=1)
+    assert step.room(Slo(ttft_s, TPOT_S)) == pytest.approx(300, abs=1)
 
 
 def test_what_cannot_be_told_is_left_alone() -> None:

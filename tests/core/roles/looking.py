@@ -8,7 +8,7 @@ import numpy as np
 from daemon.roles.decide import MIXED, Decided, Decider
 from daemon.roles.forecast import Costs, Fleet, Forecast, Split, forecast
 from daemon.roles.window import LoadWindow
-from daemon.state.slo import Promised
+from daemon.state.slo import Slo
 
 COSTS = Costs(0.020, 0.0004, 6e-7, 1e-4, 7e-9)
 FLEET = Fleet(COSTS, COSTS, 55_000, 256, 512, 512, 0.01)
@@ -25,10 +25,10 @@ class Looking:
     """Draws a load by chance, and looks every time that a bucket is full."""
 
     def __init__(
-        self, promised: Promised, instances: int = 4, seed: int = 0, keeps: Keeps | None = None
+        self, slo: Slo, instances: int = 4, seed: int = 0, keeps: Keeps | None = None
     ) -> None:
         self.window, self.decider = LoadWindow(), Decider()
-        self.promised, self.instances = promised, instances
+        self.slo, self.instances = slo, instances
         self.present = MIXED
         self.changes: list[tuple[float, str]] = []
         self.whys: list[str] = []
@@ -74,7 +74,7 @@ class Looking:
             return
         choices = [Split(0, self.instances)]
         choices += [Split(one, self.instances - one) for one in range(1, self.instances)]
-        self.told = [forecast(load, FLEET, self.promised, one) for one in choices]
+        self.told = [forecast(load, FLEET, self.slo, one) for one in choices]
         self.take(now, self.decider.look(now, self.present, self.told))
 
     def take(self, now: float, decided: Decided) -> None:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from daemon.roles.forecast import Costs, Fleet, Split, forecast
 from daemon.roles.kaplan_meier import likely_answers
 from daemon.roles.load import OfferedLoad
-from daemon.state.slo import Promised
+from daemon.state.slo import Slo
 
 COSTS = Costs(0.020, 0.001, 0.0, 0.0005, 0.0)
 FLEET = Fleet(COSTS, COSTS, 1 << 20, 256, 512, 512)
-LOOSE = Promised(10.0, 1.0)
+LOOSE = Slo(10.0, 1.0)
 EQUAL = (100,) * 32
 
 
@@ -50,7 +50,7 @@ def test_a_short_answer_keeps_what_another_prompt_leaves_of_its_promise() -> Non
     short = load(2.0, answer=11)
     queued = 2.0 * (0.020 * 100 / 512 + 0.050)
     for tpot_s, kept in ((0.024, 1.0 - queued), (0.030, 1.0)):
-        told = forecast(short, FLEET, Promised(10.0, tpot_s), Split(1, 1))
+        told = forecast(short, FLEET, Slo(10.0, tpot_s), Split(1, 1))
         assert told.tpot_kept == pytest.approx(kept, abs=0.01)
 
 
@@ -74,7 +74,7 @@ def test_too_many_prompts_or_answers_keep_nothing() -> None:
 
 def test_a_promise_between_both_speaks_for_the_split() -> None:
     """Mixed steps take 28.6 ms, those of a split 25."""
-    tight = Promised(1.0, 0.0275)
+    tight = Slo(1.0, 0.0275)
     mixed = forecast(load(4.0), FLEET, tight, Split(0, 2))
     apart = forecast(load(2.0), FLEET, tight, Split(1, 1))
     assert mixed.attainment < 0.5 < apart.attainment
@@ -122,9 +122,9 @@ def test_rows_of_long_answers_have_the_prompts_of_those() -> None:
 def test_shares_are_shares_and_more_load_keeps_less(
     rate: float, prompt: int, answer: int, prefill: int, ttft_s: float, tpot_s: float
 ) -> None:
-    split, promised = Split(prefill, 8 - prefill), Promised(ttft_s, tpot_s)
-    less = forecast(load(rate, prompt, answer), FLEET, promised, split)
-    more = forecast(load(1.5 * rate, prompt, answer), FLEET, promised, split)
+    split, slo = Split(prefill, 8 - prefill), Slo(ttft_s, tpot_s)
+    less = forecast(load(rate, prompt, answer), FLEET, slo, split)
+    more = forecast(load(1.5 * rate, prompt, answer), FLEET, slo, split)
     for one in (less, more):
         assert 0.0 <= one.attainment <= 1.0
         assert one.attainment <= min(one.ttft_kept, one.tpot_kept) + 1e-9

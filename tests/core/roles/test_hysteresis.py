@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from daemon.roles.decide import MIXED
 from daemon.roles.forecast import Split, forecast
 from daemon.roles.load import OfferedLoad
-from daemon.state.slo import Promised
+from daemon.state.slo import Slo
 from tests.core.roles.looking import FLEET, Looking
 
-TIGHT = Promised(0.5, 0.030)
+TIGHT = Slo(0.5, 0.030)
 
 
 @settings(max_examples=8, deadline=None)
@@ -25,7 +25,7 @@ TIGHT = Promised(0.5, 0.030)
 def test_a_load_that_stays_changes_nothing_after_the_first_minute(
     rate: float, prompt: int, answer: int, tpot_s: float, seed: int
 ) -> None:
-    looking = Looking(Promised(0.5, tpot_s), seed=seed)
+    looking = Looking(Slo(0.5, tpot_s), seed=seed)
     looking.run(lambda now: (rate, prompt, answer), 600.0)
     assert [one for one in looking.changes if one[0] > 66.0] == []
     assert len(looking.changes) <= 1
@@ -45,7 +45,7 @@ def test_a_square_wave_changes_twice_a_period(seed: int, rates: tuple[float, flo
 
 LIGHT, HEAVY = (1.0, 60, 40), (7.0, 900, 60)
 """Requests a second, and means of prompts and answers."""
-HOURLY = Promised(1.0, 0.030)
+HOURLY = Slo(1.0, 0.030)
 CHOICES = {str(one): one for one in (Split(0, 4), Split(1, 3), Split(2, 2), Split(3, 1))}
 
 
@@ -88,7 +88,7 @@ def test_a_load_that_stays_for_an_hour_with_what_answers_kept(half: tuple[float,
 
 
 def test_a_load_that_becomes_heavy_gets_a_split_and_a_light_one_mixed() -> None:
-    looking = Looking(Promised(1.0, 0.030))
+    looking = Looking(Slo(1.0, 0.030))
 
     def rates(now: float) -> tuple[float, int, int]:
         return (2.0, 60, 40) if int(now / 300.0) % 2 == 0 else (8.0, 900, 60)

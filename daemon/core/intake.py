@@ -12,8 +12,8 @@ from daemon.state.sequence import Sequence
 from daemon.state.story import What
 
 
-class House(Protocol):
-    """The part of the Core that decides on a request."""
+class Gate(Protocol):
+    """The part of the Core that admits or refuses a request."""
 
     config: Configured
     instances: list[Instance]
@@ -29,33 +29,33 @@ class House(Protocol):
         """Sequences with a slot."""
 
 
-def refused(house: House, event: RequestArrived) -> Rejected | None:
+def refused(gate: Gate, event: RequestArrived) -> Rejected | None:
     """Why a request is refused; None if it is accepted."""
 
     def reject(kind: str, message: str, retry_after_s: float) -> Rejected:
         return Rejected(event.request, kind, message, retry_after_s)
 
-    if house.draining:
+    if gate.draining:
         return reject("draining", "the daemon takes no new requests now", 0.0)
     length = event.num_prompt_tokens + event.max_tokens
-    able = able_to_hold(house.instances, length)
-    if not able and all(one.state is WorkerState.LOADING for one in house.instances):
+    able = able_to_hold(gate.instances, length)
+    if not able and all(one.state is WorkerState.LOADING for one in gate.instances):
         return reject("not_ready", "the model is still loading", 1.0)
-    if length <= house.config.max_len and not able:
-        absent = [one for one in house.instances if one.state is not WorkerState.READY]
+    if length <= gate.config.max_len and not able:
+        absent = [one for one in gate.instances if one.state is not WorkerState.READY]
         if absent:
             names = " and ".join(one.config.name for one in absent)
             told = f"{length} tokens fit no instance that serves now, and {names} does not"
             return reject("not_ready", told, 1.0)
-    if length > house.config.max_len or not able:
+    if length > gate.config.max_len or not able:
         return reject("too_long", f"{length} tokens do not fit this daemon's memory", 0.0)
-    most = house.config.max_waiting
-    excess = house.num_waiting + event.n - most
+    most = gate.config.max_waiting
+    excess = gate.num_waiting + event.n - most
     if excess > 0 and event.n > most:
         return reject("too_many", f"`n` is {event.n}, more than may ever wait ({most})", 0.0)
     if excess > 0:
-        clump = min(most, house.num_running) // 2  # finishes come in clumps
-        wait_s = house.finish_rate.promise_s(event.now, excess + clump, event.n)
+        clump = min(most, gate.num_running) // 2  # finishes come in clumps
+        wait_s = gate.finish_rate.promise_s(event.now, excess + clump, event.n)
         return reject("queue_full", "too many requests are waiting", wait_s)
     return None
 

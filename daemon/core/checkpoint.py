@@ -122,7 +122,7 @@ def _instance(instance: Instance) -> InstanceState:
         alone=instance.step_time.alone,
         forward_tokens=instance.scheduler.limits.forward_tokens,
         same_until=instance.scheduler.drafting.same_until,
-        most_times=instance.scheduler.repeats.most_times,
+        most_times=instance.scheduler.steady_decodes.most_times,
     )
 
 

@@ -179,7 +179,7 @@ class Instance:
         host = said.num_host_blocks, said.copy_block_s
         self.scheduler.on_worker_ready(memory, step_time, *host, said.now)
         self.scheduler.drafting.same_until = said.same_until
-        self.scheduler.repeats.most_times = said.most_times
+        self.scheduler.steady_decodes.most_times = said.most_times
         self.scheduler.limits = replace(self.scheduler.limits, forward_tokens=self._size(said))
         self.reckon_due()
 

@@ -3,7 +3,7 @@
 from daemon.memory.block_pool import BlockPool
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.parcels import Fetch, Parcels
-from daemon.scheduler.repeat import Repeats
+from daemon.scheduler.steady_decode import SteadyDecodes
 from daemon.state.sequence import Sequence
 from daemon.state.story import What
 
@@ -11,10 +11,10 @@ from daemon.state.story import What
 class Moving:
     """What a scheduler does for those that leave and those that come; when is decided above."""
 
-    def __init__(self, admission: Admission, repeats: Repeats) -> None:
+    def __init__(self, admission: Admission, steady_decodes: SteadyDecodes) -> None:
         self._admission = admission
         self._slots = admission.slots
-        self._repeats = repeats
+        self._steady_decodes = steady_decodes
 
     @property
     def parcels(self) -> Parcels:
@@ -39,7 +39,7 @@ class Moving:
     def hold(self, sequence: Sequence) -> None:
         """Have no further step compute a running sequence, as it is to leave."""
         self._admission.residency.hold(sequence)
-        self._repeats.forget()
+        self._steady_decodes.forget()
 
     def stay(self, sequence: Sequence) -> None:
         """Have steps compute it again: it stays after all."""

@@ -29,9 +29,9 @@ from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import LIMIT, Policy
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.prompt_room import prompt_room
-from daemon.scheduler.repeat import Repeat, Repeats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
+from daemon.scheduler.steady import SteadyDecode, SteadyDecodes
 from daemon.scheduler.step import Limits, StepBuilder
 from daemon.state.batch import Batch
 from daemon.state.request import FinishReason, State
@@ -66,8 +66,8 @@ class Scheduler:
         self.filler = FILLERS[policy.filler](self.admission)
         self.limits = limits
         self._max_pause_s = 0.0
-        self.repeats = Repeats(self.admission, self.drafting, limits.max_batch_tokens)
-        self.moving = Moving(self.admission, self.repeats)
+        self.steady_decodes = SteadyDecodes(self.admission, self.drafting, limits.max_batch_tokens)
+        self.moving = Moving(self.admission, self.steady_decodes)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # answers show it, many at a time
 
@@ -254,7 +254,7 @@ class Scheduler:
         if self.in_flight.drafts:  # nobody knows where its rows will stand
             return None
         if not (self.waiting.num or self.slots.num_running or self.residency.space.has_orders):
-            self.repeats.forget()
+            self.steady_decodes.forget()
             self._copy_ahead(now)
             return None
         if self.waiting.unranked:
@@ -266,9 +266,9 @@ class Scheduler:
         drafts = self.drafting.wants and not self.in_flight
         plain = self.limits.stages == 1 and not (self.suspects.members or drafts)
         plain = plain and (not self.waiting.num or self.filler.is_settled())
-        if plain and (repeat := self.repeats.next(now)) is not None:
+        if plain and (steady := self.steady_decodes.next(now)) is not None:
             self._copy_ahead(now)
-            return self._emit_again(repeat)
+            return self._emit_again(steady)
         step = StepBuilder(self.limits, self.order.policy, self.slots)
         suspect = self.suspects.first if self.suspects.members else None
         if suspect is not None and self.in_flight:
@@ -327,7 +327,7 @@ class Scheduler:
 
     def _emit(self, slots: Slots, counts: Int32, most_drafts: int) -> Batch:
         """Make the plan of these rows, and count its tokens as computed; drafts are not yet."""
-        self.repeats.forget()
+        self.steady_decodes.forget()
         table = self.slots
         drafts = None
         if most_drafts > 0:
@@ -348,11 +348,11 @@ class Scheduler:
         self.in_flight.add(batch, slots, samples, finals, table)
         return batch
 
-    def _emit_again(self, repeat: Repeat) -> Batch:
+    def _emit_again(self, steady: SteadyDecode) -> Batch:
         """Make the plan of a step of decodes of all that run."""
-        columns = repeat.columns, repeat.starts, repeat.counts, repeat.samples, repeat.fed
-        batch = repeat.of_times(self.admission.next_batch(*columns))
-        self.in_flight.steps.append(repeat.count_on(self.slots, batch.step))
+        columns = steady.columns, steady.starts, steady.counts, steady.samples, steady.fed
+        batch = steady.of_times(self.admission.next_batch(*columns))
+        self.in_flight.steps.append(steady.count_on(self.slots, batch.step))
         return batch
 
     def complete(
@@ -366,7 +366,7 @@ class Scheduler:
             return None
         check_answer(flown, reasons, counts, offers, self.in_flight.steps)
         if counts.size and flown.work.times == 1:
-            self.repeats.forget()
+            self.steady_decodes.forget()
         self.admission.answered_step = step
         self.admission.kv.pool.step_done(step)
         answer = self._deliver(flown, reasons, counts, offers)

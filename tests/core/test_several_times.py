@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from daemon.scheduler.steady import AT_ONCE_S, FRAME_S
 
 from daemon.core.actions import Deliver, Submit
 from daemon.core.checkpoint import Checkpoint, checkpoint, restore
@@ -11,12 +12,11 @@ from daemon.core.core import Core
 from daemon.core.events import StepDone
 from daemon.core.view import snapshot
 from daemon.scheduler.policies import POLICIES
-from daemon.scheduler.repeat import AT_ONCE_S, FRAME_S
 from daemon.state.pause import Cause
 from daemon.state.request import FinishReason
 from daemon.wire.columns import decoder, encoder, int32
 from tests.core.driver import Driver, configured
-from tests.core.test_repeats import calm_life
+from tests.core.test_steady_decode import calm_life
 from tests.soak import tries
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -208,7 +208,7 @@ def test_a_checkpoint_keeps_what_the_worker_said() -> None:
     core = Core(driver.config)
     restore(core, decoder(Checkpoint).decode(written))
     scheduler = core.instances[0].scheduler
-    assert scheduler.repeats.most_times == 8 and scheduler.drafting.same_until == (1, 4)
+    assert scheduler.steady_decodes.most_times == 8 and scheduler.drafting.same_until == (1, 4)
     assert encoder().encode(checkpoint(core, driver.now)) == written
 
 

@@ -391,5 +391,5 @@ def _home(instance: Instance) -> JournalInstance:
         step_time.mean_s,
         step_time.chunk_s(1),
         scheduler.limits.forward_tokens,
-        scheduler.repeats.most_times,
+        scheduler.steady_decodes.most_times,
     )

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from daemon.scheduler.steady import SteadyDecodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,6 @@ from daemon.core.checkpoint import checkpoint
 from daemon.core.core import Core
 from daemon.core.view import snapshot
 from daemon.scheduler.policies import POLICIES
-from daemon.scheduler.repeat import Repeats
 from daemon.scheduler.scheduler import Scheduler
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver, configured
@@ -48,7 +48,7 @@ def calm_life(policy: str, seed: int, most_times: int = 1) -> Driver:
     return driver
 
 
-class Never(Repeats):
+class Never(SteadyDecodes):
     """Every step is planned anew."""
 
     def next(self, now: float) -> None:
@@ -61,7 +61,7 @@ def replanned(driver: Driver) -> Core:
     for instance in core.instances:
         scheduler = instance.scheduler
         parts = scheduler.admission, scheduler.drafting, scheduler.limits.max_batch_tokens
-        scheduler.repeats = scheduler.moving._repeats = Never(*parts)
+        scheduler.steady_decodes = scheduler.moving._steady_decodes = Never(*parts)
     for number, (event, actions) in enumerate(zip(driver.events, driver.actions, strict=True)):
         assert encode(core.handle(event)) == encode(actions), f"event {number}, {event}"
     return core
@@ -84,7 +84,7 @@ def test_most_steps_of_decodes_alone_are_repeated(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         Scheduler,
         "_emit_again",
-        lambda self, repeat: repeated.append(self.step) or emit_again(self, repeat),  # type: ignore[func-returns-value]
+        lambda self, steady: repeated.append(self.step) or emit_again(self, steady),  # type: ignore[func-returns-value]
     )
     driver = Driver(configured(max_len=200), 200)
     for _ in range(3):

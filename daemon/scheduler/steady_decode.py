@@ -31,7 +31,7 @@ Same = tuple[Int32, UInt8, UInt8]
 _NO_SLOTS = np.zeros(0, np.intp)
 
 
-class Repeat:
+class SteadyDecode:
     """The columns that steps of the same decodes have in common, and where each of them stands."""
 
     def __init__(
@@ -117,7 +117,7 @@ def same_columns(max_slots: int) -> Same:
     return same
 
 
-class Repeats:
+class SteadyDecodes:
     """Whether the next plan of an instance is a step of decodes, and no more."""
 
     def __init__(self, admission: Admission, drafting: Drafting, max_batch_tokens: int) -> None:
@@ -125,16 +125,16 @@ class Repeats:
         self._drafting = drafting
         self._max_batch_tokens = max_batch_tokens
         self._same = same_columns(admission.slots.max_slots)
-        self._newest: Repeat | None = None  # if the newest plan was one
+        self._newest: SteadyDecode | None = None  # if the newest plan was one
         self.most_times = 1  # that the worker computes a step
 
     def forget(self) -> None:
         """Count on from no step before: sequences are not where it would have them next."""
         self._newest = None
 
-    def next(self, now: float) -> Repeat | None:
+    def next(self, now: float) -> SteadyDecode | None:
         """The next plan if it is one, with its blocks; else all is still to be decided."""
-        repeat, self._newest = self._newest, None
+        steady, self._newest = self._newest, None
         admission, table = self._admission, self._admission.slots
         if admission.predicted_room.is_open(admission.kv):
             return None
@@ -143,9 +143,9 @@ class Repeats:
             return None
         if admission.order.policy.reviews:
             admission.order.review(now)
-        if repeat is None or repeat.slots is not table.order():
-            repeat = self._first()
-        if repeat is None or not repeat.grow(admission.kv):
+        if steady is None or steady.slots is not table.order():
+            steady = self._first()
+        if steady is None or not steady.grow(admission.kv):
             return None
         # Those that run grow before anybody joins, so their blocks were found first.
         if waits and table.full:
@@ -153,11 +153,11 @@ class Repeats:
             if sequence is not None and admission.may_displace(sequence, now):
                 return None
         if self.most_times > 1 and not waits:
-            repeat.extend(self.most_times, admission.order.step_time, self._drafting)
-        self._newest = repeat
-        return repeat
+            steady.extend(self.most_times, admission.order.step_time, self._drafting)
+        self._newest = steady
+        return steady
 
-    def _first(self) -> Repeat | None:
+    def _first(self) -> SteadyDecode | None:
         """The step of all that run, if each of them has one token to compute, its newest, and the
         budget allows all of them.
         """
@@ -172,4 +172,4 @@ class Repeats:
             return None
         if any_true(starts < table.fed_until[order]):
             return None
-        return Repeat(order, starts, self._same, table, self._admission.kv)
+        return SteadyDecode(order, starts, self._same, table, self._admission.kv)

@@ -296,7 +296,7 @@ class Core:
     def unplaceable(self, sequence: Sequence, now: float) -> None:
         """No instance can ever hold a sequence: it fails."""
         sequence.move(State.FINISHED)
-        self.instances[0].scheduler.moving.parcels.drop(sequence)  # wherever it lies
+        self.instances[0].scheduler.moving.remote_kvs.drop(sequence)  # wherever it lies
         self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), NO_PLACE))
         self.counters.failed += 1
         self._forget(sequence, FinishReason.ERROR, now)
@@ -396,7 +396,7 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler, slo = instance.scheduler, self.watcher.slo(instance)
         batch = scheduler.schedule(now, slo)
-        while scheduler.moving.parcels.fetches:
+        while scheduler.moving.remote_kvs.fetches:
             if self.migration.after_plan(instance, now) and batch is None:
                 batch = scheduler.schedule(now, slo)  # no answer will come that asks it again
         if scheduler.stats.any:

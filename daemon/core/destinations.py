@@ -56,5 +56,5 @@ def kv_home(sequence: Sequence) -> int | None:
     """The instance that has a sequence's KV; None: it has none, and is computed anew."""
     if sequence.slot < 0 and not sequence.residence.parked_tokens:
         return None
-    parcel = sequence.residence.parcel
-    return sequence.instance if parcel is None else parcel.instance
+    remote_kv = sequence.residence.remote_kv
+    return sequence.instance if remote_kv is None else remote_kv.instance

@@ -88,7 +88,7 @@ class Migration:
         self.pledges = Pledges(core.instances, self._homes)
         self._left_s: dict[int, float] = {}  # when those that left with their KV did so
         for instance in core.instances:
-            instance.scheduler.moving.parcels.is_stuck = self._is_stuck
+            instance.scheduler.moving.remote_kvs.is_stuck = self._is_stuck
 
     def hands_off(self, instance: Instance) -> bool:
         """Whether an instance computes prompts for others."""
@@ -284,7 +284,7 @@ class Migration:
             if sequence.num_output_tokens and not self.pledges.keeps(sequence, there):
                 self.moves.add(Move(sequence, sequence.instance, target, False))
                 return
-            if sequence.residence.parcel is None:
+            if sequence.residence.remote_kv is None:
                 self._left_s.pop(sequence.id, None)  # an earlier move of it is over
             self._core.touch(sequence.instance).scheduler.withdraw(sequence)
             sequence.story.add(now, What.MOVED, sequence.instance)
@@ -385,7 +385,7 @@ class Migration:
                 self._advance(move, now)
 
     def after_plan(self, instance: Instance, now: float) -> bool:
-        """A step was planned, or a sequence admitted: order what was asked of parcels. Returns
+        """A step was planned, or a sequence admitted: order what was asked of remote KV. Returns
         whether any of it will not come, so that its sequence can be computed now.
         """
         will_run = False

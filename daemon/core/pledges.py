@@ -90,7 +90,7 @@ class Pledges:
         """Whether an instance can keep a stream that comes without anybody giving way for it: what
         is held there for those that go on elsewhere, and have not fetched it, is no room.
         """
-        kv, held = target.scheduler.kv, target.scheduler.moving.parcels.num_blocks
+        kv, held = target.scheduler.kv, target.scheduler.moving.remote_kvs.num_blocks
         if held and held + kv.blocks_for(sequence.expected_length) > kv.pool.num_blocks:
             return False
         pools = 1.0 - held / max(1, kv.pool.num_blocks)

@@ -15,7 +15,7 @@ from daemon.core.events import LinkChanged
 from daemon.core.instance import Instance
 from daemon.cost.link_time import LinkTime
 from daemon.memory.block_pool import BlockPool
-from daemon.scheduler.parcels import Fetch
+from daemon.scheduler.remote_kv import Fetch
 from daemon.state.sequence import Sequence
 from daemon.wire.columns import int32
 
@@ -136,18 +136,18 @@ class Transfers:
     # Ordering
 
     def fetch(self, fetch: Fetch, target: int, now: float) -> Send | None:
-        """Send what an admitted sequence lacks of its parcel; None where no link is up."""
-        parcel, source = fetch.parcel, fetch.parcel.instance
-        if not parcel.blocks or not self.links.up(source, target):
+        """Send what an admitted sequence lacks of its remote KV; None where no link is up."""
+        remote_kv, source = fetch.remote_kv, fetch.remote_kv.instance
+        if not remote_kv.blocks or not self.links.up(source, target):
             return None
-        blocks = parcel.blocks[fetch.first :]
+        blocks = remote_kv.blocks[fetch.first :]
         ordered = self._order(
             fetch.sequence, (source, target), (blocks, fetch.targets), fetch.first, now
         )
-        ordered.from_host, ordered.at_once = parcel.from_host, parcel.is_computed
-        ordered.num_tokens = parcel.num_tokens - fetch.first * self._block_size(target)
+        ordered.from_host, ordered.at_once = remote_kv.from_host, remote_kv.is_computed
+        ordered.num_tokens = remote_kv.num_tokens - fetch.first * self._block_size(target)
         host = self._instances[source].scheduler.moving.host_pool
-        pool = host if parcel.from_host else self._pool(source)
+        pool = host if remote_kv.from_host else self._pool(source)
         self._own(ordered, pool, shared=True)
         fetch.sequence.residence.transfer = ordered.number
         return _send(ordered)
@@ -164,7 +164,7 @@ class Transfers:
         held = self._instances[source].scheduler.kv.table.blocks(sequence.slot)
         digests = sequence.hashes[: sequence.num_sealed_blocks]
         first = len(there.kv.pool.cache.match(digests))
-        while first < len(digests) and digests[first] in there.moving.parcels.coming:
+        while first < len(digests) and digests[first] in there.moving.remote_kvs.coming:
             first += 1
         count = min(len(digests) - first, there.moving.num_room)
         if count < least:
@@ -327,7 +327,7 @@ class Transfers:
                 coming[digest] -= 1
 
     def _coming(self, instance: int) -> Counter[bytes]:
-        return self._instances[instance].scheduler.moving.parcels.coming
+        return self._instances[instance].scheduler.moving.remote_kvs.coming
 
     def _pool(self, instance: int) -> BlockPool:
         return self._instances[instance].scheduler.kv.pool

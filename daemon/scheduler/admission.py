@@ -186,14 +186,15 @@ class Admission:
                 num_reusable=shared // kv.block_size,
                 num_reserved=reserved,
             )
-        parcel = sequence.residence.parcel
-        if parcel is not None and parcel.instance == self.order.instance:  # it never left the pool
+        remote_kv = sequence.residence.remote_kv
+        # KV that came back to this instance never left the pool.
+        if remote_kv is not None and remote_kv.instance == self.order.instance:
             return AdmissionPlan(
                 leader=-1,
-                matched=parcel.blocks,
-                num_shared_tokens=parcel.num_tokens,
+                matched=remote_kv.blocks,
+                num_shared_tokens=remote_kv.num_tokens,
                 num_blocks=num_blocks,
-                num_reusable=len(parcel.blocks),
+                num_reusable=len(remote_kv.blocks),
                 num_reserved=reserved,
             )
         matched = kv.match(sequence)
@@ -295,7 +296,7 @@ class Admission:
             return None
         if self.suspects.members:
             return self.waiting.first
-        first = self._first_ready() if self.residency.parcels.coming else self.waiting.first
+        first = self._first_ready() if self.residency.remote_kvs.coming else self.waiting.first
         if first is None or not self.pace.max_pause_s:
             return first
         return self.pace.next(first, self.kv, now)
@@ -308,10 +309,10 @@ class Admission:
 
     def _awaits_other(self, sequence: Sequence, plan: AdmissionPlan | None = None) -> bool:
         """Whether what a waiting sequence lacks first is on its way here already, for another."""
-        if not (sequence.residence.parked_tokens and self.residency.parcels.coming):
+        if not (sequence.residence.parked_tokens and self.residency.remote_kvs.coming):
             return False
         plan = plan or self.plan(sequence)
-        return plan.fetches and self.residency.parcels.is_coming(sequence, len(plan.matched))
+        return plan.fetches and self.residency.remote_kvs.is_coming(sequence, len(plan.matched))
 
     def is_stuck(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence surely lacks blocks, even before those that run grow."""
@@ -352,7 +353,7 @@ class Admission:
             if due or self.decode_admission.admits(*asked):
                 return True
         if lacking > 0 and not self.slots.num_running and not self.kv.pool.num_fenced:
-            self.residency.parcels.give_up(lacking, sequence)  # nothing else ever makes room
+            self.residency.remote_kvs.give_up(lacking, sequence)  # nothing else ever makes room
             return self._lacking(plan, due) <= 0
         leaving = self.slots.leaving()
         if lacking > 0:
@@ -404,7 +405,7 @@ class Admission:
         fetch_from = len(plan.matched) if plan.fetches else -1
         self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)
         if plan.fetches or plan.leader >= 0:
-            self.stats.swaps_in += plan.fetches and sequence.residence.parcel is None
+            self.stats.swaps_in += plan.fetches and sequence.residence.remote_kv is None
             self._tell(sequence, plan, now)
         else:
             sequence.story.add(now, What.ADMITTED, plan.num_shared_tokens)
@@ -418,11 +419,11 @@ class Admission:
 
     def _tell(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> None:
         """Add to its story where its computed tokens came from."""
-        what, other, parcel = plan.what, -1, sequence.residence.parcel
+        what, other, remote_kv = plan.what, -1, sequence.residence.remote_kv
         if plan.leader >= 0:
             other = self.slots.member(plan.leader).id
-        elif plan.fetches and parcel is not None:
-            what, other = What.FOLLOWED, parcel.instance
+        elif plan.fetches and remote_kv is not None:
+            what, other = What.FOLLOWED, remote_kv.instance
         sequence.story.add(now, what, plan.num_shared_tokens, other)
         if plan.fetches and not self.residency.is_returning(sequence):  # its first step awaits it
             sequence.story.add(now, What.RESTORED)
@@ -459,7 +460,9 @@ class Admission:
                     break
                 victim = self.displacement.for_growth(self.kv, now)
                 alone = victim == slot and table.num_running == 1
-                if alone and self.residency.parcels.give_up(1, table.member(slot), patient=False):
+                if alone and self.residency.remote_kvs.give_up(
+                    1, table.member(slot), patient=False
+                ):
                     continue
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
         self.num_promised += len(waiting)
@@ -501,7 +504,7 @@ class Admission:
 
     def depart(self, slot: int, now: float, target: int) -> Sequence:
         """Empty the slot of a sequence that goes on at another instance; what was computed of it
-        stays in the pool as its parcel. No step in flight computes it.
+        stays in the pool as remote KV. No step in flight computes it.
         """
         table = self.slots
         sequence = table.member(slot)
@@ -509,7 +512,7 @@ class Admission:
         num_valid = min(int(table.computed[slot]), int(table.delivered[slot]) - 1)
         # Without a step of its own behind it, it may share blocks that are still computed.
         answered = bool(table.last_step[slot] > 0)
-        self.residency.pack(sequence, num_valid, self.kv, is_computed=answered)
+        self.residency.leave_remote_kv(sequence, num_valid, self.kv, is_computed=answered)
         self._leave([slot])
         sequence.pause(now, Cause.MOVED)
         sequence.waiting_since_s = now

@@ -2,7 +2,7 @@
 
 from daemon.memory.block_pool import BlockPool
 from daemon.scheduler.admission import Admission
-from daemon.scheduler.parcels import Fetch, Parcels
+from daemon.scheduler.remote_kv import Fetch, RemoteKVs
 from daemon.scheduler.steady_decode import SteadyDecodes
 from daemon.state.sequence import Sequence
 from daemon.state.story import What
@@ -17,9 +17,9 @@ class Moving:
         self._steady_decodes = steady_decodes
 
     @property
-    def parcels(self) -> Parcels:
+    def remote_kvs(self) -> RemoteKVs:
         """Who left and has its KV here."""
-        return self._admission.residency.parcels
+        return self._admission.residency.remote_kvs
 
     @property
     def host_pool(self) -> BlockPool:
@@ -62,7 +62,7 @@ class Moving:
         return self.has_answered(sequence) and not is_coming
 
     def depart(self, sequence: Sequence, now: float, target: int) -> None:
-        """Take out a running sequence that goes to another instance; its KV is its parcel."""
+        """Take out a running sequence that goes to another instance; its KV stays as remote KV."""
         self._admission.depart(sequence.slot, now, target)
         self._admission.let_go(sequence)
 
@@ -87,9 +87,9 @@ class Moving:
             admission.admit(sequence, plan, now)
 
     def take_fetches(self) -> list[Fetch]:
-        """What sequences that were admitted since the last call need of their parcels."""
-        parcels = self.parcels
-        taken, parcels.fetches = parcels.fetches, []
+        """Take the fetches of remote KV that admissions since the last call need."""
+        remote_kvs = self.remote_kvs
+        taken, remote_kvs.fetches = remote_kvs.fetches, []
         return taken
 
     def landed(self, sequence: Sequence, num_tokens: int, now: float) -> None:

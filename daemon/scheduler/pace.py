@@ -188,9 +188,9 @@ class StreamPace:
                 num_blocks += kv.blocks_for(one.num_known_tokens + 1)
         if step_s := self._order.step_time.mean_s:
             num_blocks += int(growing_s / step_s) // kv.block_size
-        parcels = self._residency.parcels
-        if parcels.by_id:  # nobody knows when they are fetched
-            num_blocks += parcels.num_blocks
+        remote_kvs = self._residency.remote_kvs
+        if remote_kvs.by_id:  # nobody knows when they are fetched
+            num_blocks += remote_kvs.num_blocks
         return num_slots <= self._slots.max_slots and num_blocks <= kv.pool.num_blocks
 
     def may_begin(self, sequence: Sequence, kv: KVCache) -> bool:

@@ -16,9 +16,9 @@ from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
 from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace, SwapStats
-from daemon.scheduler.parcels import Fetch, Parcels
+from daemon.scheduler.remote_kv import Fetch, RemoteKVs
 from daemon.scheduler.slots import SlotTable
-from daemon.state.parcel import Parcel
+from daemon.state.remote_kv import RemoteKV
 from daemon.state.sequence import NEVER, Sequence, Where
 from daemon.state.story import What
 from daemon.wire.columns import Int32, Slots
@@ -40,7 +40,7 @@ class Residency:
 
     def __init__(self, mode: str, instance: int = 0) -> None:
         self.mode = mode
-        self.parcels = Parcels(instance, self._move)
+        self.remote_kvs = RemoteKVs(instance, self._move)
         self.reserve = BurstReserve()
         self.space = SwapSpace(0)
         self.copy_time = CopyTime(0.0)
@@ -56,7 +56,7 @@ class Residency:
         self, sequences: Iterable[Sequence], num_host_blocks: int, copy_block_s: float
     ) -> None:
         """Replace the host pool by an empty one, as a worker began or died: all KV is gone."""
-        self.parcels.reset()
+        self.remote_kvs.reset()
         for sequence in sequences:
             if sequence.residence.where is not Where.NOWHERE:
                 self.lose(sequence)
@@ -82,7 +82,7 @@ class Residency:
             self._num_parked_blocks -= len(residence.host_blocks)
         elif before is _RETURNING:
             del self._returning[sequence.slot]
-            self.parcels.forget_fetch(sequence)
+            self.remote_kvs.forget_fetch(sequence)
             residence.transfer = 0
         if (self._held or self._unplanned) and where in _OFF_DEVICE:
             self._held.discard(sequence.slot)
@@ -137,7 +137,7 @@ class Residency:
         that brings its KV here keeps what the host has: a plan's copies out come first.
         """
         residence = sequence.residence
-        if residence.parcel is not None:
+        if residence.remote_kv is not None:
             self.lose(sequence)
             return
         if self.mode not in SWAPPING:
@@ -175,8 +175,8 @@ class Residency:
     def forget(self, sequence: Sequence) -> None:
         """Drop the KV of a sequence that ends or is computed again."""
         residence = sequence.residence
-        if residence.parcel is not None:
-            self.parcels.drop(sequence)
+        if residence.remote_kv is not None:
+            self.remote_kvs.drop(sequence)
         self._move(sequence, _NOWHERE)
         if residence.host_blocks:
             self.space.keep(residence, 0)
@@ -184,14 +184,14 @@ class Residency:
 
     def lose(self, sequence: Sequence) -> None:
         """Drop what this instance has of a waiting sequence's KV, or of one that leaves its slot;
-        a parcel elsewhere stays.
+        remote KV elsewhere stays.
         """
-        parcel = sequence.residence.parcel
-        if parcel is None or not parcel.blocks:
+        remote_kv = sequence.residence.remote_kv
+        if remote_kv is None or not remote_kv.blocks:
             self.forget(sequence)
         else:
             self._move(sequence, Where.AWAY)
-            sequence.residence.parked_tokens = parcel.num_tokens
+            sequence.residence.parked_tokens = remote_kv.num_tokens
 
     def host_room(self) -> float:
         """Host blocks that victims may fill, copies of running sequences counted as free; infinite
@@ -200,7 +200,7 @@ class Residency:
         pool = self.space.pool
         if self.mode not in SWAPPING:
             return math.inf
-        kept = self._num_parked_blocks + self.parcels.num_places
+        kept = self._num_parked_blocks + self.remote_kvs.num_places
         return pool.num_blocks - pool.num_fenced - kept
 
     def again_s(self, block_size: int, step_time: StepTimeModel) -> float:
@@ -234,8 +234,8 @@ class Residency:
         Since it computes on, only full blocks of its copy stay as they are.
         """
         residence = sequence.residence
-        if residence.parcel is not None:
-            self._open(sequence, residence.parcel, kv, fetch_from, now)
+        if residence.remote_kv is not None:
+            self._open(sequence, residence.remote_kv, kv, fetch_from, now)
             return
         num_kept = residence.parked_tokens // kv.block_size
         where = Where.BOTH if residence.host_blocks and num_kept else _DEVICE
@@ -280,22 +280,22 @@ class Residency:
         """Have steps compute it again: it stays after all."""
         self._held.discard(sequence.slot)
 
-    def pack(
+    def leave_remote_kv(
         self, sequence: Sequence, num_valid: int, kv: KVCache, is_computed: bool = False
     ) -> None:
-        """Make a parcel of a running sequence's first `num_valid` tokens, before it leaves: their
-        blocks are the parcel's in place of its slot's, which has none any more. `is_computed`: see
-        `Parcel`.
+        """Make remote KV of a running sequence's first `num_valid` tokens, before it leaves: it
+        owns their blocks in place of the slot, which has none any more. `is_computed`: see
+        `RemoteKV`.
         """
         self.forget(sequence)
         blocks = kv.hand_over(sequence.slot, kv.blocks_for(num_valid))
         if num_valid:
-            here = self.parcels.instance
-            parcel = Parcel(here, kv.pool, blocks, num_valid, is_computed=is_computed)
-            self.parcels.keep(sequence, parcel)
+            here = self.remote_kvs.instance
+            remote_kv = RemoteKV(here, kv.pool, blocks, num_valid, is_computed=is_computed)
+            self.remote_kvs.keep(sequence, remote_kv)
 
-    def pack_waiting(self, sequence: Sequence) -> None:
-        """Make a parcel of what the host has of a sequence that waits, if it has anything."""
+    def leave_waiting_remote_kv(self, sequence: Sequence) -> None:
+        """Make remote KV of what host memory has of a waiting sequence, if it has anything."""
         residence = sequence.residence
         if residence.where is not Where.HOST:
             return
@@ -305,35 +305,35 @@ class Residency:
         pool = self.space.pool
         if residence.last_copy > self.space.done_step:
             pool.name_in_copy(places, residence.last_copy)
-        here = self.parcels.instance
-        self.parcels.keep(sequence, Parcel(here, pool, places, num_tokens, from_host=True))
+        here = self.remote_kvs.instance
+        self.remote_kvs.keep(sequence, RemoteKV(here, pool, places, num_tokens, from_host=True))
 
     def come_home(self, sequence: Sequence) -> None:
-        """A sequence is queued here: a parcel of it in this host pool is its copy again."""
-        parcel = self.parcels.take_home(sequence)
-        if parcel is not None:
+        """A sequence is queued here: its remote KV in this host pool is its copy again."""
+        remote_kv = self.remote_kvs.take_home(sequence)
+        if remote_kv is not None:
             residence = sequence.residence
-            residence.host_blocks, residence.last_copy = parcel.blocks, 0
+            residence.host_blocks, residence.last_copy = remote_kv.blocks, 0
             self._move(sequence, Where.HOST)
 
     def _open(
-        self, sequence: Sequence, parcel: Parcel, kv: KVCache, fetch_from: int, now: float
+        self, sequence: Sequence, remote_kv: RemoteKV, kv: KVCache, fetch_from: int, now: float
     ) -> None:
-        """A sequence with a parcel got a slot and blocks; the parcel is fetched if it is needed."""
+        """A sequence with remote KV got a slot and blocks; the KV is fetched if it is needed."""
         residence = sequence.residence
         if fetch_from < 0:
-            self.parcels.drop(sequence)
+            self.remote_kvs.drop(sequence)
             self._move(sequence, Where.DEVICE)
             return
-        end = kv.blocks_for(parcel.num_tokens)
+        end = kv.blocks_for(remote_kv.num_tokens)
         targets = kv.table.blocks(sequence.slot)[fetch_from:end].tolist()
-        self.parcels.fetches.append(Fetch(sequence, parcel, fetch_from, targets))
+        self.remote_kvs.fetches.append(Fetch(sequence, remote_kv, fetch_from, targets))
         residence.fetched_by, residence.fetched_s = NEVER, now
         self._move(sequence, Where.RETURNING)
 
     def landed(self, sequence: Sequence) -> None:
         """The transfer that a sequence waited for is over: its blocks have what they will have."""
-        self.parcels.drop(sequence)
+        self.remote_kvs.drop(sequence)
         self._move(sequence, Where.DEVICE)
 
     def awaited(self, step: int) -> int:

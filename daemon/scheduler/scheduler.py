@@ -31,7 +31,7 @@ from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.prompt_room import prompt_room
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
-from daemon.scheduler.steady import SteadyDecode, SteadyDecodes
+from daemon.scheduler.steady_decode import SteadyDecode, SteadyDecodes
 from daemon.scheduler.step import Limits, StepBuilder
 from daemon.state.batch import Batch
 from daemon.state.request import FinishReason, State
@@ -143,9 +143,9 @@ class Scheduler:
         sequence.move(State.FINISHED)
 
     def withdraw(self, sequence: Sequence) -> None:
-        """Remove a waiting sequence that goes to another instance; its KV is its parcel."""
+        """Remove a waiting sequence that goes to another instance; its KV stays as remote KV."""
         self.waiting.remove(sequence)
-        self.residency.pack_waiting(sequence)
+        self.residency.leave_waiting_remote_kv(sequence)
         self.admission.let_go(sequence)
 
     def seal(self, sequence: Sequence) -> None:

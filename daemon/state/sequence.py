@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from daemon.state.parcel import Parcel
 from daemon.state.pause import Cause
+from daemon.state.remote_kv import RemoteKV
 from daemon.state.request import MAX_SEQUENCES_PER_REQUEST, TRANSITIONS, State
 from daemon.state.story import MarkList
 
@@ -48,7 +48,7 @@ class Where(Enum):
     DEVICE = "device"  # it runs, and its blocks have it
     BOTH = "both"  # likewise; the host has its first blocks too, or will have when copies end
     HOST = "host"  # it waits, and the host's copy is all there is
-    AWAY = "away"  # it waits, and a pool of the instance that it left has it, as its parcel
+    AWAY = "away"  # it waits, and a pool of the instance that it left has it, as remote KV
     RETURNING = "returning"  # it has a slot, and waits for copies to its blocks
 
 
@@ -62,8 +62,8 @@ class Residence:
     parked_tokens: int = 0  # HOST: the first of its tokens, whose KV the copy has
     fetched_by: int = 0  # RETURNING: the plan that orders the copies
     fetched_s: float = 0.0  # RETURNING: when that was
-    parcel: Parcel | None = None  # AWAY, and RETURNING from there
-    transfer: int = 0  # RETURNING from its parcel: the transfer that it waits for
+    remote_kv: RemoteKV | None = None  # AWAY, and RETURNING from there
+    transfer: int = 0  # RETURNING from there: the transfer that it waits for
 
 
 @dataclass(slots=True, eq=False)

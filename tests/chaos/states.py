@@ -23,7 +23,7 @@ STATES = (
     "link being joined",
     *("ahead, source", "ahead, target", "tail, source", "tail, target"),
     *("layers, source", "layers, target", "from host, source", "from host, target"),
-    *("frozen, source", "frozen, target", "parcel waits, source", "parcel waits, target"),
+    *("frozen, source", "frozen, target", "remote KV waits, source", "remote KV waits, target"),
     *("source has answered, source", "source has answered, target"),
     *("target has answered, source", "target has answered, target"),
     *("landed", "moved again"),
@@ -140,12 +140,12 @@ def states_of(core: Core, index: int, landings: Landings) -> Counter[str]:
         if move.held and index in (move.source, move.target):
             states[f"frozen, {'source' if move.source == index else 'target'}"] += 1
     for sequence in core.sequences.values():
-        parcel, where = sequence.residence.parcel, sequence.residence.where
-        if parcel is not None and where is Where.AWAY and parcel.blocks:
-            if parcel.instance == index:
-                states["parcel waits, source"] += 1
+        remote_kv, where = sequence.residence.remote_kv, sequence.residence.where
+        if remote_kv is not None and where is Where.AWAY and remote_kv.blocks:
+            if remote_kv.instance == index:
+                states["remote KV waits, source"] += 1
             elif sequence.instance == index:
-                states["parcel waits, target"] += 1
+                states["remote KV waits, target"] += 1
         states["moved again"] += sequence.id in landings.again and sequence.instance == index
         landed = landings.landed.get(sequence.id, (-1, 0))
         states["landed"] += landed[0] == index == sequence.instance

@@ -42,7 +42,7 @@ WAYS: dict[Way, tuple[str, ...]] = {
     ("meet", False): ("link being joined",),
     ("step", False): (
         *("frozen, source", "frozen, target", "moved again"),
-        *("parcel waits, source", "parcel waits, target"),
+        *("remote KV waits, source", "remote KV waits, target"),
     ),
 }
 """Moments, whether the other worker dies than the one that comes there, and the states hit so."""

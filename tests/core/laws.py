@@ -107,26 +107,32 @@ def _check_moves(core: Core) -> None:
             assert found is not None and found.target == instance.index
         residency = instance.scheduler.residency
         counts = {True: 0, False: 0}
-        for one in residency.parcels.by_id.values():
+        for one in residency.remote_kvs.by_id.values():
             assert core.sequences[one.id] is one
-            parcel = one.residence.parcel
-            assert parcel is not None and parcel.instance == instance.index
-            assert parcel.blocks and parcel.kept_in is residency.parcels
-            counts[parcel.from_host] += len(parcel.blocks)
-        assert counts == {False: residency.parcels.num_blocks, True: residency.parcels.num_places}
-        assert not residency.parcels.fetches, "a parcel that nobody sends"
+            remote_kv = one.residence.remote_kv
+            assert remote_kv is not None and remote_kv.instance == instance.index
+            assert remote_kv.blocks and remote_kv.kept_in is residency.remote_kvs
+            counts[remote_kv.from_host] += len(remote_kv.blocks)
+        assert counts == {
+            False: residency.remote_kvs.num_blocks,
+            True: residency.remote_kvs.num_places,
+        }
+        assert not residency.remote_kvs.fetches, "remote KV that nobody sends"
         coming = Counter(
             digest
             for one in core.migration.transfers
             if one.target == instance.index and one.target_pool is not None
             for digest in one.digests
         )
-        assert coming == residency.parcels.coming
+        assert coming == residency.remote_kvs.coming
     _check_transfers(core)
     for sequence in core.sequences.values():
-        parcel = sequence.residence.parcel
-        if parcel is not None:
-            assert sequence.id in core.instances[parcel.instance].scheduler.residency.parcels.by_id
+        remote_kv = sequence.residence.remote_kv
+        if remote_kv is not None:
+            assert (
+                sequence.id
+                in core.instances[remote_kv.instance].scheduler.residency.remote_kvs.by_id
+            )
 
 
 def _check_transfers(core: Core) -> None:
@@ -144,9 +150,11 @@ def _check_transfers(core: Core) -> None:
 
 
 def _moving_blocks(core: Core, instance: Instance, from_host: bool) -> list[int]:
-    """The blocks of a pool that parcels and transfers own, once for each owner."""
-    parcels = [one.residence.parcel for one in instance.scheduler.residency.parcels.by_id.values()]
-    owned = [one.blocks for one in parcels if one is not None and one.from_host is from_host]
+    """The blocks of a pool that remote KV and transfers own, once for each owner."""
+    remote_kvs = [
+        one.residence.remote_kv for one in instance.scheduler.residency.remote_kvs.by_id.values()
+    ]
+    owned = [one.blocks for one in remote_kvs if one is not None and one.from_host is from_host]
     for one in core.migration.transfers:
         sends = one.source == instance.index and one.source_pool is not None
         if sends and one.from_host is from_host:
@@ -246,7 +254,7 @@ def _check_swaps(scheduler: Scheduler) -> None:
             assert (one.residence.where is Where.BOTH) == bool(one.residence.host_blocks)
     for one in scheduler.waiting:
         kept = Where.HOST if one.residence.host_blocks else Where.NOWHERE
-        if one.residence.parcel is not None:
+        if one.residence.remote_kv is not None:
             kept = Where.AWAY
         assert one.residence.where is kept
         assert bool(one.residence.parked_tokens) == (kept is not Where.NOWHERE)
@@ -267,7 +275,7 @@ def _check_dead(scheduler: Scheduler) -> None:
     assert not scheduler.admission.left and not scheduler.admission.joined
     kept = (Where.NOWHERE, Where.AWAY)
     assert all(one.residence.where in kept for one in scheduler.waiting)
-    assert not scheduler.residency.parcels
+    assert not scheduler.residency.remote_kvs
 
 
 def _check_host(core: Core, instance: Instance) -> None:
@@ -283,7 +291,7 @@ def _check_host(core: Core, instance: Instance) -> None:
     assert np.array_equal(owners, space.pool.owners())
     for one in scheduler.waiting:
         parked = one.residence.parked_tokens
-        if one.residence.parcel is None:
+        if one.residence.remote_kv is None:
             assert parked <= len(one.residence.host_blocks) * block_size
         assert parked < max(1, one.num_known_tokens)
 
@@ -297,7 +305,7 @@ def check_nobody_idles(core: Core) -> None:
         scheduler = idle.scheduler
         if scheduler.num_running or scheduler.waiting or scheduler.suspects:
             continue
-        if scheduler.kv.pool.ledger().held:  # parcels: who is first may not fit, and goes first
+        if scheduler.kv.pool.ledger().held:  # remote KV: who is first may not fit, and goes first
             continue
         for other in ready:
             for one in _in_vain(other.scheduler):

@@ -157,7 +157,7 @@ def test_a_swapped_out_sequence_moves_from_host_memory() -> None:
     assert sequence.residence.where is Where.HOST
     before = sequence.recomputed_tokens
     driver.move(sequence.id, 1 - sequence.instance)
-    assert sequence.residence.parcel is not None and sequence.residence.parcel.from_host
+    assert sequence.residence.remote_kv is not None and sequence.residence.remote_kv.from_host
     driver.settle()
     assert any(one.from_host for one in sends(driver))
     assert sequence.recomputed_tokens == before

@@ -108,7 +108,7 @@ def test_what_waits_to_be_fetched_is_no_room_for_who_would_come() -> None:
     has_room = driver.core.migration.pledges.has_room
     assert has_room(runs, zero), "60 of 120 tokens"
     request = driver.arrive(list(range(5, 68)), 40)
-    while not zero.scheduler.moving.parcels:
+    while not zero.scheduler.moving.remote_kvs:
         assert driver.answer(0) | driver.land_all()
     assert home(driver, request) == 1
     assert zero.scheduler.num_running == 0

@@ -66,7 +66,7 @@ class Mixed(Filler):
             return False
         members = (self.slots.member(slot) for slot in self.admission.joined)
         residency = self.admission.residency
-        return any(residency.is_returning(one) and one.residence.parcel for one in members)
+        return any(residency.is_returning(one) and one.residence.remote_kv for one in members)
 
     def _split(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
         """(slots that rank before the first that waits, those behind it): a short prompt does not

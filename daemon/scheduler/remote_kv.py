@@ -1,28 +1,28 @@
-"""The parcels in one instance's pools: KV of sequences that left, and what comes here of others.
+"""Remote KV in one instance's pools: KV of sequences that left, and fetches by those that came.
 
 FastServe and ALISE swap to host memory; a handoff is a swap whose host pool is another instance's.
-So a sequence that queues elsewhere has its KV here as a parcel, until it is fetched or given up.
+So a sequence that queues elsewhere has its KV here as remote KV, until it is fetched or given up.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from daemon.state.parcel import Parcel
+from daemon.state.remote_kv import RemoteKV
 from daemon.state.sequence import Sequence, Where
 
 
 class Fetch(NamedTuple):
-    """What a sequence that was admitted needs of its parcel: from its block number `first` on."""
+    """The blocks of its remote KV that an admitted sequence needs: from number `first` on."""
 
     sequence: Sequence
-    parcel: Parcel
+    remote_kv: RemoteKV
     first: int
     targets: list[int]  # device blocks here
 
 
-class Parcels:
-    """Who left and has its KV here; what those that came here have asked for of theirs."""
+class RemoteKVs:
+    """KV left here by sequences that moved away, and fetches by those that moved in."""
 
     def __init__(self, instance: int, move: Callable[[Sequence, Where], None]) -> None:
         """`move` changes where a sequence's KV is. `is_stuck`, which the owner of all instances
@@ -32,7 +32,7 @@ class Parcels:
         self.by_id: dict[int, Sequence] = {}
         self.num_blocks = 0  # of the KV pool, that only wait to be fetched from elsewhere
         self.num_places = 0  # of the host pool, likewise
-        self.fetches: list[Fetch] = []  # that nobody has ordered yet
+        self.fetches: list[Fetch] = []  # not ordered yet
         self.coming: Counter[bytes] = Counter()  # digests of blocks on their way into this pool
         self.is_stuck: Callable[[Sequence], bool] = lambda _sequence: True
         self._move = move
@@ -47,73 +47,72 @@ class Parcels:
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def _count(self, parcel: Parcel, sign: int) -> None:
-        if parcel.from_host:
-            self.num_places += sign * len(parcel.blocks)
+    def _count(self, remote_kv: RemoteKV, sign: int) -> None:
+        if remote_kv.from_host:
+            self.num_places += sign * len(remote_kv.blocks)
         else:
-            self.num_blocks += sign * len(parcel.blocks)
+            self.num_blocks += sign * len(remote_kv.blocks)
 
-    def keep(self, sequence: Sequence, parcel: Parcel) -> None:
+    def keep(self, sequence: Sequence, remote_kv: RemoteKV) -> None:
         """A sequence leaves, and this is its KV."""
-        sequence.residence.parcel = parcel
-        sequence.residence.parked_tokens = parcel.num_tokens
+        sequence.residence.remote_kv = remote_kv
+        sequence.residence.parked_tokens = remote_kv.num_tokens
         self._move(sequence, Where.AWAY)
         self.by_id[sequence.id] = sequence
-        self._count(parcel, 1)
-        parcel.kept_in = self
+        self._count(remote_kv, 1)
+        remote_kv.kept_in = self
 
-    def remove(self, sequence: int, parcel: Parcel) -> None:
-        """A sequence's parcel is none any more; it has the blocks that it was kept with still."""
+    def remove(self, sequence: int, remote_kv: RemoteKV) -> None:
+        """Take a sequence's remote KV out of the list; it still has the blocks it was kept with."""
         if self.by_id.pop(sequence, None) is not None:
-            self._count(parcel, -1)
+            self._count(remote_kv, -1)
 
-    def take_home(self, sequence: Sequence) -> Parcel | None:
-        """The parcel of a sequence that is queued here again, if it lies in this host pool; it is
-        none any more.
+    def take_home(self, sequence: Sequence) -> RemoteKV | None:
+        """Take the remote KV of a sequence that is queued here again, if it is in this host pool.
         """
-        parcel = sequence.residence.parcel
-        if parcel is None or parcel.instance != self.instance or not parcel.from_host:
+        remote_kv = sequence.residence.remote_kv
+        if remote_kv is None or remote_kv.instance != self.instance or not remote_kv.from_host:
             return None
-        sequence.residence.parcel = None
-        self.remove(sequence.id, parcel)
-        return parcel
+        sequence.residence.remote_kv = None
+        self.remove(sequence.id, remote_kv)
+        return remote_kv
 
     def drop(self, sequence: Sequence, is_lost: bool = False) -> None:
-        """Let go of a sequence's parcel, wherever it is; who waits for it is computed again."""
+        """Let go of a sequence's remote KV, wherever it is; it is computed again if needed."""
         residence = sequence.residence
-        parcel, residence.parcel = residence.parcel, None
-        if parcel is not None:
-            if parcel.kept_in is not None:
-                parcel.kept_in.remove(sequence.id, parcel)
+        remote_kv, residence.remote_kv = residence.remote_kv, None
+        if remote_kv is not None:
+            if remote_kv.kept_in is not None:
+                remote_kv.kept_in.remove(sequence.id, remote_kv)
             if is_lost:
-                parcel.lose()
+                remote_kv.lose()
             else:
-                parcel.drop()
+                remote_kv.drop()
         if residence.where is Where.AWAY:
             self._move(sequence, Where.NOWHERE)
             residence.parked_tokens = 0
 
     def give_up(self, num_blocks: int, favoured: Sequence, patient: bool = True) -> bool:
-        """Give up parcels of others for so many blocks of the KV pool, the newest first; whether
-        there were any. `patient`: not of those that wait where something runs, as they get room
-        there in time.
+        """Give up remote KV of others to free `num_blocks` of the KV pool, the newest first;
+        whether there was any. `patient`: not of sequences that wait where something runs, as they
+        get room there in time.
         """
         dropped = False
         for sequence in list(self.by_id.values())[::-1]:
-            parcel = sequence.residence.parcel
+            remote_kv = sequence.residence.remote_kv
             waits = sequence.residence.where is Where.AWAY and sequence is not favoured
-            if parcel is None or parcel.from_host or num_blocks <= 0 or not waits:
+            if remote_kv is None or remote_kv.from_host or num_blocks <= 0 or not waits:
                 continue
             if not patient or sequence.instance == self.instance or self.is_stuck(sequence):
-                num_blocks -= len(parcel.blocks)
+                num_blocks -= len(remote_kv.blocks)
                 self.drop(sequence)
                 dropped = True
         return dropped
 
     def forget_fetch(self, sequence: Sequence) -> None:
-        """What a sequence asked for is not to be ordered any more."""
+        """Drop a sequence's fetch that is not ordered yet."""
         if self.fetches:
-            self.fetches = [one for one in self.fetches if one.sequence is not sequence]
+            self.fetches = [fetch for fetch in self.fetches if fetch.sequence is not sequence]
 
     def is_coming(self, sequence: Sequence, index: int) -> bool:
         """Whether a sequence's block of this number is on its way into this pool."""

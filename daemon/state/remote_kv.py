@@ -1,27 +1,27 @@
-"""A parcel: the KV of a sequence that left an instance, in the pool where it was computed.
+"""Remote KV: the KV of a sequence that left an instance, in the pool where it was computed.
 
-A parcel owns its blocks, as a slot does. A transfer that reads them has a share of its own, so that
-a parcel may be dropped at any time: what is not sent is computed again.
+It owns its blocks, as a slot does. A transfer that reads them has a share of its own, so remote KV
+may be dropped at any time: what is not sent is computed again.
 """
 
 from typing import Protocol
 
 
 class _Pool(Protocol):
-    """The part of a block pool that a parcel needs."""
+    """The part of a block pool that remote KV needs."""
 
     def let_go(self, blocks: list[int]) -> None:
         """Take an owner from each block."""
 
 
 class _Keeper(Protocol):
-    """The list that a parcel stands in."""
+    """The list that remote KV stands in."""
 
-    def remove(self, sequence: int, parcel: "Parcel") -> None:
-        """A sequence's parcel is none any more."""
+    def remove(self, sequence: int, remote_kv: "RemoteKV") -> None:
+        """Take a sequence's remote KV out of the list."""
 
 
-class Parcel:
+class RemoteKV:
     """The first `num_tokens` of a sequence, in blocks of one instance's KV pool or host pool."""
 
     __slots__ = (

@@ -70,13 +70,13 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
         starve_s=core.config.starve_s,
         max_pause_s=core.config.max_pause_s,
         roles=[(one.role, one.drained) for one in core.instances],
-        links=core.migration.transfers.links.state(),
-        num_transfers=core.migration.transfers.num_ordered,
-        num_flips=core.migration.flips.count,
-        link_times=core.migration.transfers.links.learned(),
+        links=core.migrator.transfers.links.state(),
+        num_transfers=core.migrator.transfers.num_ordered,
+        num_flips=core.migrator.flips.count,
+        link_times=core.migrator.transfers.links.learned(),
         placement=core.config.placement,
         watcher=core.watcher.state() if core.watcher.is_known else None,
-        flips=core.migration.flips.state(),
+        flips=core.migrator.flips.state(),
     )
 
 
@@ -101,10 +101,10 @@ def restore(core: Core, state: Checkpoint) -> None:
         instance.reconfigure(core.config)
     for instance, (role, drained) in zip(core.instances, state.roles, strict=False):
         instance.role, instance.drained = role, drained
-    core.migration.transfers.links.restore(state.links)
-    core.migration.transfers.links.restore_times(state.link_times)
-    core.migration.transfers.num_ordered = state.num_transfers
-    core.migration.flips.restore(state.num_flips, state.flips)
+    core.migrator.transfers.links.restore(state.links)
+    core.migrator.transfers.links.restore_times(state.link_times)
+    core.migrator.transfers.num_ordered = state.num_transfers
+    core.migrator.flips.restore(state.num_flips, state.flips)
     if state.watcher is not None:
         core.watcher.restore(state.watcher)
     core.rest()  # as one that is idle does: who is asked for a step reckons with the time

@@ -41,7 +41,7 @@ from daemon.core.events import (
 )
 from daemon.core.instance import Instance, WorkerState
 from daemon.core.intake import accepted, refused
-from daemon.core.migration import Migration
+from daemon.core.migration import Migrator
 from daemon.core.snapshot import Counters
 from daemon.core.wakes import NEVER, Wakes
 from daemon.core.watcher import Watcher
@@ -92,14 +92,14 @@ class HeldBack:
         return followers
 
 
-def handlers(migration: Migration, watcher: Watcher) -> dict[type, Callable[[Any], None]]:
+def handlers(migrator: Migrator, watcher: Watcher) -> dict[type, Callable[[Any], None]]:
     """By the event's type."""
     return {
-        LinkChanged: migration.on_link,
-        TransferEnded: migration.on_transfer,
-        MoveOrdered: migration.on_move,
-        InstanceDrained: migration.on_drain_one,
-        InstanceResumed: migration.on_resume_one,
+        LinkChanged: migrator.on_link,
+        TransferEnded: migrator.on_transfer,
+        MoveOrdered: migrator.on_move,
+        InstanceDrained: migrator.on_drain_one,
+        InstanceResumed: migrator.on_resume_one,
         RoleChosen: watcher.on_role,
         RolesChosen: watcher.on_chosen,
     }
@@ -137,7 +137,7 @@ class Core:
         self._wakes = Wakes(len(self.instances))
         self._balancer = Balancer(self.instances)
         self.chores = Chores()
-        self.migration = Migration(self)
+        self.migrator = Migrator(self)
         self.dispatch = Dispatch(self, timed)
         self.watcher = Watcher(self)
         self.touched = set(range(len(self.instances)))  # changed since they were last balanced
@@ -159,7 +159,7 @@ class Core:
             Resumed: self._on_resumed,
             Reconfigured: self._on_reconfigured,
             Tick: self._on_tick,
-            **handlers(self.migration, self.watcher),
+            **handlers(self.migrator, self.watcher),
         }
 
     @property
@@ -177,7 +177,7 @@ class Core:
     def idle(self) -> bool:
         """Whether no sequence lives and no step or swap copy is in flight."""
         busy = any(instance.scheduler.busy for instance in self.instances)
-        return not (self.sequences or busy or self.chores.left) and self.migration.idle
+        return not (self.sequences or busy or self.chores.left) and self.migrator.idle
 
     def handle(self, event: Event) -> list[Action]:
         """Take one event and say what to do, in order. Raises TypeError for a foreign one."""
@@ -225,7 +225,7 @@ class Core:
     def _on_worker_lost(self, event: WorkerLost) -> None:
         self.counters.worker_deaths += 1
         guilty = self.touch(event.instance).lost(event.now, event.blamed)
-        self.migration.worker_lost(event.instance)
+        self.migrator.worker_lost(event.instance)
         for one in guilty:
             self.counters.failed += self._end_all(one.request, FinishReason.ERROR, event.now)
         self._rehome(event.now)
@@ -342,7 +342,7 @@ class Core:
         if answer.ended:
             self.dispatch.on_ended(event.instance, answer.ended, event.now)
         if len(self.instances) > 1:
-            self.migration.after_step(instance, event.now)
+            self.migrator.after_step(instance, event.now)
 
     def _note_joined(self, joined: list[Sequence], now: float) -> None:
         """Note the first tokens, and the ends of pauses, that a step brought."""
@@ -364,7 +364,7 @@ class Core:
         instance = self.touch(event.instance)
         instance.scheduler.on_copied(event.step, event.now, *counts)
         if len(self.instances) > 1:
-            self.migration.after_copies(instance, event.now)
+            self.migrator.after_copies(instance, event.now)
 
     def _on_policy_chosen(self, event: PolicyChosen) -> None:
         for instance in self.instances:
@@ -397,7 +397,7 @@ class Core:
         scheduler, slo = instance.scheduler, self.watcher.slo(instance)
         batch = scheduler.schedule(now, slo)
         while scheduler.moving.remote_kvs.fetches:
-            if self.migration.after_plan(instance, now) and batch is None:
+            if self.migrator.after_plan(instance, now) and batch is None:
                 batch = scheduler.schedule(now, slo)  # no answer will come that asks it again
         if scheduler.stats.any:
             self.counters.note_preemptions(*astuple(scheduler.take_stats()))
@@ -407,12 +407,12 @@ class Core:
             for sequence, num_cached in scheduler.take_started():
                 self.counters.cached_tokens += num_cached
                 self._actions.append(Started(sequence.id, instance.index, num_cached))
-        if self.migration.hands_off(instance):
-            self.migration.before_step(instance, batch, now)
+        if self.migrator.hands_off(instance):
+            self.migrator.before_step(instance, batch, now)
         flown = instance.submitted(batch, now)
         self._actions.append(Submit(batch, flown.work, flown.sequences))
-        if self.migration.flips.any_open:
-            self.migration.flips.submitted(instance, flown.work, now)
+        if self.migrator.flips.any_open:
+            self.migrator.flips.submitted(instance, flown.work, now)
         return True
 
     # Endings
@@ -458,7 +458,7 @@ class Core:
     def _forget(self, sequence: Sequence, reason: int, now: float) -> None:
         """Drop an ended sequence, and its request with the last of its streams."""
         if len(self.instances) > 1:
-            self.migration.ended(sequence, reason == FinishReason.ERROR)
+            self.migrator.ended(sequence, reason == FinishReason.ERROR)
             if self.watcher.on:
                 self.watcher.ended(sequence, reason, now)
         if self.held_back.by_leader:

@@ -11,7 +11,7 @@ from daemon.core.candidate import InstanceView
 from daemon.core.destinations import kv_home
 from daemon.core.events import Configured
 from daemon.core.instance import Instance, WorkerState, able_to_hold
-from daemon.core.migration import Migration
+from daemon.core.migration import Migrator
 from daemon.placement import placement_named
 from daemon.placement.balance import may_leave
 from daemon.placement.base import Newcomer, Placement
@@ -59,7 +59,7 @@ class Dispatched(Protocol):
 
     config: Configured
     instances: list[Instance]
-    migration: Migration
+    migrator: Migrator
     touched: set[int]
 
     def touch(self, index: int) -> Instance:
@@ -96,7 +96,7 @@ class Dispatch:
             return
         wanted = Role.PREFILL
         if sequence.num_output_tokens:
-            wanted, pledges = Role.DECODE, self._core.migration.pledges
+            wanted, pledges = Role.DECODE, self._core.migrator.pledges
             able = [one for one in able if pledges.keeps(sequence, one)] or able
         chosen, left = self.choose(sequence, able, wanted, now), sequence.instance
         if is_anew and chosen.index != left:
@@ -121,7 +121,7 @@ class Dispatch:
     def _views_of(self, pool: Listing[Instance], newcomer: Sequence) -> list[InstanceView]:
         """What is seen of these instances; where nothing has changed, as it was seen before."""
         core, views, found = self._core, self._views, []
-        moves, touched = core.migration.moves, core.touched
+        moves, touched = core.migrator.migrations, core.touched
         targets = moves.targets
         for home in pool:
             index = home.index
@@ -217,5 +217,5 @@ class Dispatch:
         found = list(moves(giver_s, taker_s, costs))
         for number, *_ in found:
             able[number].rebalanced = True
-            self._core.migration.begin(able[number], taker.index, now)
+            self._core.migrator.begin(able[number], taker.index, now)
         return found[-1][2] if found else taker_s

@@ -23,7 +23,7 @@ from daemon.core.events import (
 )
 from daemon.core.flips import Flips
 from daemon.core.instance import Instance, WorkerState
-from daemon.core.moves import Move, Moves
+from daemon.core.open_migrations import Migration, Migrations
 from daemon.core.pledges import Pledges, pace_of
 from daemon.core.relief import refuges
 from daemon.core.snapshot import Counters
@@ -76,15 +76,15 @@ class Host(Protocol):
         """Have the driver do something."""
 
 
-class Migration:
-    """Moves, their transfers, and the changes of roles that cause them."""
+class Migrator:
+    """All migrations, their transfers, and the changes of roles that cause them."""
 
     def __init__(self, core: Host) -> None:
         self._core = core
         self.transfers = Transfers(core.instances)
         self._mode = HandoffMode(core.config.handoff)
         self.flips = Flips(core.instances, core.act)
-        self.moves = Moves(len(core.instances))
+        self.migrations = Migrations(len(core.instances))
         self.pledges = Pledges(core.instances, self._homes)
         self._left_s: dict[int, float] = {}  # when those that left with their KV did so
         for instance in core.instances:
@@ -103,7 +103,7 @@ class Migration:
     @property
     def idle(self) -> bool:
         """Whether nothing moves."""
-        return not self.moves and not self.transfers.open
+        return not self.migrations and not self.transfers.open
 
     def _is_stuck(self, sequence: Sequence) -> bool:
         """Whether nothing runs where a sequence waits. Of two instances that are full of what the
@@ -142,10 +142,12 @@ class Migration:
             self._core.act(RoleGiven(flip.number, event.instance, event.role))
             if flip.idle:
                 self._core.act(FlipShown(flip.number))
-            for move in [one for one in self.moves.values() if one.after_prompt]:
-                leaves_role = move.source == event.instance and event.role is not Role.PREFILL
-                if leaves_role or (move.target == event.instance and event.role is Role.PREFILL):
-                    self._give_up(move)  # it was handed off for roles that are no more
+            for migration in [each for each in self.migrations.values() if each.after_prompt]:
+                leaves_role = migration.source == event.instance and event.role is not Role.PREFILL
+                if leaves_role or (
+                    migration.target == event.instance and event.role is Role.PREFILL
+                ):
+                    self._give_up(migration)  # it was handed off for roles that are no more
             self._drop_pledges(event.instance)
             self._replace_waiting(instance, event.now)
             self.tidy(instance, event.now)
@@ -156,7 +158,7 @@ class Migration:
         once they are computed.
         """
         for sequence, pledge in self.pledges.values():
-            if index in (pledge.source, pledge.target) and sequence not in self.moves:
+            if index in (pledge.source, pledge.target) and sequence not in self.migrations:
                 self.pledges.drop(sequence)
 
     def on_drain_one(self, event: InstanceDrained) -> None:
@@ -183,9 +185,9 @@ class Migration:
     def worker_lost(self, index: int) -> None:
         """A worker died: its ends are over, and what was to leave it waits."""
         self.transfers.lost(index)
-        for move in list(self.moves.values()):
-            if index in (move.source, move.target):
-                self._give_up(move)
+        for migration in list(self.migrations.values()):
+            if index in (migration.source, migration.target):
+                self._give_up(migration)
         self._drop_pledges(index)
 
     # What should be elsewhere
@@ -198,7 +200,7 @@ class Migration:
             return
         strangers = []
         for sequence in misplaced(instance):
-            known = self.moves.get(sequence.id)
+            known = self.migrations.get(sequence.id)
             if known is None:
                 strangers.append(sequence)
             else:
@@ -271,18 +273,18 @@ class Migration:
         there = self._core.instances[target]
         if sequence.instance == target or sequence.strikes or not there.takes(sequence.limit):
             return
-        known = self.moves.pop(sequence.id)
+        known = self.migrations.pop(sequence.id)
         if known is not None:
             self._stay(known)
             if known.target != target:
                 self.pledges.drop(sequence.id)
         if sequence.state is State.RUNNING:
-            move = Move(sequence, sequence.instance, target, after_prompt)
-            self.moves.add(move)
-            self._advance(move, now)
+            migration = Migration(sequence, sequence.instance, target, after_prompt)
+            self.migrations.add(migration)
+            self._advance(migration, now)
         elif sequence.slot < 0 and sequence.instance >= 0:
             if sequence.num_output_tokens and not self.pledges.keeps(sequence, there):
-                self.moves.add(Move(sequence, sequence.instance, target, False))
+                self.migrations.add(Migration(sequence, sequence.instance, target, False))
                 return
             if sequence.residence.remote_kv is None:
                 self._left_s.pop(sequence.id, None)  # an earlier move of it is over
@@ -300,37 +302,37 @@ class Migration:
         """
         for row in (batch.counts > 1).nonzero()[0].tolist():
             sequence = instance.scheduler.slots.member(int(batch.slots[row]))
-            move = self.moves.get(sequence.id)
+            migration = self.migrations.get(sequence.id)
             is_last = bool(batch.samples[row])
-            if is_last and move is not None:
-                self._choose_anew(move, instance, now)
+            if is_last and migration is not None:
+                self._choose_anew(migration, instance, now)
             if self._mode == HandoffMode.SERIALIZED:
                 continue
-            if move is None and (is_last or self._layers_pay(instance, sequence)):
-                move = self._handoff(sequence, instance, now)
-            if move is not None and move.ahead and not self.transfers.ahead_of(sequence):
-                self._send_layers(move, now)
+            if migration is None and (is_last or self._layers_pay(instance, sequence)):
+                migration = self._handoff(sequence, instance, now)
+            if migration is not None and migration.ahead and not self.transfers.ahead_of(sequence):
+                self._send_layers(migration, now)
 
-    def _handoff(self, sequence: Sequence, source: Instance, now: float) -> Move | None:
+    def _handoff(self, sequence: Sequence, source: Instance, now: float) -> Migration | None:
         target = None if sequence.strikes else self._target(sequence, source, now)
         if target is None:
             return None
-        move = Move(sequence, source.index, target.index, after_prompt=True)
-        self.moves.add(move)
-        self._give_place(move)
-        return move
+        migration = Migration(sequence, source.index, target.index, after_prompt=True)
+        self.migrations.add(migration)
+        self._give_place(migration)
+        return migration
 
-    def _give_place(self, move: Move) -> None:
-        if self._core.instances[move.target].scheduler.pace.max_pause_s:
-            self.pledges.give(move.sequence, move.source, move.target)
+    def _give_place(self, migration: Migration) -> None:
+        if self._core.instances[migration.target].scheduler.pace.max_pause_s:
+            self.pledges.give(migration.sequence, migration.source, migration.target)
 
-    def _choose_anew(self, move: Move, source: Instance, now: float) -> None:
+    def _choose_anew(self, migration: Migration, source: Instance, now: float) -> None:
         """Where nothing of a prompt went ahead, its answer may still go on anywhere."""
-        if move.after_prompt and not (move.sent or move.held):
-            target = self._target(move.sequence, source, now)
+        if migration.after_prompt and not (migration.sent or migration.held):
+            target = self._target(migration.sequence, source, now)
             if target is not None:
-                self.moves.redirect(move, target.index)
-                self._give_place(move)
+                self.migrations.redirect(migration, target.index)
+                self._give_place(migration)
 
     def _layers_pay(self, source: Instance, sequence: Sequence) -> bool:
         """Whether what is computed of a prompt takes so long to send that layers go one by one."""
@@ -342,17 +344,17 @@ class Migration:
             links.time(source.index, one.index).predict_s(count) > LAYERED_S for one in homes
         )
 
-    def _send_layers(self, move: Move, now: float) -> None:
-        sequence = move.sequence
+    def _send_layers(self, migration: Migration, now: float) -> None:
+        sequence = migration.sequence
         if self._mode == HandoffMode.AUTO:
-            link = self.transfers.links.time(move.source, move.target)
+            link = self.transfers.links.time(migration.source, migration.target)
             if link.predict_s(sequence.num_sealed_blocks) <= LAYERED_S:
                 return
-        send = self.transfers.send_ahead(sequence, move.target, 1, now, layered=True)
+        send = self.transfers.send_ahead(sequence, migration.target, 1, now, layered=True)
         if send is not None:
-            move.sent = True
+            migration.sent = True
             self._core.act(send)
-            sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), move.target)
+            sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), migration.target)
 
     def after_step(self, instance: Instance, now: float) -> None:
         """A step of an instance has answered: go on with what is to leave it."""
@@ -363,9 +365,9 @@ class Migration:
             self.tidy(instance, now)
         if pace_of(instance).any_paused:
             self._relieve(instance, now)
-        if self.moves:
-            for move in self.moves.leaving(instance.index):
-                self._advance(move, now)
+        if self.migrations:
+            for migration in self.migrations.leaving(instance.index):
+                self._advance(migration, now)
         if self.flips.any_open:
             self.flips.look(instance, now)
 
@@ -380,9 +382,9 @@ class Migration:
         """Swap copies of an instance have ended: who waits for its own to leave it may go, and no
         step that computes it will say so.
         """
-        for move in self.moves.leaving(instance.index):
-            if move.held:
-                self._advance(move, now)
+        for migration in self.migrations.leaving(instance.index):
+            if migration.held:
+                self._advance(migration, now)
 
     def after_plan(self, instance: Instance, now: float) -> bool:
         """A step was planned, or a sequence admitted: order what was asked of remote KV. Returns
@@ -401,7 +403,7 @@ class Migration:
 
     def ended(self, sequence: Sequence, is_fault: bool) -> None:
         """A sequence ended, wherever it was; `is_fault`: what it computed is not to be cached."""
-        self.moves.pop(sequence.id)
+        self.migrations.pop(sequence.id)
         self.pledges.drop(sequence.id)
         self._left_s.pop(sequence.id, None)
         if is_fault:
@@ -410,58 +412,60 @@ class Migration:
             if transfer.source_pool is not None and not transfer.ahead:
                 self._core.act(CancelSend(transfer.number, transfer.source))
 
-    def _advance(self, move: Move, now: float) -> None:
+    def _advance(self, migration: Migration, now: float) -> None:
         """Take a move one step further."""
-        sequence, source = move.sequence, self._core.instances[move.source]
-        target = self._core.instances[move.target]
-        if sequence.instance != move.source or sequence.state is State.FINISHED:
-            self.moves.pop(sequence.id)
+        sequence, source = migration.sequence, self._core.instances[migration.source]
+        target = self._core.instances[migration.target]
+        if sequence.instance != migration.source or sequence.state is State.FINISHED:
+            self.migrations.pop(sequence.id)
             return
         if not target.takes(sequence.limit):
-            self._give_up(move)
+            self._give_up(migration)
             return
         if sequence.state is not State.RUNNING:  # it gave way meanwhile
-            self.moves.pop(sequence.id)
-            self.begin(sequence, move.target, now)
+            self.migrations.pop(sequence.id)
+            self.begin(sequence, migration.target, now)
             return
-        if target.scheduler.pace.max_pause_s and self.pledges.target(sequence) != move.target:
+        if target.scheduler.pace.max_pause_s and self.pledges.target(sequence) != migration.target:
             begun = self._comes_begun(sequence, source)
             if begun and not self.pledges.keeps(sequence, target):
                 return
-            self.pledges.give(sequence, move.source, move.target)
-        if not move.held and self._goes_ahead(move, now):
+            self.pledges.give(sequence, migration.source, migration.target)
+        if not migration.held and self._goes_ahead(migration, now):
             return
-        if move.after_prompt and is_prompt(source, sequence):
+        if migration.after_prompt and is_prompt(source, sequence):
             return
         if source.scheduler.moving.may_depart(sequence):
-            self.moves.pop(sequence.id)
-            self._core.touch(move.source).scheduler.moving.depart(sequence, now, move.target)
+            self.migrations.pop(sequence.id)
+            self._core.touch(migration.source).scheduler.moving.depart(
+                sequence, now, migration.target
+            )
             self._left_s[sequence.id] = now
-            self._queue(sequence, move.target, now)
+            self._queue(sequence, migration.target, now)
         else:
-            move.held = True
+            migration.held = True
             source.scheduler.moving.hold(sequence)
 
-    def _goes_ahead(self, move: Move, now: float) -> bool:
+    def _goes_ahead(self, migration: Migration, now: float) -> bool:
         """Copy named blocks ahead, if they are worth a transfer; whether any are on their way.
 
         Of one that draws tokens that is done once: what it fills meanwhile goes with the rest.
         """
-        sequence = move.sequence
+        sequence = migration.sequence
         if self.transfers.ahead_of(sequence):
             return True
-        if not move.ahead:
+        if not migration.ahead:
             return False
-        draws_none = is_prompt(self._core.instances[move.source], sequence)
+        draws_none = is_prompt(self._core.instances[migration.source], sequence)
         least = 1 if draws_none else AHEAD_BLOCKS
-        send = self.transfers.send_ahead(sequence, move.target, least, now)
+        send = self.transfers.send_ahead(sequence, migration.target, least, now)
         if send is None:
             return False
-        self._core.touch(move.source)  # its blocks come later now: who waits may do so in vain
-        move.sent = True
+        self._core.touch(migration.source)  # its blocks come later now: who waits may do so in vain
+        migration.sent = True
         self._core.act(send)
-        sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), move.target)
-        move.ahead = draws_none
+        sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), migration.target)
+        migration.ahead = draws_none
         return True
 
     def _queue(self, sequence: Sequence, target: int, now: float) -> None:
@@ -472,15 +476,19 @@ class Migration:
         self.flips.received(instance)
         self.after_plan(instance, now)
 
-    def _give_up(self, move: Move) -> None:
+    def _give_up(self, migration: Migration) -> None:
         """A sequence stays where it is after all."""
-        self.moves.pop(move.sequence.id)
-        self.pledges.drop(move.sequence.id)
-        self._stay(move)
+        self.migrations.pop(migration.sequence.id)
+        self.pledges.drop(migration.sequence.id)
+        self._stay(migration)
 
-    def _stay(self, move: Move) -> None:
-        if move.held and move.sequence.slot >= 0 and move.sequence.instance == move.source:
-            self._core.touch(move.source).scheduler.moving.stay(move.sequence)
+    def _stay(self, migration: Migration) -> None:
+        if (
+            migration.held
+            and migration.sequence.slot >= 0
+            and migration.sequence.instance == migration.source
+        ):
+            self._core.touch(migration.source).scheduler.moving.stay(migration.sequence)
 
     # Landing
 
@@ -492,9 +500,9 @@ class Migration:
             return
         home = self._core.touch(instance)
         sequence = transfer.sequence
-        move = self.moves.get(sequence.id)
-        if move is not None and num_right < len(transfer.blocks):
-            move.ahead = False  # what fails once goes with the rest, or is computed again
+        migration = self.migrations.get(sequence.id)
+        if migration is not None and num_right < len(transfer.blocks):
+            migration.ahead = False  # what fails once goes with the rest, or is computed again
         if instance != transfer.target:
             return
         self._count(transfer, num_right, home)
@@ -504,8 +512,8 @@ class Migration:
             whole = num_right >= len(transfer.blocks)
             right = transfer.num_tokens if whole else num_right * block_size
             self._land(sequence, home, begin + right, now)
-        if move is not None:
-            self._advance(move, now)
+        if migration is not None:
+            self._advance(migration, now)
 
     def _land(self, sequence: Sequence, home: Instance, num_tokens: int, now: float) -> None:
         """A sequence that waited for its KV runs from now on."""

@@ -43,14 +43,14 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
         draining=core.draining,
         counters=msgspec.structs.replace(core.counters),
         transfers=_transfers(core, now),
-        flips=core.migration.flips.status(now),
+        flips=core.migrator.flips.status(now),
         roles=core.watcher.status(now),
         due=due_now(by_state, core.instances, now),
     )
 
 
 def _transfers(core: Core, now: float) -> tuple[TransferStatus, ...]:
-    transfers, homes = core.migration.transfers, core.instances
+    transfers, homes = core.migrator.transfers, core.instances
     return tuple(
         TransferStatus(
             transfer=one.number,

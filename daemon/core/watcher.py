@@ -1,6 +1,6 @@
 """The watcher of roles: looks at the load every few seconds, and gives instances their roles.
 
-It sees what the Core sees, in events' time, and flips through `Migration` as an operator does. An
+It sees what the Core sees, in events' time, and flips through `Migrator` as an operator does. An
 instance whose role was written in the configuration, or chosen by the operator, is pinned: it keeps
 that role.
 """
@@ -23,7 +23,7 @@ from daemon.core.choices import (
 )
 from daemon.core.events import Configured, RequestArrived, RoleChosen, RolesChosen
 from daemon.core.instance import Instance, WorkerState
-from daemon.core.migration import Migration
+from daemon.core.migration import Migrator
 from daemon.core.snapshot import Counters, RolesExpected, RolesStatus
 from daemon.core.wakes import NEVER
 from daemon.cost.step_time import StepTimeModel
@@ -78,7 +78,7 @@ class WatchedCore(Protocol):
     instances: list[Instance]
     sequences: dict[int, Sequence]
     counters: Counters
-    migration: Migration
+    migrator: Migrator
 
     def act(self, action: Action) -> None:
         """Have the driver do something."""
@@ -131,7 +131,7 @@ class Watcher:
     def on_role(self, event: RoleChosen) -> None:
         """The operator chose an instance's role: it keeps that."""
         self.pinned.add(event.instance)
-        self._core.migration.on_role(event)
+        self._core.migrator.on_role(event)
         if self._window.since_s >= 0.0:
             self._decider.begin(event.now)
 
@@ -261,7 +261,7 @@ class Watcher:
 
     def _are_linked(self, usable: list[Instance]) -> bool:
         """Of n instances n^2 links are looked at, and only where any has changed."""
-        links = self._core.migration.transfers.links
+        links = self._core.migrator.transfers.links
         asked = links.num_changes, [one.index for one in usable]
         if asked != self._linked[0]:
             self._linked = asked, are_linked(usable, links)
@@ -296,7 +296,7 @@ class Watcher:
 
     def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:
         """Of mixed, then of splits."""
-        links, slo = self._core.migration.transfers.links, self._slo
+        links, slo = self._core.migrator.transfers.links, self._slo
         known = fleet(usable, self._drawing, self._prompts, links, load.prompt_tokens)
         first = forecast(load, known, slo, mixed(usable, self.pinned))
         return [
@@ -320,7 +320,7 @@ class Watcher:
 
     def _flip(self, instance: Instance, role: Role, now: float, why: str) -> None:
         if role is not instance.role:
-            self._core.migration.on_role(RoleChosen(now, instance.index, role, why))
+            self._core.migrator.on_role(RoleChosen(now, instance.index, role, why))
 
     def _say(self, decided: Decided, now: float) -> None:
         if decided != self._decided:

@@ -51,10 +51,10 @@ class Landings:
         if isinstance(event, MoveOrdered) and event.sequence in core.sequences:
             one = core.sequences[event.sequence]
             moves = one.residence.where in (Where.AWAY, Where.RETURNING)
-            if moves or one.id in core.migration.moves:
+            if moves or one.id in core.migrator.migrations:
                 self.again.add(one.id)
         if isinstance(event, TransferEnded) and event.num_right:
-            sent = core.migration.transfers.open.get(event.transfer)
+            sent = core.migrator.transfers.open.get(event.transfer)
             waits = sent is not None and sent.sequence.residence.transfer == sent.number
             if sent is not None and waits and event.instance == sent.target:
                 newest = core.instances[sent.target].scheduler.moving.answered_step
@@ -132,13 +132,13 @@ def _running(core: Core) -> dict[int, set[int]]:
 def states_of(core: Core, index: int, landings: Landings) -> Counter[str]:
     """What is on its way to or from an instance, or waits to be."""
     states: Counter[str] = Counter()
-    migration = core.migration
-    for one in migration.transfers:
+    migrator = core.migrator
+    for one in migrator.transfers:
         if index in (one.source, one.target):
             states[f"{_how_far(one)}, {'source' if one.source == index else 'target'}"] += 1
-    for move in migration.moves.values():
-        if move.held and index in (move.source, move.target):
-            states[f"frozen, {'source' if move.source == index else 'target'}"] += 1
+    for migration in migrator.migrations.values():
+        if migration.held and index in (migration.source, migration.target):
+            states[f"frozen, {'source' if migration.source == index else 'target'}"] += 1
     for sequence in core.sequences.values():
         remote_kv, where = sequence.residence.remote_kv, sequence.residence.where
         if remote_kv is not None and where is Where.AWAY and remote_kv.blocks:
@@ -153,7 +153,7 @@ def states_of(core: Core, index: int, landings: Landings) -> Counter[str]:
         ready = other.state is core.instances[index].state is WorkerState.READY
         if other.index != index and ready:
             ways = ((index, other.index), (other.index, index))
-            states["link being joined"] += not all(migration.transfers.links.up(*w) for w in ways)
+            states["link being joined"] += not all(migrator.transfers.links.up(*w) for w in ways)
     return +states
 
 

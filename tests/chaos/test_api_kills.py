@@ -54,7 +54,7 @@ def on_their_way(daemon: LiveDaemon, times_s: list[float]) -> list[int]:
     for event, _actions in replay(records, cores.append):
         while len(counts) < len(times_s) and event.now > times_s[len(counts)]:
             counts.append(num_open)
-        num_open = len(cores[-1].migration.transfers.open)
+        num_open = len(cores[-1].migrator.transfers.open)
     return counts
 
 

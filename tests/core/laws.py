@@ -26,7 +26,7 @@ def check_laws(core: Core) -> None:
     seats: Counter[int] = Counter()
     for instance in core.instances:
         _check_instance(core, instance, seats)
-    _check_moves(core)
+    _check_migrations(core)
     _check_pledges(core)
     for leader, followers in core.held_back.by_leader.items():
         assert leader in core.sequences
@@ -80,7 +80,7 @@ def check_nothing_left(core: Core) -> None:
 def _check_pledges(core: Core) -> None:
     """Who has a place elsewhere runs where it is said to, and is counted once."""
     leaving, coming = Counter[int](), Counter[int]()
-    for sequence, pledge in core.migration.pledges.values():
+    for sequence, pledge in core.migrator.pledges.values():
         one = core.sequences[sequence]
         assert one.slot >= 0 and one.instance == pledge.source != pledge.target
         leaving[pledge.source] += 1
@@ -93,17 +93,17 @@ def _check_pledges(core: Core) -> None:
         )
 
 
-def _check_moves(core: Core) -> None:
+def _check_migrations(core: Core) -> None:
     """Who moves runs where it comes from, and who left is waited for elsewhere."""
-    for move in core.migration.moves.values():
-        assert core.sequences[move.sequence.id] is move.sequence
-        assert move in core.migration.moves.leaving(move.source)
-        assert move.sequence in core.migration.moves.coming(move.target)
+    for migration in core.migrator.migrations.values():
+        assert core.sequences[migration.sequence.id] is migration.sequence
+        assert migration in core.migrator.migrations.leaving(migration.source)
+        assert migration.sequence in core.migrator.migrations.coming(migration.target)
     for instance in core.instances:
-        for move in core.migration.moves.leaving(instance.index):
-            assert core.migration.moves.get(move.sequence.id) is move
-        for sequence in core.migration.moves.coming(instance.index):
-            found = core.migration.moves.get(sequence.id)
+        for migration in core.migrator.migrations.leaving(instance.index):
+            assert core.migrator.migrations.get(migration.sequence.id) is migration
+        for sequence in core.migrator.migrations.coming(instance.index):
+            found = core.migrator.migrations.get(sequence.id)
             assert found is not None and found.target == instance.index
         residency = instance.scheduler.residency
         counts = {True: 0, False: 0}
@@ -120,7 +120,7 @@ def _check_moves(core: Core) -> None:
         assert not residency.remote_kvs.fetches, "remote KV that nobody sends"
         coming = Counter(
             digest
-            for one in core.migration.transfers
+            for one in core.migrator.transfers
             if one.target == instance.index and one.target_pool is not None
             for digest in one.digests
         )
@@ -137,7 +137,7 @@ def _check_moves(core: Core) -> None:
 
 def _check_transfers(core: Core) -> None:
     """Those of a sequence, and those that came before their steps, are found among all."""
-    transfers = core.migration.transfers
+    transfers = core.migrator.transfers
     listed = [one for sequence in transfers._of for one in transfers.of(sequence)]
     assert sorted(one.number for one in listed) == sorted(transfers.open)
     assert all(one.sequence in transfers._of and not one.over for one in transfers)
@@ -155,7 +155,7 @@ def _moving_blocks(core: Core, instance: Instance, from_host: bool) -> list[int]
         one.residence.remote_kv for one in instance.scheduler.residency.remote_kvs.by_id.values()
     ]
     owned = [one.blocks for one in remote_kvs if one is not None and one.from_host is from_host]
-    for one in core.migration.transfers:
+    for one in core.migrator.transfers:
         sends = one.source == instance.index and one.source_pool is not None
         if sends and one.from_host is from_host:
             owned.append(one.blocks)

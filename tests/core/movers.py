@@ -105,7 +105,7 @@ class Movers:
         """The Core waits for the ends that are open, and for no others."""
         waits = {
             (one.number, end)
-            for one in self.core.migration.transfers
+            for one in self.core.migrator.transfers
             for end, pool in ((one.source, one.source_pool), (one.target, one.target_pool))
             if pool is not None and not (end == one.target and one.num_right >= 0)
         }
@@ -113,5 +113,5 @@ class Movers:
 
     def send(self, action: Send) -> None:
         ends = self.workers[action.source], self.workers[action.target]
-        link = self.core.migration.transfers.links.link(action.source, action.target)
+        link = self.core.migrator.transfers.links.link(action.source, action.target)
         self.sendings[action.transfer] = Sending(action, *ends, link)

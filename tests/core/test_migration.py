@@ -261,7 +261,7 @@ def test_a_flip_takes_effect_with_requests_in_flight() -> None:
     late = driver.arrive(PROMPT, 4)
     assert home(driver, late) == 1
     driver.answer(1)
-    to_prefill, to_decode = driver.core.migration.flips.status(driver.now)
+    to_prefill, to_decode = driver.core.migrator.flips.status(driver.now)
     assert to_prefill.flip_s >= 0.0 and to_prefill.clear_s > 0.0
     assert to_decode.flip_s > 0.0 and to_decode.clear_s >= 0.0
     driver.settle()
@@ -277,11 +277,11 @@ def test_a_flip_is_idle_once_what_it_waited_for_has_ended() -> None:
         driver.answer(1)
     driver.flip(1, Role.PREFILL)
     driver.flip(0, Role.DECODE)
-    (_, waits) = driver.core.migration.flips.status(driver.now)
+    (_, waits) = driver.core.migrator.flips.status(driver.now)
     assert not waits.idle and waits.flip_s < 0.0
     while driver.alive:
         driver.answer(1)
-    (_, waits) = driver.core.migration.flips.status(driver.now)
+    (_, waits) = driver.core.migrator.flips.status(driver.now)
     assert waits.idle and waits.flip_s < 0.0
 
 
@@ -289,7 +289,7 @@ def test_a_prompt_that_is_computed_elsewhere_is_no_work_for_one_that_draws() -> 
     driver = two((Role.PREFILL, Role.MIXED))
     driver.arrive(PROMPT, 4)
     driver.flip(1, Role.DECODE)
-    (flip,) = driver.core.migration.flips.status(driver.now)
+    (flip,) = driver.core.migrator.flips.status(driver.now)
     assert flip.idle
 
 
@@ -326,7 +326,7 @@ def test_a_stale_answer_changes_nothing() -> None:
     request = driver.arrive(PROMPT, 6)
     run_until_tokens(driver, request, 1, 0)
     held = [one.scheduler.kv.pool.ledger() for one in driver.core.instances]
-    transfers = driver.core.migration.transfers
+    transfers = driver.core.migrator.transfers
     for instance, number in ((0, 99), (1, 99), (0, 0)):
         assert transfers.ended(instance, number, 5, 0.1) is None
     assert held == [one.scheduler.kv.pool.ledger() for one in driver.core.instances]

@@ -68,7 +68,7 @@ def test_a_prompt_stays_where_it_is_once_roles_want_it_there() -> None:
         driver = two((Role.PREFILL, Role.DECODE))
         driver.arrive(PROMPT, 8)
         driver.answer(0)
-        assert driver.core.migration.moves
+        assert driver.core.migrator.migrations
         for instance, role in flips:
             driver.flip(instance, role)
         driver.settle()
@@ -83,7 +83,7 @@ def test_a_restored_core_knows_how_long_links_take() -> None:
     driver.settle()
     core = Core(driver.config)
     restore(core, checkpoint(driver.core, driver.now))
-    links, again = (one.migration.transfers.links for one in (driver.core, core))
+    links, again = (one.migrator.transfers.links for one in (driver.core, core))
     assert links.time(0, 1).predict_s(5) > 0.0
     assert again.time(0, 1).predict_s(5) == links.time(0, 1).predict_s(5)
 
@@ -99,7 +99,7 @@ def test_one_that_fails_forgets_no_blocks_that_another_sends() -> None:
     (sent,) = sends(driver)
     driver.land(sent.transfer, 1, 0)
     driver.move(second, 1)
-    assert [one.digests for one in driver.core.migration.transfers] != [[], []]
+    assert [one.digests for one in driver.core.migrator.transfers] != [[], []]
     driver.answer(0, fails=frozenset({0}))
     assert first not in driver.alive and second in driver.alive
     driver.settle()

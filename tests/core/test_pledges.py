@@ -53,7 +53,7 @@ def keeps(driver: Driver, sequence: Sequence, instance: int) -> bool:
 
 
 def place(driver: Driver, sequence: Sequence) -> int:
-    return driver.core.migration.pledges.target(sequence)
+    return driver.core.migrator.pledges.target(sequence)
 
 
 def test_who_is_ordered_elsewhere_while_it_moves_gives_its_place_back() -> None:
@@ -105,7 +105,7 @@ def test_what_waits_to_be_fetched_is_no_room_for_who_would_come() -> None:
     driver = paced((Role.PREFILL, Role.DECODE), max_running=1, num_blocks=30)
     runs = stream(driver, 1, 0, 40)
     zero = driver.core.instances[0]
-    has_room = driver.core.migration.pledges.has_room
+    has_room = driver.core.migrator.pledges.has_room
     assert has_room(runs, zero), "60 of 120 tokens"
     request = driver.arrive(list(range(5, 68)), 40)
     while not zero.scheduler.moving.remote_kvs:

@@ -153,7 +153,7 @@ def test_a_flip_says_why() -> None:
     driver = watched(2, (Role.MIXED, Role.MIXED))
     decided = Decided("1:1", "1:1: better than mixed by 0.25")
     driver.core.watcher._change(decided, driver.core.instances, driver.now)
-    whys = {one.why for one in driver.core.migration.flips.newest}
+    whys = {one.why for one in driver.core.migrator.flips.newest}
     assert whys == {"auto: 1:1: better than mixed by 0.25"}
 
 

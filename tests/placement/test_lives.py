@@ -11,7 +11,7 @@ from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
 from daemon.core.events import PlacementChosen
 from daemon.core.instance import Instance
-from daemon.core.moves import Move
+from daemon.core.open_migrations import Migration
 from daemon.placement import PLACEMENTS
 from daemon.placement.base import Candidate, Newcomer
 from daemon.state.request import sequence_id
@@ -128,8 +128,8 @@ def three(handoff: str, prefix_cache: bool) -> Driver:
     return driver
 
 
-def move_of(driver: Driver, sequence: int) -> Move:
-    found = driver.core.migration.moves.get(sequence)
+def migration_of(driver: Driver, sequence: int) -> Migration:
+    found = driver.core.migrator.migrations.get(sequence)
     assert found is not None
     return found
 
@@ -147,14 +147,14 @@ def test_where_an_answer_goes_on_is_chosen_at_the_last_chunk_if_nothing_went_bef
         driver.land_all()
     request = sequence_id(driver.arrive(list(range(20)), 6), 0)  # chunks of 8, 8 and 4
     driver.answer(0)
-    assert move_of(driver, request).target == 2
-    assert move_of(driver, request).sent is caches
+    assert migration_of(driver, request).target == 2
+    assert migration_of(driver, request).sent is caches
     driver.move(other, 2)
     while driver.core.sequences[other].instance != 2:
         driver.answer(1)
         driver.land_all()
     driver.answer(0)  # and the last chunk is planned
-    assert move_of(driver, request).target == (2 if caches else 1)
+    assert migration_of(driver, request).target == (2 if caches else 1)
     driver.settle()
     driver.check_nothing_left()
 

@@ -16,7 +16,8 @@ class Filler(ABC):
 
     It decides what of the runnable slots is computed in what order, and which of those that wait
     are asked in; a queue's head comes first only where a filler takes it. It gives no slot or block
-    itself: admission does, and refuses. A step that comes again is not filled anew (`steady_decode.py`).
+    itself: admission does, and refuses. A steady decode step (`steady_decode.py`) is not filled
+    anew.
     """
 
     in_order: ClassVar[bool] = True

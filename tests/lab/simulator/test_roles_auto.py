@@ -101,7 +101,7 @@ def test_its_journal_does_the_same_again(tmp_path: Path) -> None:
     assert num == len(events) - 1
     (core,) = cores
     assert core.counters.flips == 2
-    assert core.migration.flips.newest[0].why.startswith("auto: 1:1: better than mixed")
+    assert core.migrator.flips.newest[0].why.startswith("auto: 1:1: better than mixed")
 
 
 def test_a_light_load_stays_mixed() -> None:

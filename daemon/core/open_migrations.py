@@ -22,7 +22,7 @@ class Migration:
 
 
 class Migrations:
-    """All migrations that are not over, at most one per sequence, in the order they were ordered."""
+    """All migrations that are not over, at most one per sequence, as they were ordered."""
 
     def __init__(self, num_instances: int) -> None:
         self._by_sequence: dict[int, Migration] = {}

@@ -68,7 +68,7 @@ class RemoteKVs:
             self._count(remote_kv, -1)
 
     def take_home(self, sequence: Sequence) -> RemoteKV | None:
-        """Take the remote KV of a sequence that is queued here again, if it is in this host pool."""
+        """Take the remote KV of a sequence that is queued here again, if this host pool has it."""
         remote_kv = sequence.residence.remote_kv
         if remote_kv is None or remote_kv.instance != self.instance or not remote_kv.from_host:
             return None

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from daemon.scheduler.steady import AT_ONCE_S, FRAME_S
 
 from daemon.core.actions import Deliver, Submit
 from daemon.core.checkpoint import Checkpoint, checkpoint, restore
@@ -12,6 +11,7 @@ from daemon.core.core import Core
 from daemon.core.events import StepDone
 from daemon.core.view import snapshot
 from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.steady_decode import AT_ONCE_S, FRAME_S
 from daemon.state.pause import Cause
 from daemon.state.request import FinishReason
 from daemon.wire.columns import decoder, encoder, int32

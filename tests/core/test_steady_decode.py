@@ -3,7 +3,6 @@
 import random
 
 import pytest
-from daemon.scheduler.steady import SteadyDecodes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from daemon.core.core import Core
 from daemon.core.view import snapshot
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.steady_decode import SteadyDecodes
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_event, random_prompt

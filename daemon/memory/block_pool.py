@@ -28,7 +28,7 @@ class Ledger(msgspec.Struct, frozen=True):
 
 
 class BlockUse:
-    """What a block is used for, in rising order of importance."""
+    """The uses of a block, in rising order of importance."""
 
     FREE = 0
     CACHED = 1
@@ -40,7 +40,7 @@ class BlockPool:
     """A pool of `num_blocks` blocks, with a count of owners for each.
 
     A block that its last owner released stays *fenced* while a step or a swap copy in flight names
-    it: nobody may take it yet. Then it is cached if its tokens are named, else free. Copies are
+    it: it may not be taken yet. Then it is cached if its tokens are named, else free. Copies are
     counted by the step whose plan ordered them.
 
     A few blocks are taken at a time, for which loops over plain arrays beat numpy's overhead;
@@ -54,8 +54,8 @@ class BlockPool:
         self._owners = array("i", bytes(4 * num_blocks))
         self._owners_column = np.frombuffer(self._owners, np.int32)
         self._done_step = 0
-        self._last_steps = np.zeros(num_blocks, np.int64)  # newest in which a former owner named it
-        self._newest_step = 0  # of those
+        self._last_steps = np.zeros(num_blocks, np.int64)  # newest that a former owner named it in
+        self._newest_step = 0  # of these
         self._done_copies = 0
         self._last_copies = np.zeros(num_blocks, np.int64)  # newest that names it, owned or not
         self._newest_copy = 0
@@ -135,7 +135,7 @@ class BlockPool:
             self._leave(np.array(gone, np.intp))
 
     def _leave(self, gone: Blocks) -> None:
-        """Nobody owns these blocks any more."""
+        """Fence, cache or free blocks without an owner."""
         if self._newest_step > self._done_step or self._newest_copy > self._done_copies:
             flying = self._flying(gone)
             self._fenced.update(dict.fromkeys(gone[flying].tolist()))
@@ -143,7 +143,7 @@ class BlockPool:
         self._free += self.cache.leave(gone)
 
     def name_in_copy(self, blocks: list[int] | Blocks, step: int) -> None:
-        """The plan of `step` orders a swap copy to or from these blocks."""
+        """Note that the plan of `step` orders a swap copy to or from these blocks."""
         self._last_copies[np.asarray(blocks, np.intp)] = step
         self._newest_copy = max(self._newest_copy, step)
 
@@ -154,7 +154,7 @@ class BlockPool:
         return flying
 
     def _disown(self, blocks: Blocks) -> Blocks:
-        """Count owners down; the blocks that nobody owns any more, each once."""
+        """Count owners down; returns the blocks without an owner, each once."""
         owners = self._owners_column
         sole = owners[blocks] == 1
         if all_true(sole):
@@ -162,7 +162,7 @@ class BlockPool:
             return blocks
         gone, shared = blocks[sole], blocks[~sole].tolist()
         owners[gone] = 0
-        for block in shared:  # one may be listed twice
+        for block in shared:  # a block may be listed twice
             self._owners[block] -= 1
         left = [block for block in dict.fromkeys(shared) if not self._owners[block]]
         return np.concatenate([gone, np.array(left, np.intp)]) if left else gone
@@ -174,7 +174,7 @@ class BlockPool:
             self._lift()
 
     def copies_done(self, step: int) -> None:
-        """Every swap copy of the plans up to `step` has ended."""
+        """Lift the fences of every swap copy of the plans up to `step`."""
         self._done_copies = step
         if self._fenced:
             self._lift()
@@ -230,13 +230,15 @@ class BlockPool:
         return self._owners_column.copy()
 
     def idle_state(self) -> tuple[Int32, Int32, bytes]:
-        """(free list, cached blocks longest idle first, their digests) of a pool nobody uses."""
+        """(free list, cached blocks longest idle first, their digests) of an unused pool."""
         cached = self.cache.idle_blocks()
         digests = b"".join(self.cache.digest(block) for block in cached)
         return int32(self._free), int32(cached), digests
 
     def restore_idle(self, free: Int32, cached: Int32, digests: bytes) -> None:
-        """Put a new pool into what `idle_state` told. Raises LedgerError if it is no such state."""
+        """Put a new pool into the state that `idle_state` returned. Raises LedgerError if it is no
+        such state.
+        """
         self._free = free.tolist()
         self.cache.register(split_hashes(digests), cached.tolist())
         self.cache.leave(cached.astype(np.intp))

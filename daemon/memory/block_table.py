@@ -1,4 +1,4 @@
-"""The block table: the physical blocks of each slot's sequence, and what changed of them."""
+"""The block table: the physical blocks of each slot's sequence, and their changes."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _NONE = int32()
 class BlockTable:
     """A row of block numbers for each slot; changes are collected for the next step's plan.
 
-    Those of one slot at a time are collected in lists, which become columns together; those of
+    Changes of one slot at a time are collected in lists, which become columns together; changes of
     many slots at a time are columns from the start.
     """
 

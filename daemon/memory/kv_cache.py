@@ -19,7 +19,7 @@ class KVCache:
         self, num_blocks: int, block_size: int, max_slots: int, max_len: int, prefix_cache: bool
     ) -> None:
         self.block_size = block_size
-        self.capacity_tokens = num_blocks * block_size  # what the whole pool holds
+        self.capacity_tokens = num_blocks * block_size  # of the whole pool
         self.num_spare = max(1, num_blocks // 100)  # kept to grow into, where none are reserved
         self.pool = BlockPool(num_blocks)
         self.table = BlockTable(max_slots, -(-max_len // block_size))
@@ -30,7 +30,7 @@ class KVCache:
         self._copy_targets: list[int] = []
 
     def blocks_for(self, num_tokens: int) -> int:
-        """The number of blocks that hold so many tokens."""
+        """The number of blocks that hold `num_tokens`."""
         return -(-num_tokens // self.block_size)
 
     def match(self, sequence: Sequence) -> list[int]:
@@ -42,13 +42,13 @@ class KVCache:
 
     @property
     def num_unreserved(self) -> int:
-        """Available blocks that are reserved for nobody, and owed to nobody."""
+        """Available blocks that are neither reserved nor owed."""
         lending, free = self.lending, self.pool.num_available - self.reservations.num_unheld
         return free - lending.num_owed if lending.owed else free
 
     def num_lacking(self, matched: list[int], num_new_blocks: int) -> int:
-        """How many of these new blocks are not there, or reserved for others, once `matched` are
-        shared; or <= 0.
+        """How many of these new blocks are not available, or reserved for others, once `matched`
+        are shared; <= 0: none.
         """
         idle = self.pool.idle_among(matched) if matched else 0
         return num_new_blocks - (self.num_unreserved - idle)
@@ -74,7 +74,7 @@ class KVCache:
         self.table.extend(slot, shared + own)
 
     def needing_block(self, slots: Slots, computed: Int32) -> Slots:
-        """Those of `slots` whose `computed` tokens fill their blocks."""
+        """The slots whose `computed` tokens fill their blocks."""
         return slots[computed >= self.table.held[slots] * self.block_size]
 
     def can_append(self, slots: Slots) -> bool:
@@ -82,7 +82,7 @@ class KVCache:
         num_unreserved = self.num_unreserved
         if slots.size <= num_unreserved:
             return True
-        # Those that are owed may be on their way; what is reserved is there.
+        # Owed blocks may still be on their way; reserved ones are available.
         return slots.size - self.reservations.count_among(slots) <= max(0, num_unreserved)
 
     def append_each(self, slots: Slots) -> None:
@@ -109,7 +109,7 @@ class KVCache:
         sequence.hashes = []
 
     def num_own(self, slot: int) -> int:
-        """The number of a slot's blocks that nobody else owns."""
+        """The number of a slot's blocks that have no other owner."""
         return self.pool.num_sole(self.table.blocks(slot))
 
     def release(self, slots: list[int], last_step: int) -> None:
@@ -124,8 +124,8 @@ class KVCache:
         self.table.clear(slots)
 
     def hand_over(self, slot: int, num_blocks: int) -> list[int]:
-        """Take back a slot whose blocks no step in flight names, but for the first `num_blocks`:
-        those, which the caller owns in its place from now on.
+        """Take back a slot whose blocks no step in flight names, but for its first `num_blocks`,
+        which the caller owns from now on; returns these.
         """
         blocks: list[int] = self.table.blocks(slot).tolist()
         self.pool.let_go(blocks[num_blocks:])
@@ -144,14 +144,14 @@ class KVCache:
         self.reservations.clear()
 
     def num_written(self, slots: Slots, computed: Int32) -> int:
-        """Tokens whose KV is written or planned to be, in held blocks; these slots are all in use,
-        with so many `computed` tokens each. Blocks that several share are full, and count once.
+        """Tokens whose KV is written or planned to be, in held blocks. `slots` are all in use, with
+        `computed` tokens each. Shared blocks are full, and count once.
         """
         unwritten = int(np.add.reduce(self.table.held[slots] * self.block_size - computed))
         return self.pool.num_held * self.block_size - unwritten
 
     def _forget_copies(self, targets: set[int]) -> None:
-        """Order no copies to these blocks any more: who was to have them is gone."""
+        """Order no copies to these blocks any more: their new owner is gone."""
         pairs = zip(self._copy_sources, self._copy_targets, strict=True)
         kept = [pair for pair in pairs if pair[1] not in targets]
         self._copy_sources, self._copy_targets = ([pair[end] for pair in kept] for end in (0, 1))

@@ -1,4 +1,4 @@
-"""The ledger of loans: reserved blocks that their sequences do not need yet, used by others.
+"""The ledger of loans: reserved blocks that their sequence does not need yet, used by another.
 
 EcoServe, section 3.4 (KVC pipelining). A *lender* lends a *borrower* a count of the blocks that it
 has reserved and does not hold. Counts alone are lent: every block comes from the pool when a token
@@ -29,19 +29,19 @@ class Lending:
     together stays what was promised: the sum of the reservations, less the loans. A borrower has
     one lender, and may be a lender itself, of what it does not hold yet; then its borrowers leave
     before it does, and where it leaves first, its lender takes them over. Blocks of a borrower that
-    left are *owed* to its lender until the steps in flight have answered that name them, and nobody
-    else gets them.
+    left are *owed* to its lender until the steps in flight have answered that name them, and no
+    other sequence gets them.
     """
 
     def __init__(self, reservations: Reservations) -> None:
         self._reservations = reservations
-        self._loans: dict[int, list[Loan]] = {}  # of each lender; the one that is due first first
+        self._loans: dict[int, list[Loan]] = {}  # of each lender; first due first
         self._lender: dict[int, int] = {}  # of each borrower
         self.owed: dict[int, int] = {}  # blocks, to each lender
 
     @property
     def num_owed(self) -> int:
-        """Blocks that come back to lenders."""
+        """Blocks that are on their way back to lenders."""
         return sum(self.owed.values()) if self.owed else 0
 
     def __iter__(self) -> Iterator[Loan]:
@@ -51,7 +51,7 @@ class Lending:
         return len(self._lender)
 
     def lender_of(self, slot: int) -> int:
-        """The lender of the sequence in a slot; -1: it has none."""
+        """The lender of the sequence in a slot; -1: none."""
         return self._lender.get(slot, -1)
 
     def num_reserved(self, slot: int) -> int:
@@ -60,9 +60,7 @@ class Lending:
         return self._reservations.most(slot) + lent + self.owed.get(slot, 0)
 
     def loans_of(self, lender: int) -> Iterator[tuple[Loan, int]]:
-        """The loans of a lender, the one that is due first first, each with the first block of its
-        lender that it stands for: there it is due.
-        """
+        """The loans of a lender, first due first, each with the lender's block that it is due at."""
         block = self.due_block(lender)
         for loan in self._loans.get(lender, ()):
             yield loan, block
@@ -70,7 +68,7 @@ class Lending:
 
     def lend(self, lender: int, borrower: int, count: int, num_blocks: int) -> None:
         """Reserve `num_blocks` for a slot without a reservation, those that it holds among them;
-        `count` of them are lent by `lender`, which does not hold them. Of all its loans this one is
+        `lender` lends `count` of them, which it does not hold. Of all its loans this one is
         due first. Raises ValueError where the lender has too few, or the borrower a reservation.
         """
         if self._reservations.has(borrower) or not 0 < count <= num_blocks:
@@ -83,13 +81,13 @@ class Lending:
         self._lender[borrower] = lender
 
     def resize(self, slot: int, num_blocks: int) -> None:
-        """Reserve so many blocks in all, as a sequence is predicted to end elsewhere; the caller
-        has checked that as many more are unreserved.
+        """Reserve `num_blocks` in all, as a sequence's predicted end changed; the caller has
+        checked that enough more are unreserved.
 
-        What it holds stays. A lender that needs fewer needs those no more that it lends, the last
-        ones first: they are their borrowers' own. A borrower that needs fewer gives back to its
-        lender first. One that is both keeps what it has: to tell its borrowers' blocks apart is
-        worth less.
+        What it holds stays. A lender that needs fewer no longer needs what it lends, the last loan
+        first: those blocks become the borrower's own. A borrower that needs fewer gives back to its
+        lender first. A sequence that is both keeps what it has: to tell its borrowers' blocks apart
+        is worth less.
         """
         by = num_blocks - self.num_reserved(slot)
         if by >= 0:
@@ -101,9 +99,8 @@ class Lending:
             self._shrink(slot, -by)
 
     def due(self, known: Int32, lead: int, block_size: int) -> list[int]:
-        """The borrowers that have to leave now: those that are due first of lenders that compute
-        the token which needs a lent block within `lead` tokens, where slots have so many known
-        ones.
+        """The borrowers that have to leave now: the first due of each lender that computes the
+        token which needs a lent block within `lead` tokens; slots have `known` tokens.
         """
         if not self._loans:
             return []
@@ -114,12 +111,12 @@ class Lending:
         ]
 
     def due_block(self, lender: int) -> int:
-        """The first lent block of a lender: its first loan is due at the first token there."""
+        """The first lent block of a lender: its first loan is due at that block's first token."""
         return self._reservations.most(lender) + self.owed.get(lender, 0)
 
     def release(self, slots: list[int]) -> None:
-        """The sequences in these slots leave, and their reservations with them: what they borrowed
-        is owed to their lenders, and what they lent belongs to those that have it.
+        """End the loans of sequences that leave with their reservations: what they borrowed is owed
+        to their lenders, and what they lent belongs to its borrowers.
         """
         if not self._lender and not self.owed:
             return
@@ -132,13 +129,13 @@ class Lending:
                 self._leave_lender(slot, borrowers)
 
     def clear(self) -> None:
-        """All reservations are given up, and all loans with them."""
+        """Forget all loans, as all reservations are given up."""
         self._loans.clear()
         self._lender.clear()
         self.owed.clear()
 
     def settle(self, num_available: int) -> None:
-        """Give back to lenders what they are owed, as far as it is there."""
+        """Give back to lenders what they are owed, as far as blocks are available."""
         if not self.owed:
             return
         room = num_available - self._reservations.num_unheld
@@ -174,7 +171,7 @@ class Lending:
             raise LedgerError("blocks are owed to nobody")
 
     def _shrink_lender(self, lender: int, count: int) -> None:
-        """A lender that is no borrower reserves so many blocks less."""
+        """Take `count` blocks from the reservation of a lender that borrows nothing."""
         for place in range(len(self._loans[lender]) - 1, -1, -1):
             loan = self._loans[lender][place]
             cut = min(count, loan.num_blocks)
@@ -183,7 +180,7 @@ class Lending:
         self._shrink(lender, count)
 
     def _shrink(self, slot: int, count: int) -> None:
-        """One that lends nothing any more reserves so many blocks less, as far as it can."""
+        """Take `count` blocks from the reservation of a slot that lends nothing, as far as it can."""
         if count and (owed := self.owed.pop(slot, 0)):
             cut = min(count, owed)
             count -= cut
@@ -200,12 +197,12 @@ class Lending:
             self._put(lender, place, [loan._replace(num_blocks=loan.num_blocks - back)])
 
     def _place(self, borrower: int) -> int:
-        """Where a borrower's loan stands among those of its lender."""
+        """The index of a borrower's loan among those of its lender."""
         loans = self._loans[self._lender[borrower]]
         return next(place for place, loan in enumerate(loans) if loan.borrower == borrower)
 
     def _put(self, lender: int, place: int, loans: list[Loan]) -> None:
-        """Put these loans of a lender in the place of one; those of nothing are over."""
+        """Replace one loan of a lender by these; loans of no blocks are over."""
         kept = [loan for loan in loans if loan.num_blocks]
         old = self._loans[lender][place].borrower
         del self._lender[old]
@@ -215,7 +212,9 @@ class Lending:
             del self._loans[lender]
 
     def _leave_lender(self, slot: int, borrowers: list[Loan]) -> None:
-        """A borrower leaves: its lender takes over its borrowers, as far as it had lent to it."""
+        """Have the lender of a borrower that leaves take over its borrowers, up to what it had
+        lent.
+        """
         lender, place = self._lender[slot], self._place(slot)
         left = self._loans[lender][place].num_blocks
         taken_over: list[Loan] = []

@@ -14,10 +14,10 @@ class PrefixCache:
 
     def __init__(self, num_blocks: int) -> None:
         self._block_by_digest: dict[bytes, int] = {}
-        self._digests = [b""] * num_blocks  # of no meaning where a block is not named
-        self._named = bytearray(num_blocks)  # 1 where there is a digest: written one by one,
+        self._digests = [b""] * num_blocks  # meaningless where a block is not named
+        self._named = bytearray(num_blocks)  # 1 where there is a digest: written one at a time,
         self._named_column = np.frombuffer(self._named, np.bool_)  # read many at once
-        self.idle = IdleQueue(num_blocks)  # those without an owner, which can be evicted
+        self.idle = IdleQueue(num_blocks)  # blocks without an owner, which can be evicted
 
     def match(self, digests: Iterable[bytes]) -> list[int]:
         """The blocks of the longest known prefix of these chain hashes."""

@@ -1,4 +1,4 @@
-"""The ledger of reservations: the blocks that sequences may still take, beside those they have."""
+"""The ledger of reservations: the blocks that sequences may still take, beside those held."""
 
 import numpy as np
 
@@ -9,14 +9,14 @@ from daemon.wire.columns import Bools, Int32, Slots
 class Reservations:
     """The reservations of one pool: for each slot how many blocks its sequence holds at most.
 
-    A reserved block that is not held yet is an available one in the pool; whoever has no
+    A reserved block that is not held yet is an available one in the pool; sequences without a
     reservation must leave it there. Shared blocks are part of each owner's reservation and are
     held from the start, so that what matters is the sum of what is not held yet.
 
     Rows are slots, and `held` is the block table's own column: a block goes over from reserved to
     held as it is appended, and nothing is counted twice. What is not held yet is asked for at every
     growth and admission, so it is a running total: a slot with a reservation only gains blocks that
-    `took` is told of, and loses none before its reservation is given up.
+    `took` counts, and loses none before its reservation is given up.
     """
 
     def __init__(self, held: Int32) -> None:
@@ -26,8 +26,8 @@ class Reservations:
         self.num_unheld = 0  # blocks of all reservations that are still to be taken
 
     def reserve(self, slot: int, num_blocks: int) -> None:
-        """Reserve so many blocks for a slot that has no reservation, those it holds among them; the
-        caller has checked that so many more are unreserved.
+        """Reserve blocks for a slot that has no reservation, those it holds among them; the caller
+        has checked that enough are unreserved.
         """
         self._most[slot] = num_blocks
         self.num_slots += 1
@@ -43,7 +43,7 @@ class Reservations:
                     self._most[slot] = 0
 
     def clear(self) -> None:
-        """Give up all of them."""
+        """Give up all reservations."""
         if self.num_slots:
             self._most[:] = 0
             self.num_slots = self.num_unheld = 0
@@ -53,7 +53,7 @@ class Reservations:
         return bool(self._most[slot])
 
     def among(self, slots: Slots) -> Bools:
-        """Which of these slots have one; bool, as `slots`."""
+        """Whether each of these slots has a reservation; bool, as `slots`."""
         having: Bools = self._most[slots] > 0
         return having
 
@@ -62,7 +62,7 @@ class Reservations:
         return int(self._most[slot])
 
     def unheld(self, slot: int) -> int:
-        """Of them, those that it does not hold; 0 for a slot without a reservation."""
+        """The reserved blocks that a slot does not hold; 0 without a reservation."""
         return max(0, int(self._most[slot]) - int(self._held[slot]))
 
     def unheld_of(self, slots: Slots) -> Int32:
@@ -71,13 +71,13 @@ class Reservations:
         return unheld
 
     def change(self, slot: int, by: int) -> None:
-        """Let a slot that has a reservation hold so many blocks more, or fewer."""
+        """Let a slot that has a reservation hold `by` blocks more, or fewer."""
         self._most[slot] += by
         self.num_unheld += by
 
     def took(self, slots: Slots) -> None:
-        """Each of these slots holds a block more than before: one of its reservation, where it has
-        one. One that has outgrown it reserves what it holds.
+        """Count a block more for each of these slots: one of its reservation, where it has one. A
+        slot that has outgrown its reservation reserves what it holds.
         """
         if self.num_slots:
             held, most = self._held[slots], self._most[slots]
@@ -92,12 +92,12 @@ class Reservations:
 
     @property
     def num_reserved(self) -> int:
-        """Blocks of all reservations, held or not; shared ones once for each who shares them."""
+        """Blocks of all reservations, held or not; a shared block once for each owner."""
         return int(self._most.sum())
 
     @property
     def num_held(self) -> int:
-        """Of them, those that are held."""
+        """The reserved blocks that are held."""
         return int(self._held[self._most > 0].sum())
 
     def check(self, num_available: int) -> None:

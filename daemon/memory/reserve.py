@@ -3,7 +3,7 @@
 from math import exp, sqrt
 
 WINDOW_S = 0.5
-"""Arrivals are counted over windows of about the time that making room takes."""
+"""The window over which arrivals are counted: about the time that making room takes."""
 _MEMORY_S = 60.0
 _DEVIATIONS = 2.0
 
@@ -22,7 +22,7 @@ class BurstReserve:
         self._square = 0.0
 
     def arrived(self, now: float, num_blocks: int) -> None:
-        """A request that wants so many blocks arrived."""
+        """Count an arrived request that wants `num_blocks`."""
         self._advance(now)
         self._blocks += num_blocks
 
@@ -45,7 +45,7 @@ class BurstReserve:
         return reserve
 
     def _advance(self, now: float) -> None:
-        """Close the windows that have passed; those in which nothing came together."""
+        """Close the windows that have passed; all without an arrival at once."""
         if now < self._window_end_s:
             return
         keep = exp(-WINDOW_S / _MEMORY_S)

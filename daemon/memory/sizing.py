@@ -15,20 +15,20 @@ import msgspec
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 KV_DTYPES = ("auto", "int8", "fp8")
-"""How a KV cache holds its numbers: as the instance computes, or in 8 bits with scales."""
+"""The formats of a KV cache: the instance's dtype, or 8 bits with scales."""
 WEIGHT_KINDS = ("int8", "int4", "fp8")
-"""What plain weights can be rounded to, in groups that share a scale."""
+"""The formats that plain weights can be rounded to, in groups that share a scale."""
 FP8_CAPABILITY = (8, 9)
-"""The compute capability from which on a GPU rounds to fp8 (Ada, Hopper)."""
+"""The least compute capability of a GPU that rounds to fp8 (Ada, Hopper)."""
 SCALE_BYTES = 4
 """float32, one for each token and KV head of an 8-bit cache's keys and of its values."""
 MIN_BLOCKS = 2
 GPU_RUNTIME_BYTES = 1 << 30
 """The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
 GPU_PANEL_BYTES = 128 << 20
-"""Of a quantised weight's rows, as many as a GPU unpacks at a time."""
+"""Bytes of a quantised weight's rows that a GPU unpacks at a time."""
 KEEP_BOTH_BYTES = 2 << 30
-"""Up to so many bytes of weights, a CPU keeps plain copies beside those packed for its products."""
+"""Most bytes of weights of which a CPU keeps plain copies beside those packed for its products."""
 
 
 class SizingError(ValueError):
@@ -36,7 +36,7 @@ class SizingError(ValueError):
 
 
 class Shape(Protocol):
-    """What sizing reads of a model's shape; daemon.models.shape.ModelShape has it."""
+    """The part of a model's shape that sizing reads; daemon.models.shape.ModelShape has it."""
 
     @property
     def num_layers(self) -> int:
@@ -64,7 +64,7 @@ class Shape(Protocol):
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pool must serve, and what the operator fixed."""
+    """The demands on the pool: what it must serve, and what the operator fixed."""
 
     dtype: str
     kv_dtype: str = "auto"  # of `KV_DTYPES`
@@ -126,12 +126,12 @@ def cpu_copy_bytes(weight_bytes: int, dtype: str) -> int:
 
 
 def gpu_panel_bytes(packed_bytes: int) -> int:
-    """Bytes for the numbers that a GPU unpacks, where so many bytes of weights are in blocks."""
+    """Bytes for the numbers that a GPU unpacks, where `packed_bytes` of weights are in blocks."""
     return GPU_PANEL_BYTES if packed_bytes else 0
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
-    """Blocks that hold so many tokens."""
+    """The number of blocks that hold `num_tokens`."""
     return -(-num_tokens // block_size)
 
 

@@ -17,7 +17,7 @@ PROACTIVE, REACTIVE, RECOMPUTE, DEFER = SWAP_MODES = (
     "proactive",  # copied ahead of need, beside the steps (FastServe section 4.2)
     "reactive",  # copied at need; the step waits
     "recompute",  # victims are computed again
-    "defer",  # nobody gives way to a newcomer
+    "defer",  # nothing is preempted for a newcomer
 )
 SWAPPING = (PROACTIVE, REACTIVE)
 """The modes whose victims go to a host pool."""
@@ -32,7 +32,7 @@ class SwapStats(msgspec.Struct, frozen=True):
     host: Ledger
     num_out: int  # blocks whose copies have ended, in all
     num_in: int
-    link_s: float  # how long they took, both directions
+    link_s: float  # the time they took, both directions
     copy_block_s: float  # expected for one block, out or in
 
 
@@ -98,7 +98,7 @@ class SwapSpace:
         return bool(self._out or self._in)
 
     def copies_done(self, step: int) -> None:
-        """Every copy of the plans up to `step` has ended."""
+        """Note that every copy of the plans up to `step` has ended."""
         self.done_step = step
         while self._ordered and self._ordered[0] <= step:
             self._ordered.popleft()

@@ -180,7 +180,7 @@ class Lending:
         self._shrink(lender, count)
 
     def _shrink(self, slot: int, count: int) -> None:
-        """Take `count` blocks from the reservation of a slot that lends nothing, as far as it can."""
+        """Take `count` blocks from the reservation of a slot without loans, as far as possible."""
         if count and (owed := self.owed.pop(slot, 0)):
             cut = min(count, owed)
             count -= cut

@@ -60,7 +60,7 @@ class Lending:
         return self._reservations.most(slot) + lent + self.owed.get(slot, 0)
 
     def loans_of(self, lender: int) -> Iterator[tuple[Loan, int]]:
-        """The loans of a lender, first due first, each with the lender's block that it is due at."""
+        """The loans of a lender, first due first, each with the lender's block it is due at."""
         block = self.due_block(lender)
         for loan in self._loans.get(lender, ()):
             yield loan, block

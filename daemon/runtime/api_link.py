@@ -26,7 +26,7 @@ _REQUESTS_PER_PROCESS = 1 << 32
 
 
 class AskedBy(NamedTuple):
-    """What viewers are told of who asked. The Core and its journal never hear of it."""
+    """The client behind a request, for viewers only: the Core and its journal do not know it."""
 
     request_id: str = ""
     key: str = ""
@@ -34,16 +34,17 @@ class AskedBy(NamedTuple):
 
 _NOBODY = AskedBy()
 SCORED_COST = 2
-"""What a prompt's token costs whose log-probability is wanted, against another's: the product with
-the whole vocabulary and the search for its best tokens. Small models take half as long again.
+"""Cost of a prompt token whose log-probability is wanted, relative to one without: it adds the
+product with the whole vocabulary and the search for the best tokens. Small models take half as
+long again.
 """
 
 
 class ApiLink:
-    """The API process's requests; of one process after the other, whose ids are kept apart.
+    """The requests of the API process. After a restart the ids of the new process are kept apart.
 
-    `dispatch` takes the events, `lives(settled)` each answer to `ping`. What is sent while there is
-    no process is lost: `connect` begins with a process that knows nothing.
+    `dispatch` takes the events, `lives(settled)` each answer to `ping`. Messages sent while there
+    is no process are lost: `connect` begins with a process that knows nothing.
     """
 
     def __init__(
@@ -74,18 +75,18 @@ class ApiLink:
         self._channel = channel = Channel(sock, self._frame, lambda _: self._closed(channel))
 
     def hang_up(self) -> None:
-        """End what is left of its requests and close the channel; twice is as good as once."""
+        """End its remaining requests and close the channel; may be called twice."""
         if self._channel is not None:
             self._channel.close()
         self.end_all()
 
     def end_all(self) -> None:
-        """End every request that has not ended; the process is told of each."""
+        """End every request that has not ended; the process hears of each."""
         for request in list(self._live):
             self._dispatch(Abort(time.monotonic(), request))
 
     def client_of(self, sequence: int) -> AskedBy:
-        """Who asked for a sequence."""
+        """The client that asked for a sequence."""
         return self._clients.get(sequence // MAX_SEQUENCES_PER_REQUEST, _NOBODY)
 
     def ping(self) -> None:
@@ -93,7 +94,7 @@ class ApiLink:
         self.send(Ping())
 
     def send(self, message: protocol.ToApi) -> None:
-        """Tell the process; without one nobody hears."""
+        """Send a message to the process; without a process it is lost."""
         if isinstance(message, protocol.Serving):
             self._vocab_size = message.vocab_size
         if self._channel is not None:
@@ -104,12 +105,12 @@ class ApiLink:
         own = action.sequence - self._first_sequence
         self.send(protocol.SequenceStarted(own, action.num_cached_tokens))
 
-    def prompt_logprobs(self, told: tuple[PromptLogprobs, ...]) -> None:
-        """What a worker computed of prompts; nobody wants it of requests that have ended."""
-        for one in told:
-            if one.sequence // MAX_SEQUENCES_PER_REQUEST in self._live:
-                own = one.sequence - self._first_sequence
-                self.send(msgspec.structs.replace(one, sequence=own))
+    def prompt_logprobs(self, prompts: tuple[PromptLogprobs, ...]) -> None:
+        """Log-probabilities of prompts, as a worker computed them; ended requests are skipped."""
+        for prompt in prompts:
+            if prompt.sequence // MAX_SEQUENCES_PER_REQUEST in self._live:
+                own = prompt.sequence - self._first_sequence
+                self.send(msgspec.structs.replace(prompt, sequence=own))
 
     def deliver(self, action: Deliver, reply: Reply) -> None:
         """New tokens, in the order of the step's rows."""
@@ -132,7 +133,7 @@ class ApiLink:
         self.send(protocol.SequenceEnded(own, action.reason, action.error))
 
     def rejected(self, action: Rejected) -> None:
-        """A request was not taken."""
+        """A request was refused."""
         self._store.drop_request(action.request, self._live.pop(action.request))
         self._clients.pop(action.request, None)
         own = action.request - self._first_request
@@ -172,7 +173,9 @@ class ApiLink:
                 self.predictor = message.status
 
     def _generate(self, message: protocol.Generate, now: float) -> None:
-        """Take a request; one with tokens that the model has not would end its worker."""
+        """Admit a request to the Core. Tokens outside the vocabulary are refused: they would end
+        the worker.
+        """
         lowest, highest = int(message.tokens.min()), int(message.tokens.max())
         if lowest < 0 or highest >= self._vocab_size > 0:
             wrong = highest if lowest >= 0 else lowest
@@ -207,7 +210,7 @@ class ApiLink:
             self._dispatch(Predicted(now, request, tokens, high))
 
     def _closed(self, channel: Channel) -> None:
-        """The process is gone: so are its clients. A successor's are not."""
+        """The process is gone, and so are its clients; a successor's stay."""
         if channel is self._channel:
             self.hang_up()
 

@@ -61,7 +61,7 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
     """
     level, form = loaded.config.daemon.log_level, loaded.config.daemon.log_format
     logs.set_up("daemon", level, form)
-    faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
+    faulthandler.enable()  # an abort by systemd's watchdog leaves the stacks in the log
     try:
         faults()  # refused here, not in every process
         worker_module()
@@ -72,7 +72,7 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
 
 
 class Daemon:
-    """One daemon's story. What others say and do meanwhile depends on its `phase`."""
+    """The daemon from start to end. Answers and actions depend on its current `phase`."""
 
     def __init__(self, loaded: Loaded, read: Callable[[], Loaded]) -> None:
         config = loaded.config
@@ -87,7 +87,7 @@ class Daemon:
         self.operations = Operations(self.parts, read, lambda: self.phase)
 
     async def run(self) -> int:
-        """The whole story; the exit status."""
+        """Run the whole life; return the exit status."""
         self.life.take_signals(self.operations.hang_up if self.parts.loaded.file else None)
         path = self.parts.config.control.socket
         control = ControlServer(
@@ -97,7 +97,7 @@ class Daemon:
             lambda question: self.phase.look_closer(question),
             makes_folder=not path,
         )
-        await control.start()  # first of all: it is what a second daemon fails at
+        await control.start()  # first of all: a second daemon fails here
         try:
             await self._live()
         finally:
@@ -107,9 +107,9 @@ class Daemon:
         return 1 if self.life.fault else 0
 
     async def _live(self) -> None:
-        """The story while there is no other daemon here."""
+        """Serve, now that no other daemon holds the control socket."""
         server = self.parts.config.server
-        # A name may take long to be looked up.
+        # Looking a name up may take long.
         listener = await self.life.unless_stopped(
             lambda: listen(server.host, server.port), self.phase.tell_stage
         )
@@ -120,7 +120,7 @@ class Daemon:
             ends.push_async_callback(self.life.close)
             self.life.spawn(feed_watchdog(lambda: self.phase.stuck()))
             self.life.spawn(self.parts.api.run(listener))
-            early = EarlyWorker(likely_kind([one.device for one in self.parts.config.instance]))
+            early = EarlyWorker(likely_kind([spec.device for spec in self.parts.config.instance]))
             ends.push_async_callback(early.close)
             try:
                 await early.start()
@@ -133,14 +133,14 @@ class Daemon:
                 await self.parts.api.close()
 
     def _api_started(self, sock: socket.socket, generation: int) -> ApiLink:
-        """Tell a new API process all that it must know."""
+        """Send a new API process everything it must know."""
         self.parts.link.connect(sock, generation)
         self.operations.tell_settings()
         self.phase.tell()
         return self.parts.link
 
     async def prepare(self, url: str) -> tuple[ServedModel, StartTimes] | None:
-        """What is to be served, and how long its last starts took; None: told to stop."""
+        """Find the model to serve, and how long its last starts took; None: stopped meanwhile."""
         self.phase = status = DaemonStatus(self.parts, url)
         config, loads = self.parts.config, self.parts.loads
         for lacking in shortfalls(config):
@@ -150,9 +150,9 @@ class Daemon:
         status.tell_stage()
         self.life.spawn(show_start(loads, lambda: self.phase))
         self.life.spawn(self._repeat_serving())
-        told, times = on_loop(status.converts), cache_folder(config) / "starts.json"
+        progress, times = on_loop(status.converts), cache_folder(config) / "starts.json"
         return await self.life.unless_stopped(
-            lambda: (find_model(config, told=told), StartTimes(times)), status.tell_stage
+            lambda: (find_model(config, progress=progress), StartTimes(times)), status.tell_stage
         )
 
     async def _serve(
@@ -169,7 +169,7 @@ class Daemon:
         power = PowerCaps(
             config.power,
             [spec.card or card for spec, card in zip(model.instances, model.cards, strict=True)],
-            [one.role for one in configured.instances],
+            [instance.role for instance in configured.instances],
             config.slo.tpot_s,
         )
         runtime = Runtime(
@@ -178,12 +178,12 @@ class Daemon:
             _journal(config, configured),
             link,
             ToWorkers(
-                plan=lambda instance, plan: workers.told(instance).send(plan),
-                blocks=lambda instance, order: workers.told(instance).send_blocks(order),
-                stop_sending=lambda instance, number: workers.told(instance).stop_sending(number),
-                link=lambda instance, link, fd: workers.told(instance).new_link(link, fd),
-                hangs=lambda instance, why: workers.told(instance).give_up(why),
-                is_stopped=lambda instance: workers.told(instance).is_stopped,
+                plan=lambda instance, plan: workers.worker(instance).send(plan),
+                blocks=lambda instance, order: workers.worker(instance).send_blocks(order),
+                stop_sending=lambda instance, number: workers.worker(instance).stop_sending(number),
+                link=lambda instance, link, fd: workers.worker(instance).new_link(link, fd),
+                hangs=lambda instance, why: workers.worker(instance).give_up(why),
+                is_stopped=lambda instance: workers.worker(instance).is_stopped,
             ),
             power,
             config.scheduler.prompt_lookup,
@@ -203,13 +203,13 @@ class Daemon:
         await self._drain(runtime)
 
     async def _repeat_serving(self) -> None:
-        """Show /health that the daemon lives, and the age of the newest step."""
+        """Refresh /health: that the daemon lives, and the age of the newest step."""
         while True:
             await asyncio.sleep(SERVING_INTERVAL_S)
             self.phase.tell()
 
     async def _drain(self, runtime: Runtime) -> None:
-        """Take nothing new; let running answers end in their time, then end them."""
+        """Take nothing new; let running answers end within `drain_s`, then end them."""
         runtime.drain()
         self._say_stopping()
         running = runtime.core.num_running + runtime.core.num_waiting
@@ -232,7 +232,7 @@ class Daemon:
 
 
 def _api_config(config: Config) -> str:
-    """What the API process is started with, as JSON."""
+    """The configuration that the API process starts with, as JSON."""
     model = served_name(config)
     fields = {
         **msgspec.structs.asdict(config.server),
@@ -252,7 +252,7 @@ def _journal(config: Config, configured: Configured) -> JournalWriter | None:
 
 
 async def _repeat_gauges(serving: ServingStatus, link: ApiLink) -> None:
-    """Keep what `/metrics` shows fresh."""
+    """Keep the figures of `/metrics` fresh."""
     while True:
         due_s = time.monotonic() + GAUGES_INTERVAL_S
         await asyncio.sleep(GAUGES_INTERVAL_S)

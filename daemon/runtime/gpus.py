@@ -30,7 +30,7 @@ class GpuReader:
         pynvml.nvmlInit()
 
     def read_each(self, cards: Sequence[str]) -> tuple[GpuStatus | None, ...]:
-        """Every card, None for one that does not answer. Raises LostError if none does."""
+        """Read every card, None for one that does not answer. Raises LostError if none does."""
         statuses: list[GpuStatus | None] = []
         failure = ""
         for card in cards:
@@ -44,7 +44,7 @@ class GpuReader:
         return tuple(statuses)
 
     def read(self, card: str) -> GpuStatus:
-        """One card, by UUID; what it does not support is None."""
+        """Read one card, by UUID; figures that it does not support are None."""
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByUUID(card)
         name = self._asked(nvml.nvmlDeviceGetName, handle)
@@ -80,10 +80,10 @@ class GpuReader:
 
 
 class GpuWatch:
-    """Keeps `latest` fresh: a status a device, None where there is none or none can be read.
+    """Keeps `latest` fresh: one status per device, None where there is none or it cannot be read.
 
-    `cards` are UUIDs; an empty one is of a device that has no figures. A driver that is absent,
-    denied or lost costs nothing but the figures; it is tried again every `REOPEN_S`.
+    `cards` are UUIDs; an empty one stands for a device without figures. While a driver is absent,
+    denied or lost only the figures are missing; it is tried again every `REOPEN_S`.
     """
 
     def __init__(self, cards: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a person reads who starts a daemon: what is served, and how to talk to it, to copy from."""
+"""Messages for the person who starts a daemon: the room it has, and commands to copy."""
 
 import shlex
 import shutil
@@ -10,13 +10,13 @@ from daemon.protocol.worker import Ready
 
 PROGRAM, VIEWER = "llmd", "llmd-top"
 DEFAULT_URL = f"http://{ServerConfig().host}:{ServerConfig().port}"
-"""Where `llmd serve` serves and `llmd chat` asks, unless either is told otherwise."""
+"""The address at which `llmd serve` serves and `llmd chat` asks by default."""
 _EVERYWHERE = {"//0.0.0.0:": "//127.0.0.1:", "//[::]:": "//[::1]:"}
-"""Who listens everywhere is asked here under this machine's own address."""
+"""The loopback address to use for a server that listens on every address."""
 
 
 def what_serves(name: str, ready: Ready, *, block_size: int, max_len: int, max_running: int) -> str:
-    """What an instance has room for: how long a conversation, and how many answers at once."""
+    """The room of an instance: how long a conversation, and how many answers at once."""
     pool_bytes = ready.num_blocks * ready.block_bytes
     return (
         f"{name} is ready: conversations of up to {max_len:,} tokens, and up to {max_running} "
@@ -26,8 +26,8 @@ def what_serves(name: str, ready: Ready, *, block_size: int, max_len: int, max_r
 
 
 def how_to_talk(url: str, has_page: bool, socket: str = "") -> list[str]:
-    """Commands, and an address for a browser where there is a page; `url` is the base URL, and
-    `socket` the control socket, where it is not the default one.
+    """Commands, and an address for a browser where there is a page. `url` is the base URL; `socket`
+    is the control socket where it is not the default one.
     """
     for everywhere, here in _EVERYWHERE.items():
         url = url.replace(everywhere, here)
@@ -41,7 +41,7 @@ def how_to_talk(url: str, has_page: bool, socket: str = "") -> list[str]:
 
 
 def _program(name: str) -> str:
-    """The name that a shell finds, or the path beside the one that this one was started by."""
+    """The name if a shell finds it, else the path beside the program that was started."""
     started_by = Path(sys.argv[0])
     if shutil.which(name) is None and started_by.name == PROGRAM:
         return str(started_by.with_name(name))

@@ -13,14 +13,14 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 PREPARING_S = 60.0
-"""So often a service manager hears that blocking work goes on: a conversion may take an hour."""
+"""How often a service manager hears that blocking work goes on: a conversion may take an hour."""
 
 
 async def feed_watchdog(stuck: Callable[[], str]) -> None:
     """Tell the service manager, twice in its interval, that the daemon makes progress.
 
-    `stuck` says why it does not, or nothing; then the manager is left to kill the daemon and to
-    start it again. Returns at once where no watchdog was asked for.
+    `stuck` gives the reason why it does not, or an empty text; then the manager is left to kill
+    the daemon and to start it again. Returns at once where no watchdog was asked for.
     """
     interval_s = notify.watchdog_s() / 2
     said = ""
@@ -39,7 +39,7 @@ class Life:
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
-        self.hurry = asyncio.Event()  # answers are not waited for either
+        self.hurry = asyncio.Event()  # do not wait for answers either
         self.fault = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -56,7 +56,8 @@ class Life:
     def take_signals(self, reload: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         """Stop at SIGTERM and SIGINT; at SIGHUP `reload`, where there is a file to read again.
 
-        Without one its terminal was closed. Whoever started it with `nohup` wants it to go on then.
+        Without a file SIGHUP means that the terminal was closed: then stop, unless the daemon was
+        started with `nohup`.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
@@ -70,9 +71,9 @@ class Life:
     async def unless_stopped(
         self, work: Callable[[], T], meanwhile: Callable[[], None]
     ) -> T | None:
-        """What comes of blocking work; None once the daemon is told to stop.
+        """The result of blocking work; None once the daemon is told to stop.
 
-        `meanwhile` is called every so often.
+        `meanwhile` is called at intervals.
         """
         stopping = asyncio.ensure_future(self.stop.wait())
         working = asyncio.ensure_future(in_thread(work))
@@ -83,11 +84,11 @@ class Life:
         if not self.stop.is_set():
             return working.result()
         working.cancel()
-        await asyncio.gather(working, return_exceptions=True)  # a fault that nobody asks about
+        await asyncio.gather(working, return_exceptions=True)  # its fault is of no interest
         return None
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work beside the story; a failure in it ends the daemon instead of hiding."""
+        """Run work as a task of its own; a failure in it ends the daemon instead of hiding."""
         task = asyncio.create_task(work)
         task.add_done_callback(self._task_done)
         self._tasks.add(task)
@@ -105,7 +106,9 @@ class Life:
             self.hopeless(f"internal error: {task.exception()}")
 
     def _callback_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A Core whose event was handled by halves must not go on: requests would hang unseen."""
+        """Stop the daemon: a Core that handled half of an event must not go on; requests would hang
+        unseen.
+        """
         loop.default_exception_handler(context)
         if "handle" in context:
             self.hopeless(f"internal error: {context.get('exception') or context['message']}")

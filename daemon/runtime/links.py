@@ -1,7 +1,7 @@
 """The links between workers: each ordered pair of workers that are ready has one at a time.
 
-A link has a number of its own, since what a worker says arrives whenever that worker comes to it:
-a pool is never written over a link that was made for its predecessor.
+Each link has its own number, because a worker's message may arrive late: a pool is never written
+over a link that was made for its predecessor.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from itertools import count
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import CANCELLED, LinkState, NewLink, SendBlocks, TransferOver
-from daemon.runtime.transfer_watchdog import LateEnds, Pair, Remedies
+from daemon.runtime.transfer_watchdog import Pair, Remedies, TransferWatchdog
 
 log = logging.getLogger(__name__)
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
-"""Before a link that broke between two workers that live is made anew; twice as long each time."""
+"""Delay before a broken link between two live workers is made anew; it doubles each time."""
 
 
 class LinkBroker:
-    """All links of a daemon; what workers say of them goes through here."""
+    """All links of a daemon; the workers' messages about them go through here."""
 
     def __init__(
         self,
@@ -32,15 +32,15 @@ class LinkBroker:
         hangs: Callable[[int, str], None],
         is_stopped: Callable[[int], bool],
     ) -> None:
-        """`hand_out(instance, message, descriptor)`: to the instance's worker, which `hangs(
-        instance, why)` ends; `is_stopped(instance)`: by a signal.
+        """`hand_out(instance, message, descriptor)` sends to the instance's worker;
+        `hangs(instance, why)` ends it; `is_stopped(instance)` says whether a signal stopped it.
         """
         self._hand_out, self._dispatch = hand_out, dispatch
         self._numbers = count(1)
         self._ready: set[int] = set()
         self._newest: dict[Pair, int] = {}
-        self._leaving: dict[Pair, int] = {}  # what the Core still sends over: a newer one follows
-        self._late = LateEnds(Remedies(self._renew, hangs, is_stopped))
+        self._leaving: dict[Pair, int] = {}  # the Core still sends over it; a newer one follows
+        self._late = TransferWatchdog(Remedies(self._renew, hangs, is_stopped))
         self._delays_s: dict[Pair, float] = {}
         self._timers: dict[Pair, asyncio.TimerHandle] = {}
 
@@ -53,14 +53,14 @@ class LinkBroker:
         self._ready.add(instance)
 
     def lost(self, instance: int) -> None:
-        """A worker is gone, and nobody can send to it or get anything from it."""
+        """A worker is gone: no transfer goes to it or from it any more."""
         self._ready.discard(instance)
         self._late.lost(instance)
-        for pair in [one for one in self._leaving if instance in one]:
+        for pair in [pair for pair in self._leaving if instance in pair]:
             del self._leaving[pair]
 
     def order(self, action: Send) -> SendBlocks:
-        """What the source's worker is told."""
+        """Make the message that starts the transfer, for the source's worker."""
         pair = action.source, action.target
         link = self._leaving.get(pair, self._newest[pair])
         self._late.sent(action.transfer, pair, link)
@@ -103,7 +103,7 @@ class LinkBroker:
     def over(self, instance: int, over: TransferOver) -> None:
         """A worker's end of a transfer is over."""
         if over.why:
-            # What the Core broke off, for a client that left, is nothing to look after.
+            # A transfer that the Core cancelled, for a client that left, needs no attention.
             level = logging.DEBUG if over.why == CANCELLED else logging.WARNING
             log.log(level, "transfer %d at instance %d: %s", over.transfer, instance, over.why)
         self._late.answered(instance, over.transfer)
@@ -111,14 +111,14 @@ class LinkBroker:
         self._dispatch(TransferEnded(time.monotonic(), instance, *answer))
 
     def close(self) -> None:
-        """Make none anew any more."""
+        """Make no link anew any more."""
         self._late.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
     def _join(self, pair: Pair) -> None:
-        """Have the workers close what is there, and meet over a new link."""
+        """Have both workers close their old link and connect over a new one."""
         source, target = pair
         self._newest[pair] = number = next(self._numbers)
         ends = socket.socketpair()
@@ -127,14 +127,16 @@ class LinkBroker:
             self._hand_out(target, NewLink(source, False, number), ends[1].fileno())
 
     def _renew(self, pair: Pair, link: int) -> None:
-        """A link brings nothing: both ends are to close it, and to answer what is open."""
+        """Replace a link that hangs: both ends close it and answer their open transfers."""
         if self._newest.get(pair) == link and self._ready.issuperset(pair):
             log.warning("link %d from instance %d to %d hangs: it is made anew", link, *pair)
             self._leaving[pair] = link
             self._join(pair)
 
     def _join_later(self, pair: Pair) -> None:
-        """Both workers live, as far as is known: another link may last longer."""
+        """Make a new link after a delay: both workers live as far as is known, and it may last
+        longer.
+        """
         if pair in self._timers:
             return
         delay_s = self._delays_s[pair]

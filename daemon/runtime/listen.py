@@ -7,7 +7,7 @@ BACKLOG = 1024
 _OTHER_PORT = "--port N listens on another port, --port 0 on a free one"
 _OTHER_HOST = "--host H listens on another address"
 _OF_PORTS = (errno.EADDRINUSE, errno.EACCES)
-"""What is wrong with a port rather than with a host."""
+"""Errors of a port rather than of a host."""
 
 
 class ListenError(Exception):

@@ -1,4 +1,4 @@
-"""Workers that load: how far each is, how long it will take, and how long it took."""
+"""Workers that load: their progress, the time left, and the time it took."""
 
 import threading
 import time
@@ -14,30 +14,30 @@ from daemon.runtime.start_times import LoadClock, StartTimes
 _COUNTED_STAGE = "weights"
 _BAR_CELLS = 30
 _MOST_SHOWN = 0.99
-"""What still goes on is not done, however long it takes."""
+"""Most that is shown of work that still goes on, however long it takes."""
 CONVERSION = -1
-"""In the place of an instance: a model's conversion, before there is a worker."""
+"""Stands for the instance while a model is converted, before there is a worker."""
 _FIRST_STAGE = "imports"
-"""What a spare has behind it: its start is no measure for others."""
+"""A stage that a spare worker has behind it: its start is no measure for others."""
 
 
 class Loads:
-    """Of all instances, by index. `remember` names them once the model is known."""
+    """All instances' loads, by index. `remember` names the instances once the model is known."""
 
     def __init__(self) -> None:
-        self.stage = "starting"  # what is said while no worker loads and nothing is converted
+        self.stage = "starting"  # shown while no worker loads and nothing is converted
         self._times: StartTimes | None = None
         self._names: list[str] = []
         self._clocks: dict[int, LoadClock] = {}
         self._progress: dict[int, Loading] = {}
-        self._lost_s: dict[int, float] = {}  # since when an instance has no worker that is ready
+        self._lost_s: dict[int, float] = {}  # time at which an instance lost its ready worker
 
     def remember(self, times: StartTimes, names: list[str]) -> None:
-        """From now on look starts up in `times` and keep them there, an instance under its name."""
+        """From now on look up and store start times in `times`, under each instance's name."""
         self._times, self._names = times, names
 
     def came(self, instance: int, progress: Loading) -> bool:
-        """A worker tells how far it is; whether this is another stage than before."""
+        """Take a worker's progress; return whether its stage has changed."""
         before = self._progress.get(instance)
         self._progress[instance] = progress
         if instance not in self._clocks:
@@ -49,7 +49,7 @@ class Loads:
         return before is None or before.stage != progress.stage
 
     def converts(self, share: float) -> bool:
-        """A GGUF file is being converted; whether it is a percent further than was heard last."""
+        """Take the progress of a GGUF file's conversion; return whether it grew by a percent."""
         if share >= 1.0:
             self.lost(CONVERSION)
             return True
@@ -60,7 +60,7 @@ class Loads:
         return before is None or int(100 * share) > int(100 * before.fraction)
 
     def ended(self, instance: int) -> str:
-        """A worker is ready: how long that took, all in all and stage by stage, in words."""
+        """A worker is ready: describe how long that took, in all and by stage."""
         self._progress.pop(instance, None)
         lost_s = self._lost_s.pop(instance, None)
         clock = self._clocks.pop(instance, None)
@@ -70,7 +70,7 @@ class Loads:
         stages = clock.took(now)
         if self._times is not None and _FIRST_STAGE in stages:
             self._times.keep(self._names[instance], stages)
-            # Beside: answers wait for no disk.
+            # In a thread: answers do not wait for the disk.
             threading.Thread(target=self._times.write, name="start-times", daemon=True).start()
         each = ", ".join(f"{stage} {took_s:.1f} s" for stage, took_s in stages.items())
         if lost_s is not None:
@@ -78,35 +78,35 @@ class Loads:
         return f"ready after {sum(stages.values()):.1f} s ({each})"
 
     def lost(self, instance: int) -> None:
-        """A worker died, maybe while it loaded; another one begins anew."""
+        """A worker died, maybe while it loaded; the next begins anew."""
         self._progress.pop(instance, None)
         self._clocks.pop(instance, None)
         if instance != CONVERSION:
             self._lost_s.setdefault(instance, time.monotonic())  # until one is ready again
 
     def sentence(self) -> str:
-        """What the one does that has furthest to go; empty where none loads."""
-        told = self._furthest()
-        if told is None:
+        """The progress of the slowest load; empty where none loads."""
+        furthest = self._furthest()
+        if furthest is None:
             return ""
-        progress, _, left_s = told
+        progress, _, left_s = furthest
         text = f"loading: {progress.stage} {progress.fraction:.0%}"
         return text if left_s < 1.0 else f"{text}, about {left_s:.0f} s left"
 
     def bar(self) -> str:
-        """The same as a line that is drawn again and again; empty where none loads."""
-        told = self._furthest()
-        if told is None:
+        """The same as a progress bar; empty where none loads."""
+        furthest = self._furthest()
+        if furthest is None:
             return ""
-        progress, fraction, left_s = told
+        progress, fraction, left_s = furthest
         done = round(_BAR_CELLS * fraction)
         left = f"  {left_s:.0f} s left" if left_s >= 1.0 else ""
         cells = "#" * done + "." * (_BAR_CELLS - done)
         return f"{progress.stage:<20} [{cells}] {fraction:>4.0%}{left}"
 
     def _furthest(self) -> tuple[Loading, float, float] | None:
-        """Who has furthest to go, which share of that is done, by time if it is known, and seconds
-        left; -1.0: not known.
+        """The slowest load, its share done (by time if that is known), and seconds left; -1.0: not
+        known.
         """
         if not self._progress:
             return None
@@ -116,13 +116,13 @@ class Loads:
         shown = fraction if fraction >= 0.0 else least.fraction
         return least, min(shown, _MOST_SHOWN), clock.left_s(now)
 
-    def shown(self, instance: int, one: InstanceStatus) -> InstanceStatus:
+    def shown(self, instance: int, status: InstanceStatus) -> InstanceStatus:
         """An instance's status with how far its worker has loaded."""
         progress = self._progress.get(instance)
-        if progress is None or one.state == WorkerState.READY.value:
-            return one
+        if progress is None or status.state == WorkerState.READY.value:
+            return status
         return msgspec.structs.replace(
-            one,
+            status,
             load_stage=progress.stage,
             load_fraction=progress.fraction,
             load_left_s=self._clocks[instance].left_s(time.monotonic()),
@@ -130,7 +130,7 @@ class Loads:
 
 
 def describe(ready: Ready, ended: str) -> Iterator[str]:
-    """What a worker that is ready holds, and how long it took to be so."""
+    """Lines about a ready worker: its pools, its weights, and how long it took to start."""
     yield (
         f"{ready.num_blocks} blocks of {ready.block_bytes} bytes, weights {ready.weight_bytes} "
         f"bytes, {ended}"

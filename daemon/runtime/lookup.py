@@ -1,7 +1,7 @@
-"""Prompt lookup: what follows a sequence's newest tokens where they stood before, as a draft.
+"""Prompt lookup: draft the tokens that followed the newest tokens where these stood before.
 
 Answers that quote, edit or repeat go on as their source does. Nothing is learned or stored: the
-newest tokens that are known are searched each time, which takes microseconds.
+newest known tokens are searched for each time, which takes microseconds.
 """
 
 from typing import Protocol
@@ -12,31 +12,31 @@ from daemon.protocol.worker import Reply
 from daemon.wire.columns import Int32, Int64, int32
 
 MOST_TOKENS = 14
-"""Of a draft."""
+"""Tokens of a draft at most."""
 LEAST_MATCH = 2
-"""Tokens that must stand there as they do at the end: one alone says too little of what follows."""
+"""Shortest match, in tokens: a single one says too little about what follows."""
 MOST_MATCH = 8
-"""Where the longest match is looked for no further."""
+"""Longest match that is looked for."""
 GROWTH = 2
-"""Tokens of a draft for each token of the match but one."""
+"""Tokens of a draft per token of the match beyond the first."""
 
 MOST_BACK = 2**14
-"""Tokens from the end that are searched, so that a look takes no longer than a moment."""
+"""Tokens from the end that are searched, which bounds a lookup's time."""
 _NONE = int32()
 
 
 def draft(tokens: Int32, most: int = MOST_TOKENS) -> Int32:
-    """At most so many tokens that may follow `tokens` [N]; none where their end is new.
+    """At most `most` tokens that may follow `tokens` [N]; empty where their end is new.
 
-    They are what followed the longest stretch that the end repeats, the latest of such stretches;
-    few where it is short, which happens in any text, and more as a quote goes on. Tokens are
-    below 0x110000.
+    They are what followed the longest stretch that the end repeats, the latest of equal ones. A
+    short match gives few, since it happens in any text; a quote that goes on gives more. Tokens
+    are below 0x110000.
     """
     last = tokens.size - 1
     if last < LEAST_MATCH or most <= 0:
         return _NONE
     start = max(0, tokens.size - MOST_BACK)
-    # Characters are searched faster than numbers are compared, wherever few are alike.
+    # Searching characters is faster than comparing numbers, wherever few are alike.
     known = tokens[start:].tobytes().decode("utf-32-le", "surrogatepass")
     last = len(known) - 1
     length, at = LEAST_MATCH, known.rfind(known[-LEAST_MATCH:], 0, last)
@@ -52,21 +52,21 @@ def draft(tokens: Int32, most: int = MOST_TOKENS) -> Int32:
     follows = tokens[first : first + most]
     if follows.size == most or follows.size == 0:
         return follows
-    # The stretch ends where the draft would begin: what follows repeats with it.
+    # The stretch ends where the draft begins: what follows repeats with it.
     return np.resize(follows, most)
 
 
 class Offers(Protocol):
-    """Who holds the tokens of sequences."""
+    """The holder of the sequences' tokens."""
 
     def look(self, sequence: int, news: Int32) -> int:
-        """How many tokens can be drafted behind these, which come next."""
+        """How many tokens can be drafted after `news`, which come next."""
 
 
 def offers(store: Offers, sequences: Int64, reply: Reply) -> Int32:
-    """How many tokens could be drafted behind what each sampled row [R] of a step has; empty: none.
+    """How many tokens could be drafted after each sampled row [R] of a step; empty: none at all.
 
-    `sequences` [R] are those of the rows.
+    `sequences` [R] are the rows'.
     """
     counts = reply.counts if reply.counts.size else np.ones(reply.reasons.size, np.int32)
     found, at = np.zeros(counts.size, np.int32), 0

@@ -1,4 +1,4 @@
-"""What is to be served, and what each instance's worker is told: found before anything starts."""
+"""The model to serve and what each instance's worker is sent: found before anything starts."""
 
 import logging
 import os
@@ -34,9 +34,9 @@ from daemon.state.role import Role
 log = logging.getLogger(__name__)
 
 FREEING_S = 1.0
-"""After so long a GPU whose memory is being freed has more of it."""
+"""Interval at which a GPU whose memory is being freed is looked at again."""
 FREED_S = 30.0
-"""After so long it is not waited for any more."""
+"""Longest wait for a GPU's memory to be freed."""
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     defaults: DefaultSampling = DefaultSampling()
 
     def load(self, config: Config, instance: int) -> Load:
-        """What the instance's worker is told."""
+        """The message that has the instance's worker load the model."""
         pool, cores = self.pools[instance], self.cores[instance]
         limits = instance_limits(config, self.instances[instance])
         return Load(
@@ -78,21 +78,21 @@ class ServedModel(msgspec.Struct, frozen=True):
         )
 
     def _finds_size(self, instance: int, limits: InstanceLimits) -> bool:
-        """Whether a worker measures its target forward size: not on a CPU, where whoever else
-        computes at that moment would decide on it.
+        """Whether a worker measures its target forward size. Not on a CPU: other programs' load at
+        that moment would decide it.
         """
         policy, device = POLICIES[limits.policy], self.instances[instance].device
         is_open = limits.max_batch_tokens == policy.batch_tokens
         return policy.fills_device and is_open and device.startswith("cuda")
 
     def configured(self, config: Config, now: float, written: Config | None = None) -> Configured:
-        """What the Core is built with. `written`: the configuration before what it leaves open was
+        """The event that builds the Core. `written`: the configuration before its open values were
         chosen; None: all of it was written.
         """
         shared = shared_limits(written or config)
         specs = (written or config).instance or self.instances
         scheduler = msgspec.structs.asdict(config.scheduler)
-        del scheduler["prompt_lookup"]  # the runtime looks; the Core hears of it with each answer
+        del scheduler["prompt_lookup"]  # the runtime's affair; each StepDone tells the Core
         return Configured(
             now=now,
             instances=tuple(
@@ -132,16 +132,16 @@ def model_in_words(config: Config) -> str:
 
 
 def cache_folder(config: Config) -> Path:
-    """Where converted models and what was measured of earlier starts are kept."""
+    """The folder of converted models and of measurements from earlier starts."""
     return Path(config.daemon.cache) if config.daemon.cache else default_cache()
 
 
 def find_model(
-    config: Config, ask: Ask = ask_child, told: Told = lambda share: None
+    config: Config, ask: Ask = ask_child, progress: Told = lambda share: None
 ) -> ServedModel:
     """The configured model, converted and checked, and the instances that serve it; blocks.
 
-    `told` hears of the conversion, or of rounding its weights.
+    `progress` receives the progress of the conversion, or of rounding its weights.
 
     Raises DeviceError before anything is converted, ModelError, SizingError.
     """
@@ -150,9 +150,9 @@ def find_model(
     check_devices(named, devices)
     cache = cache_folder(config)
     kind = config.model.quantize
-    source = plain_folder(config.model.path, kind, cache, told)
+    source = plain_folder(config.model.path, kind, cache, progress)
     shape = checked_shape(source, cache, ask)
-    folder = ensure_quantised(source, kind, cache, told)
+    folder = ensure_quantised(source, kind, cache, progress)
     if folder != source:
         shape = checked_shape(folder, cache, ask)
     found, devices = _found(config, shape, devices)
@@ -177,9 +177,8 @@ def find_model(
 
 
 def _found(config: Config, shape: ModelShape, devices: Devices) -> tuple[Found, Devices]:
-    """What serves, and the devices as they were then; blocks while memory that is missed comes
-    back: that of a daemon that was killed takes seconds, and the CPU would serve until the next
-    start.
+    """The instances that serve, and the devices at that time. Waits while a GPU's memory is being
+    freed: a killed daemon's takes seconds, and the CPU would serve until the next start.
     """
     until_s = time.monotonic() + FREED_S
     found = find(config, shape, devices)
@@ -188,13 +187,13 @@ def _found(config: Config, shape: ModelShape, devices: Devices) -> tuple[Found, 
         later = ask_for(())
         if _free(later) <= _free(devices):
             break
-        log.info("a GPU's memory is being freed: what serves is found anew")
+        log.info("a GPU's memory is being freed: the devices are chosen anew")
         found, devices = find(config, shape, later), later
     return found, devices
 
 
 def _misses(candidate: DeviceCandidate, card: Card) -> bool:
-    """Whether a card lacks room for all that was wished for, while other programs hold some."""
+    """Whether a card lacks room for all that was wanted, while other programs hold some of it."""
     held_bytes = 0 if card.free_bytes is None else card.total_bytes - card.free_bytes
     return bool(candidate.fault or candidate.tokens) and held_bytes > GPU_RUNTIME_BYTES
 
@@ -204,5 +203,5 @@ def _free(devices: Devices) -> int:
 
 
 def with_instances(config: Config, found: Found) -> Config:
-    """The configuration with the instances that serve: pools and cores are shared out over them."""
+    """The configuration with the instances that serve: pools and cores are divided among them."""
     return msgspec.structs.replace(config, instance=found.instances)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Operations:
-    """All that may change while requests run; `phase` is what the daemon's status is now.
+    """Everything that may change while requests run; `phase` returns the daemon's current status.
 
     `read` reads the configuration anew; it may raise ConfigError.
     """
@@ -38,10 +38,10 @@ class Operations:
     def choose_policy(self, policy: str, instance: str = "") -> None:
         """Rank sequences by another of POLICIES: those of one instance, by its name, or all.
 
-        Raises RefusalError before there is a Core, and for an instance that nobody knows.
+        Raises RefusalError before there is a Core, and for an unknown instance.
         """
         runtime = self._runtime("no policy can be chosen yet")
-        names = [one.name for one in runtime.core.config.instances]
+        names = [instance_config.name for instance_config in runtime.core.config.instances]
         if instance and instance not in names:
             raise RefusalError(unknown("instance", instance, names))
         with self._whole():
@@ -73,15 +73,15 @@ class Operations:
     async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
         """Give an instance another role. Raises RefusalError.
 
-        Waits `wait_s` for the first work that only the new role gets; longer than that, `flip_s`
-        is told as -1. A flip to the role that it has keeps it there.
+        Waits up to `wait_s` for the first work that only the new role gets; after that `flip_s` is
+        -1. A flip to the role that it already has pins it there.
         """
         runtime = self._runtime("no role can be chosen yet")
-        told = self._phase().snapshot()
-        index, chosen = moving.index_of(instance, told), moving.role_of(role)
-        was = told.instances[index].role
+        snapshot = self._phase().snapshot()
+        index, chosen = moving.index_of(instance, snapshot), moving.role_of(role)
+        was = snapshot.instances[index].role
         if was == chosen:
-            with self._whole():  # it keeps that from now on
+            with self._whole():  # it is pinned from now on
                 runtime.choose_role(index, chosen)
             return Flipped(
                 number=0,
@@ -102,26 +102,28 @@ class Operations:
         self._check_not_stopping()
         power = self._phase().power("no power can be limited yet")
         index = moving.index_of(instance, self._phase().snapshot())
-        told = await power.pin(index, instance, watts)
-        log.info("power of %s: %g W, %s", instance, told.wish_watts, "pinned" if watts else "auto")
-        return told
+        capped = await power.pin(index, instance, watts)
+        log.info(
+            "power of %s: %g W, %s", instance, capped.wish_watts, "pinned" if watts else "auto"
+        )
+        return capped
 
     def migrate(self, sequence: int, instance: str) -> Migrating:
         """Go on with a sequence on another instance. Raises RefusalError."""
         runtime = self._runtime("nothing can be moved yet")
-        told = self._phase().snapshot()
-        index = moving.index_of(instance, told)
-        source = moving.check_move(runtime.core, sequence, told.instances[index], index)
+        snapshot = self._phase().snapshot()
+        index = moving.index_of(instance, snapshot)
+        source = moving.check_move(runtime.core, sequence, snapshot.instances[index], index)
         with self._whole():
             runtime.migrate(sequence, index)
-        return Migrating(sequence, told.instances[source].name, instance)
+        return Migrating(sequence, snapshot.instances[source].name, instance)
 
     def drain_instance(self, instance: str) -> None:
         """Move everything away from an instance, and leave it idle. Raises RefusalError."""
         runtime = self._runtime("there is nothing to drain yet")
-        told = self._phase().snapshot()
-        index = moving.index_of(instance, told)
-        moving.check_drain(index, told)
+        snapshot = self._phase().snapshot()
+        index = moving.index_of(instance, snapshot)
+        moving.check_drain(index, snapshot)
         with self._whole():
             runtime.drain_instance(index)
         log.info("%s is drained until llmd ctl resume %s", instance, instance)
@@ -135,14 +137,14 @@ class Operations:
         log.info("%s is used again", instance)
 
     def choose_roles(self, mode: str) -> None:
-        """Have the watcher give instances their roles, or nobody. Raises RefusalError."""
+        """Turn automatic roles on or off. Raises RefusalError."""
         runtime = self._runtime("no roles can be chosen yet")
         with self._whole():
             runtime.choose_roles(mode)
         log.info("roles are %s now", "chosen by the load" if mode == AUTO else "as configured")
 
     async def reload(self) -> Reloaded:
-        """Read the configuration again and take what can change. Raises RefusalError.
+        """Read the configuration again and apply what can change. Raises RefusalError.
 
         A broken one changes nothing, and neither do values that need a restart.
         """
@@ -163,7 +165,7 @@ class Operations:
                     notify.ready(self._phase().serves)
 
     async def hang_up(self) -> None:
-        """SIGHUP: reload; the log says what came of it."""
+        """SIGHUP: reload; the log says the result."""
         try:
             await self.reload()
         except RefusalError as error:
@@ -171,7 +173,7 @@ class Operations:
                 log.error("%s", error)
 
     def tell_settings(self) -> None:
-        """Tell the API process who may ask, and what else may change."""
+        """Send the API process the keys that may ask, and the other settings that may change."""
         config, link = self._parts.config, self._parts.link
         server = config.server
         link.send(Access(config.key, server.cors_origins, server.allowed_hosts))
@@ -185,8 +187,8 @@ class Operations:
         await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in either:
             wait.cancel()
-        told = self._phase().snapshot().flips
-        return moving.flipped(next((one for one in told if one.number == flip.number), flip))
+        flips = self._phase().snapshot().flips
+        return moving.flipped(next((later for later in flips if later.number == flip.number), flip))
 
     def _take(self, read: Loaded) -> Reloaded:
         found = change(self._parts.loaded, read)
@@ -206,7 +208,7 @@ class Operations:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """A Core that takes an order by halves must not go on."""
+        """End the daemon if the Core fails halfway through an order."""
         try:
             yield
         except Exception as error:

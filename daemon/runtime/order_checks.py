@@ -10,9 +10,9 @@ from daemon.state.role import Role
 READY = WorkerState.READY.value
 
 
-def index_of(instance: str, told: Snapshot) -> int:
-    """The place of the instance of this name. Raises RefusalError for one that nobody knows."""
-    names = [one.name for one in told.instances]
+def index_of(instance: str, snapshot: Snapshot) -> int:
+    """The index of the instance of this name. Raises RefusalError for an unknown one."""
+    names = [status.name for status in snapshot.instances]
     if instance not in names:
         raise RefusalError(unknown("instance", instance, names))
     return names.index(instance)
@@ -20,57 +20,57 @@ def index_of(instance: str, told: Snapshot) -> int:
 
 def role_of(role: str) -> Role:
     """The role of this name. Raises RefusalError."""
-    roles = [one.value for one in Role]
+    roles = [known.value for known in Role]
     if role not in roles:
         raise RefusalError(unknown("role", role, roles))
     return Role(role)
 
 
 def check_move(core: Core, sequence: int, target: InstanceStatus, index: int) -> int:
-    """Where a sequence is that shall move to `target`, an instance's index. Raises RefusalError."""
-    one = core.sequences.get(sequence)
-    if one is None:
+    """The instance of a sequence that shall move to `target`, at `index`. Raises RefusalError."""
+    found = core.sequences.get(sequence)
+    if found is None:
         raise RefusalError(f"there is no sequence {sequence} (any more)")
-    if one.instance < 0:
+    if found.instance < 0:
         raise RefusalError(f"sequence {sequence} is on no instance yet")
-    if one.instance == index:
+    if found.instance == index:
         raise RefusalError(f"sequence {sequence} is on {target.name} already")
-    if one.strikes:
+    if found.strikes:
         raise RefusalError(f"sequence {sequence} may have ended a worker, and stays where it is")
     if target.state != READY:
         raise RefusalError(f"the worker of {target.name} is not ready: {target.state}")
     if target.drained:
         raise RefusalError(f"{target.name} is drained: llmd ctl resume {target.name} comes first")
     capacity = core.instances[index].capacity_tokens
-    if one.limit > capacity:
+    if found.limit > capacity:
         raise RefusalError(
-            f"{target.name} cannot hold sequence {sequence}: it may grow to {one.limit} tokens, "
+            f"{target.name} cannot hold sequence {sequence}: it may grow to {found.limit} tokens, "
             f"and there is room for {capacity}"
         )
-    return one.instance
+    return found.instance
 
 
-def check_drain(index: int, told: Snapshot) -> None:
-    """Raises RefusalError if nobody would be left to take what is on the instance."""
-    others = [one for place, one in enumerate(told.instances) if place != index]
-    if not any(one.state == READY and not one.drained for one in others):
-        name = told.instances[index].name
+def check_drain(index: int, snapshot: Snapshot) -> None:
+    """Raises RefusalError if no other instance could take the work."""
+    others = [status for place, status in enumerate(snapshot.instances) if place != index]
+    if not any(status.state == READY and not status.drained for status in others):
+        name = snapshot.instances[index].name
         raise RefusalError(
             f"no other instance could take what is on {name}; "
             "llmd ctl drain without a name drains the whole daemon"
         )
 
 
-def newest_flip(instance: str, told: Snapshot) -> FlipStatus:
+def newest_flip(instance: str, snapshot: Snapshot) -> FlipStatus:
     """The newest flip of an instance. Raises RefusalError where there is none."""
-    for flip in reversed(told.flips):
+    for flip in reversed(snapshot.flips):
         if flip.instance == instance:
             return flip
     raise RefusalError(f"{instance} was not flipped")
 
 
 def flipped(flip: FlipStatus) -> Flipped:
-    """How far a flip is, as an operator is told."""
+    """A flip's progress, for the operator."""
     return Flipped(
         number=flip.number,
         instance=flip.instance,

@@ -1,4 +1,4 @@
-"""From the Core's batch to the worker's plan: who sits in which slot, and their token ids."""
+"""From the Core's batch to the worker's plan: the sequence in each slot, and its token ids."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ class Planner:
         self._sequence_by_slot: dict[int, int] = {}
 
     def plan(self, batch: Batch) -> Plan:
-        """The batch with the token ids of its fed rows and what joining sequences bring."""
+        """The batch with the token ids of its fed rows and the data of joining sequences."""
         seats = self._sequence_by_slot
         joined = zip(batch.joined_slots.tolist(), batch.joined_sequences.tolist(), strict=True)
         seats.update(joined)
@@ -33,11 +33,13 @@ class Planner:
         return Plan(batch, inputs, joins, self._drafts(batch))
 
     def _drafts(self, batch: Batch) -> Int32:
-        """The drafted tokens of all rows, which are behind the newest of each."""
+        """The drafted tokens of all rows; each row's follow its newest token."""
         (rows,) = batch.drafts.nonzero()
         if not rows.size:
             return int32()
         known = (batch.starts + batch.counts)[rows].tolist()
         asked = zip(batch.slots[rows].tolist(), known, batch.drafts[rows].tolist(), strict=True)
         seats, store = self._sequence_by_slot, self._store
-        return np.concatenate([store.drafted(seats[slot], *one) for slot, *one in asked])
+        return np.concatenate(
+            [store.drafted(seats[slot], length, count) for slot, length, count in asked]
+        )

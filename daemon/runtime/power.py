@@ -1,7 +1,7 @@
-"""Power limits of the instances' cards: llmd-powerd is read and leased from once a second.
+"""Power limits of the instances' cards: llmd-powerd is read, and limits are leased, every second.
 
-What a card's limit should be is the governors' (`daemon/power/`). Nothing here needs rights: where
-no llmd-powerd answers, the cards keep their limits and serve as they did.
+The governors (`daemon/power/`) choose the limits. Nothing here needs rights: without an
+llmd-powerd the cards keep their limits and serve as they did.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class PowerFigures(NamedTuple):
-    """An instance's part in a snapshot; None is unknown."""
+    """The power figures of an instance in a snapshot; None is unknown."""
 
     watts: float | None
     cap_watts: float | None
@@ -46,7 +46,7 @@ class PowerFigures(NamedTuple):
 
 
 class _CardLeases:
-    """A connection to llmd-powerd and the limits that are leased through it; they end with it."""
+    """A connection to llmd-powerd and the limits leased through it; they end with it."""
 
     def __init__(self, client: PowerClient) -> None:
         self.client = client
@@ -54,17 +54,17 @@ class _CardLeases:
         self._turns = asyncio.Lock()
 
     async def keep(self, card: str, wish: Callable[[], float | None]) -> CapInForce | None:
-        """Lease what is wished for a card once it is its turn; None: nothing, or that is leased.
+        """Lease the wished limit for a card, one lease at a time; None: no wish, or it is leased.
 
-        Raises PowerError: the lease before it still holds, while the connection does.
+        Raises PowerError: the previous lease still holds, while the connection does.
         """
         async with self._turns:
             watts = wish()
             if watts is None or watts == self._watts.get(card):
                 return None
-            told = await self.client.lease(card, watts)
+            in_force = await self.client.lease(card, watts)
             self._watts[card] = watts
-            return told
+            return in_force
 
 
 class PowerCaps:
@@ -77,7 +77,7 @@ class PowerCaps:
         self._enabled = config.enabled != "off"
         self._wanted = config.enabled == "on"
         self._path = Path(config.socket) if config.socket else SERVICE_SOCKET
-        spelled: dict[str, str] = {}  # a card is one card, however its instances write it
+        spelled: dict[str, str] = {}  # one card, however its instances spell it
         own = [spelled.setdefault(card.lower(), card) for card in cards]
         self._cards = tuple(own) if self._enabled else ("",) * len(cards)
         self._governors = [PowerGovernor(role, tpot_s, config.min_share) for role in roles]
@@ -99,7 +99,7 @@ class PowerCaps:
         self._roles_changed.set()
 
     def figures(self, instance: int) -> PowerFigures:
-        """What is known of an instance's power."""
+        """The known power figures of an instance."""
         governor, card = self._governors[instance], self._cards[instance]
         reading, look = self._readings.get(card), governor.last_look
         return PowerFigures(
@@ -112,7 +112,7 @@ class PowerCaps:
         )
 
     async def pin(self, instance: int, name: str, watts: float | None) -> Capped:
-        """Keep an instance's card to so many watts, None: as its role asks. Raises RefusalError."""
+        """Limit an instance's card to `watts`, None: as its role asks. Raises RefusalError."""
         if watts is not None and not 0.0 < watts < math.inf:
             raise RefusalError(f"a cap is a number of watts above 0, not {watts:g}")
         governor, card = self._governors[instance], self._cards[instance]
@@ -124,7 +124,7 @@ class PowerCaps:
         if leases is None:
             raise RefusalError(self._said.get("", f"no llmd-powerd was asked yet at {self._path}"))
         if limits is None or card not in self._readings:
-            raise RefusalError(self._said.get(card, f"{card} has not told its limits yet"))
+            raise RefusalError(self._said.get(card, f"{card} has not reported its limits yet"))
         before = governor.pinned_watts
         governor.pin(time.monotonic(), watts)
         try:
@@ -162,23 +162,23 @@ class PowerCaps:
             wait_s = min(2 * wait_s, LAST_RETRY_S)
 
     async def _talk(self, leases: _CardLeases) -> bool:
-        """While the connection lasts; whether a card was told of through it.
+        """Serve while the connection lasts; return whether it reported on any card.
 
-        One that is full or hangs takes a connection and tells nothing.
+        A full or hanging service takes a connection and reports nothing.
         """
-        self._leases, told = leases, False
+        self._leases, reported = leases, False
         try:
             while True:
                 due_s = time.monotonic() + INTERVAL_S
                 for card in dict.fromkeys(filter(None, self._cards)):
-                    told = await self._attend(leases, card) or told
+                    reported = await self._attend(leases, card) or reported
                     await self._follow_roles(leases)
-                    if told:
+                    if reported:
                         self._say("", f"{_CHOSEN} {self._path}", logging.INFO)
                 await self._until(leases, due_s)
         except PowerLostError as error:
             self._say("", f"{error}: power limits are not chosen until it is back")
-            return told
+            return reported
         finally:
             leases.client.close()
             self._leases = None
@@ -186,7 +186,9 @@ class PowerCaps:
                 self._forget(card)
 
     async def _attend(self, leases: _CardLeases, card: str) -> bool:
-        """Read a card and lease what is wished for it; whether it told. Raises PowerLostError."""
+        """Read a card and lease its wished limit; return whether it was read. Raises
+        PowerLostError.
+        """
         try:
             reading = await leases.client.read(card)
         except PowerLostError:
@@ -201,7 +203,7 @@ class PowerCaps:
         return True
 
     async def _follow(self, leases: _CardLeases, card: str) -> bool:
-        """Lease what is wished now; whether the card has it. Raises PowerLostError."""
+        """Lease the current wish; return whether the card has it. Raises PowerLostError."""
         try:
             await self._lease(leases, card)
         except PowerLostError:
@@ -222,7 +224,7 @@ class PowerCaps:
             await self._follow_roles(leases)
 
     async def _follow_roles(self, leases: _CardLeases) -> None:
-        """Lease by the roles of now, if some have changed. Raises PowerLostError."""
+        """Lease by the current roles, if some have changed. Raises PowerLostError."""
         if self._roles_changed.is_set():
             self._roles_changed.clear()
             for card in list(self._readings):
@@ -241,13 +243,13 @@ class PowerCaps:
         self._in_force[card] = reading.cap_watts
 
     async def _lease(self, leases: _CardLeases, card: str) -> None:
-        """Lease the highest wish, if it is another one. Raises PowerError."""
-        told = await leases.keep(card, lambda: self._highest_wish(card))
-        if told is not None:
-            self._in_force[card] = told.cap_watts
+        """Lease the highest wish, if it has changed. Raises PowerError."""
+        in_force = await leases.keep(card, lambda: self._highest_wish(card))
+        if in_force is not None:
+            self._in_force[card] = in_force.cap_watts
 
     def _highest_wish(self, card: str) -> float | None:
-        wishes = (one.wish_watts for one in self._on(card))
+        wishes = (governor.wish_watts for governor in self._on(card))
         return max((watts for watts in wishes if watts is not None), default=None)
 
     def _on(self, card: str) -> list[PowerGovernor]:
@@ -255,7 +257,7 @@ class PowerCaps:
         return [governor for own, governor in pairs if own == card]
 
     def _forget(self, card: str) -> None:
-        """Nothing is known of a card for now."""
+        """Drop a card's figures: it does not answer for now."""
         self._readings.pop(card, None)
         self._in_force.pop(card, None)
         for governor in self._on(card):

@@ -1,7 +1,7 @@
-"""What stands in the way of serving a configuration, found without starting or taking anything.
+"""Obstacles to serving a configuration, found without starting or taking anything.
 
-What a daemon finds out by trying, its sockets for one, is tried or looked at here in the same way;
-its devices, model and memory are `daemon.runtime.model`'s affair.
+The daemon's sockets and the like are tried or looked at here as the daemon would do it; devices,
+model and memory are checked in `daemon.runtime.model`.
 """
 
 import errno
@@ -24,15 +24,15 @@ from daemon.wire.faults import FaultError, faults
 
 
 class Obstacle(NamedTuple):
-    """One thing in the way: the dotted key that it is about, and a sentence."""
+    """One obstacle: the dotted key that it concerns, and a sentence."""
 
     key: str
     text: str
-    fatal: bool = True  # False: it would serve, with less
+    fatal: bool = True  # False: the daemon would serve, with less
 
 
 def obstacles(config: Config) -> Iterator[Obstacle]:
-    """Everything but devices, the model and its memory."""
+    """All obstacles but those of devices, the model and its memory."""
     try:
         faults()
         worker_module()
@@ -61,21 +61,21 @@ def _sockets(config: Config) -> Iterator[Obstacle]:
 
 
 def _in_use(error: ListenError) -> bool:
-    """Whether somebody listens there, and nothing else is wrong with the address."""
+    """Whether another process listens there, and nothing else is wrong with the address."""
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
 
 
 def shortfalls(config: Config) -> Iterator[Obstacle]:
-    """What does not stand in the way of serving, and is worse than it was meant, perhaps."""
+    """Obstacles that do not prevent serving, but may make it worse than intended."""
     yield from _folders(config)
     yield from _crowded(config)
     if successor := SUCCESSORS.get(config.scheduler.placement):
-        text = f"{config.scheduler.placement} is no more: {successor} is used in its place"
+        text = f"{config.scheduler.placement} was removed: {successor} is used in its place"
         yield Obstacle("scheduler.placement", text, fatal=False)
 
 
 def _crowded(config: Config) -> Iterator[Obstacle]:
-    """More slots than a step has tokens: not all that run get a token in each step."""
+    """More slots than a step has tokens: not every running sequence gets a token in each step."""
     homes = {("scheduler", shared_limits(config))} if not config.instance else set()
     for number, spec in enumerate(config.instance):
         own = spec.max_running or spec.max_batch_tokens
@@ -83,13 +83,13 @@ def _crowded(config: Config) -> Iterator[Obstacle]:
         homes.add((place, instance_limits(config, spec)))
     for place, limits in sorted(homes, key=lambda home: home[0]):
         if 0 < limits.max_batch_tokens < limits.max_running:
-            told = f"{limits.max_running} run, and a step has {limits.max_batch_tokens} tokens"
-            text = f"{told} (max_batch_tokens): beyond these, answers take turns"
+            counts = f"{limits.max_running} run, and a step has {limits.max_batch_tokens} tokens"
+            text = f"{counts} (max_batch_tokens): beyond these, answers take turns"
             yield Obstacle(f"{place}.max_running", text, fatal=False)
 
 
 def _folders(config: Config) -> Iterator[Obstacle]:
-    """Folders that cannot be written: the daemon serves without what it would keep there."""
+    """Folders that cannot be written: the daemon serves without keeping anything there."""
     wanted = [("daemon.cache", cache_folder(config), "what is compiled is not kept")]
     if config.journal.enabled:
         folder = Path(config.journal.folder) if config.journal.folder else default_journal()
@@ -111,14 +111,16 @@ def _folder_fault(folder: Path) -> str:
 
 
 def _asked(config: Config) -> Path:
-    """Where a daemon of this configuration would answer now; root asks of the system's service."""
+    """The socket at which a daemon of this configuration would answer; root asks the system's
+    service.
+    """
     if config.control.socket:
         return Path(config.control.socket)
     return attach_path() if os.geteuid() == 0 else default_socket()
 
 
 def holder(config: Config) -> Snapshot | None:
-    """The daemon that serves this configuration now, if one does: a restart takes its place."""
+    """The daemon that serves this configuration now, if any: a restart takes its place."""
     try:
         return fetch_snapshot(_asked(config))
     except ControlError:

@@ -1,6 +1,6 @@
 """The asyncio driver of the Core: events come in from processes and timers, actions go out.
 
-Nothing here decides anything: each action has one line that carries it out.
+Nothing is decided here: each action is carried out by one line.
 """
 
 import asyncio
@@ -63,27 +63,27 @@ from daemon.wire.columns import int32
 log = logging.getLogger(__name__)
 
 _LEAST_DELAY_S = 0.001
-"""Of a timer: the loop counts milliseconds, so that one of less would ring at once, and again until
-its time has come."""
+"""Shortest delay of a timer: the loop counts milliseconds, so a shorter one would ring at once, and
+again until its time has come."""
 _MOST_FLIPS = 8
-"""Of which it is known that their first work is still to come: the Core looks at no more."""
+"""Flips whose first work is awaited, at most: the Core looks at no more."""
 _NO_REPLY = Reply(-1, int32(), int32().astype("u1"), 0.0, 0.0)
-"""Of every event but a step's end: it has no token to deliver."""
+"""The reply of every event but a step's end: there is no token to deliver."""
 
 
 class ToWorkers(msgspec.Struct, frozen=True):
-    """What an instance's worker is told; each takes the instance's index first."""
+    """The ways to reach an instance's worker; each takes the instance's index first."""
 
     plan: Callable[[int, Plan], None]
     blocks: Callable[[int, SendBlocks], None]
     stop_sending: Callable[[int, int], None]  # a transfer
     link: Callable[[int, NewLink, int], None]  # with a descriptor
-    hangs: Callable[[int, str], None]  # it is ended, and why
+    hangs: Callable[[int, str], None]  # end it, and why
     is_stopped: Callable[[int], bool]  # by a signal
 
 
 class _Flip:
-    """A change of role, whose first work is waited for."""
+    """A change of role whose first work is awaited."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -91,9 +91,9 @@ class _Flip:
 
 
 class Runtime:
-    """One Core, its token ids, its timer, and the links that its actions go to.
+    """One Core with its token ids, its timer and the links that carry out its actions.
 
-    `api` takes what the Core says of requests, `workers` what it wants done.
+    `api` takes the actions about requests, `workers` those for workers.
     """
 
     def __init__(
@@ -107,17 +107,17 @@ class Runtime:
         prompt_lookup: bool = False,
     ) -> None:
         self.core = Core(config)
-        self.prompt_lookup = prompt_lookup  # whether drafts are looked for
+        self.prompt_lookup = prompt_lookup  # whether to look for drafts
         self._api = api
         self._store = store
         self.last_step_s = -1.0
-        self.empty = asyncio.Event()  # once draining: nothing lives any more
+        self.empty = asyncio.Event()  # set when draining and no sequence is left
         self._journal = journal
         self._workers = workers
         self._power = power
-        self._roles = [one.role for one in config.instances]
+        self._roles = [instance.role for instance in config.instances]
         self._newest_flip = _Flip(0)
-        self._flips: dict[int, _Flip] = {}  # whose first work is still to come
+        self._flips: dict[int, _Flip] = {}  # flips whose first work is still to come
         # Steps that have not answered, of each instance, in order.
         self._flying: list[deque[Submit]] = [deque() for _ in config.instances]
         self.links = LinkBroker(workers.link, self.dispatch, workers.hangs, workers.is_stopped)
@@ -139,9 +139,9 @@ class Runtime:
         }
 
     def dispatch(self, event: Event, reply: Reply = _NO_REPLY) -> None:
-        """Journal an event, let the Core handle it, and do what it asks, in order.
+        """Journal an event, let the Core handle it, and carry out its actions in order.
 
-        `reply` has the tokens of a step that is done; neither the journal nor the Core sees them.
+        `reply` has the tokens of a finished step; neither the journal nor the Core sees them.
         """
         if self._journal is not None:
             self._journal.append(event)
@@ -183,12 +183,12 @@ class Runtime:
         self.links.ready(instance)
 
     def worker_lost(self, instance: int, blamed: bool) -> None:
-        """An instance's worker is gone; whether what it computed may be to blame."""
+        """An instance's worker is gone; `blamed`: its computation may be the cause."""
         self.links.lost(instance)
         self.dispatch(WorkerLost(time.monotonic(), instance, blamed))
 
     def given_up(self, instance: int) -> None:
-        """An instance's worker, which was lost, is not started again."""
+        """An instance's lost worker is not started again."""
         self.dispatch(InstanceGivenUp(time.monotonic(), instance))
 
     def reply(self, instance: int, reply: Reply) -> None:
@@ -230,18 +230,18 @@ class Runtime:
         )
 
     def choose_policy(self, policy: str, instance: int = -1) -> None:
-        """Rank the sequences of an instance, or of all (-1), by another of POLICIES from now on."""
+        """Change the policy of an instance, or of all (-1)."""
         self.dispatch(PolicyChosen(time.monotonic(), policy, instance))
         where = f" on {self.core.config.instances[instance].name}" if instance >= 0 else ""
         log.info("the policy is %s now%s", policy, where)
 
     def choose_placement(self, placement: str) -> None:
-        """Choose instances by another of PLACEMENTS from now on."""
+        """Change the placement policy."""
         self.dispatch(PlacementChosen(time.monotonic(), placement))
         log.info("the placement is %s now", placement)
 
     def reconfigure(self, scheduler: SchedulerConfig) -> None:
-        """Keep to other limits, as far as they can change while requests run."""
+        """Apply other limits, as far as they can change while requests run."""
         limits = scheduler.max_waiting, scheduler.starve_s, scheduler.max_pause_s
         self.dispatch(Reconfigured(time.monotonic(), *limits))
 
@@ -250,19 +250,19 @@ class Runtime:
         self.dispatch(RoleChosen(time.monotonic(), instance, role))
 
     async def first_work_of_newest_flip(self) -> None:
-        """Wait until what only the new role gets was submitted, or there is none."""
+        """Wait until the first work that only the new role gets was submitted, or there is none."""
         await self._newest_flip.shown.wait()
 
     def choose_roles(self, mode: str) -> None:
-        """Have the watcher give instances their roles, or nobody."""
+        """Turn automatic roles on or off."""
         self.dispatch(RolesChosen(time.monotonic(), mode))
 
     def migrate(self, sequence: int, instance: int) -> None:
-        """Go on with a sequence on another instance."""
+        """Migrate a sequence to another instance."""
         self.dispatch(MoveOrdered(time.monotonic(), sequence, instance))
 
     def drain_instance(self, instance: int) -> None:
-        """Move everything away from an instance."""
+        """Migrate everything away from an instance."""
         self.dispatch(InstanceDrained(time.monotonic(), instance))
 
     def resume_instance(self, instance: int) -> None:
@@ -287,7 +287,7 @@ class Runtime:
             self._journal.close(time.monotonic())
 
     def _measure(self, instance: int, flown: Submit, reply: Reply, now: float) -> None:
-        """Tell of a step that is done what looks at each of its times."""
+        """Give a finished step's durations to the statistics and the power governor."""
         once = flown.work.once
         elapsed_s = reply.elapsed_s / flown.work.times
         for _ in range(flown.work.times):

@@ -1,4 +1,4 @@
-"""What the daemon says of itself once its model is known: there is a Core with workers."""
+"""The daemon's status once its model is known: there is a Core with workers."""
 
 import logging
 import time
@@ -24,12 +24,12 @@ from daemon.wire.columns import int32
 log = logging.getLogger(__name__)
 
 STUCK_S = 60.0
-"""A worker that has had a step for so long, and for STUCK_STEPS of its steps, makes no progress."""
+"""A worker without an answer for STUCK_S, and for STUCK_STEPS of its steps, makes no progress."""
 STUCK_STEPS = 20.0
 
 
 class ServingStatus(DaemonStatus):
-    """What is said and done from then on: the Core is asked."""
+    """Status and behaviour while there is a Core to ask."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class ServingStatus(DaemonStatus):
         """Whether a worker is ready, and the Core takes requests."""
         if self.draining:
             return False
-        return any(one.state is WorkerState.READY for one in self._runtime.core.instances)
+        return any(instance.state is WorkerState.READY for instance in self._runtime.core.instances)
 
     @property
     def max_len(self) -> int:
         """Tokens of the longest sequence that the model and the largest pool allow."""
-        largest = max(one.capacity_tokens for one in self._runtime.core.instances)
+        largest = max(instance.capacity_tokens for instance in self._runtime.core.instances)
         return min(self._served.max_len, largest or self._served.max_len)
 
     def runtime(self, refusal: str) -> Runtime:
@@ -71,15 +71,17 @@ class ServingStatus(DaemonStatus):
         return self._runtime
 
     def power(self, refusal: str) -> PowerCaps:
-        """What chooses limits of power."""
+        """The keeper of the power limits."""
         return self._power or super().power(refusal)
 
     def reconfigured(self, changed: set[str]) -> None:
-        """The Core takes what concerns it."""
+        """Pass changed values on to the Core."""
         config, core = self._parts.config, self._runtime.core
         if "scheduler.policy" in changed:
             own = {spec.name for spec in config.instance if spec.policy}
-            rest = [i for i, one in enumerate(core.config.instances) if one.name not in own]
+            rest = [
+                i for i, instance in enumerate(core.config.instances) if instance.name not in own
+            ]
             for index in rest if own else (-1,):
                 self._runtime.choose_policy(config.scheduler.policy, index)
         if "scheduler.placement" in changed:
@@ -89,13 +91,13 @@ class ServingStatus(DaemonStatus):
             self._runtime.reconfigure(config.scheduler)
 
     def fell_back(self, instance: int, fallback: Fallback) -> None:
-        """A worker has torch compute what some of its kernels should."""
+        """A worker lets torch compute what some of its kernels should."""
         self._fallbacks.setdefault(instance, {})[fallback.family] = fallback.why
 
     def tell_room(self, instance: int, ready: Ready) -> None:
-        """Say to the log what an instance that is ready has room for."""
+        """Log the room of an instance that is ready."""
         limits = self._runtime.core.instances[instance].limits
-        told = what_serves(
+        text = what_serves(
             self._served.instances[instance].name,
             ready,
             block_size=self._parts.config.memory.block_size,
@@ -104,15 +106,15 @@ class ServingStatus(DaemonStatus):
             ),
             max_running=limits.max_running,
         )
-        log.info("%s", told)
+        log.info("%s", text)
 
     def lost(self, instance: int) -> None:
-        """A worker died; another one begins anew, and finds out for itself what is trusted."""
+        """A worker died; its successor begins anew, and tests its kernels itself."""
         self._loads.lost(instance)
         self._fallbacks.pop(instance, None)
 
     def announce(self) -> None:
-        """Say that requests are served, if they are; the first time, how to talk to it too."""
+        """Log that requests are served, if they are; the first time, also how to talk to it."""
         if not self.ready:
             return
         log.info("%s is served at %s", self.model, self.url)
@@ -124,18 +126,18 @@ class ServingStatus(DaemonStatus):
         notify.ready(self.serves)
 
     def stuck(self) -> str:
-        """Which worker has not answered for long."""
+        """The worker that has not answered for long, in words."""
         now = time.monotonic()
-        for one in self._runtime.core.instances:
-            if one.state is WorkerState.READY and len(one.scheduler.in_flight):
-                silent_s = now - one.step_began_s
-                if silent_s > max(STUCK_S, STUCK_STEPS * one.step_time.mean_s):
-                    name = one.config.name
+        for instance in self._runtime.core.instances:
+            if instance.state is WorkerState.READY and len(instance.scheduler.in_flight):
+                silent_s = now - instance.step_began_s
+                if silent_s > max(STUCK_S, STUCK_STEPS * instance.step_time.mean_s):
+                    name = instance.config.name
                     return f"worker {name} has not answered for {silent_s:.0f} s"
         return ""
 
     def serving(self) -> Serving:
-        """What the API process must know, the model included."""
+        """The status for the API process, with the model."""
         last_step_s = self._runtime.last_step_s
         return msgspec.structs.replace(
             super().serving(),
@@ -149,14 +151,14 @@ class ServingStatus(DaemonStatus):
         )
 
     def gauges(self, lag_s: float) -> Gauges:
-        """What `/metrics` and `/status` show of the Core."""
+        """The Core's figures for `/metrics` and `/status`."""
         core, no_map = self._runtime.core, int32().astype("u1")
         return Gauges(
             counters=core.counters,
             waiting=core.num_waiting,
             instances=tuple(
-                self._completed(index, msgspec.structs.replace(one.status(), block_map=no_map))
-                for index, one in enumerate(core.instances)
+                self._completed(index, msgspec.structs.replace(instance.status(), block_map=no_map))
+                for index, instance in enumerate(core.instances)
             ),
             lag_s=lag_s,
             gpus=self._gpus.latest,
@@ -166,21 +168,21 @@ class ServingStatus(DaemonStatus):
         )
 
     def snapshot(self) -> Snapshot:
-        """What every viewer sees, the model and its devices included."""
-        told = super().snapshot()
+        """The snapshot for every viewer, with the model and its devices."""
+        known = super().snapshot()
         return msgspec.structs.replace(
-            told,
+            known,
             root=str(self._served.folder),
             context_len=self._served.shape.context_len,
             max_len=self.max_len,
-            predictor=self._parts.link.predictor or told.predictor,
+            predictor=self._parts.link.predictor or known.predictor,
             gpus=self._gpus.latest,
             placement=self._runtime.core.config.placement,
             journal_dropped=self._runtime.journal_dropped,
         )
 
     def look_closer(self, question: Closer) -> Story | BlockOwners:
-        """A sequence's story, or who owns an instance's blocks."""
+        """A sequence's story, or the owners of an instance's blocks."""
         now, core = time.monotonic(), self._runtime.core
         if isinstance(question, AskStory):
             return story(core, question.sequence, now)
@@ -189,26 +191,26 @@ class ServingStatus(DaemonStatus):
         return block_owners(core, question.instance, now)
 
     def _core(self, now: float) -> CoreSnapshot:
-        """The Core, how far its workers have loaded, and who asked for each sequence."""
+        """The Core, with its workers' load progress and each sequence's client."""
         core = snapshot(self._runtime.core, now)
         instances = tuple(
-            self._completed(index, self._loads.shown(index, one))
-            for index, one in enumerate(core.instances)
+            self._completed(index, self._loads.shown(index, status))
+            for index, status in enumerate(core.instances)
         )
         link = self._parts.link
         sequences = tuple(
-            msgspec.structs.replace(one, **link.client_of(one.sequence)._asdict())
-            for one in core.sequences
+            msgspec.structs.replace(sequence, **link.client_of(sequence.sequence)._asdict())
+            for sequence in core.sequences
         )
         return msgspec.structs.replace(core, instances=instances, sequences=sequences)
 
-    def _completed(self, index: int, one: InstanceStatus) -> InstanceStatus:
-        """An instance's status with what the Core does not know of it: how long its slowest steps
-        take, what torch computes in place of its kernels, and the power of its card.
+    def _completed(self, index: int, status: InstanceStatus) -> InstanceStatus:
+        """Complete an instance's status by what the Core does not know: its slowest steps, the
+        kernels that torch replaces, and the power of its card.
         """
         known = self._fallbacks.get(index, {})
         p99_s = self._runtime.recent_steps[index].p99_s(time.monotonic())
         power = self._power.figures(index)._asdict() if self._power else {}
         return msgspec.structs.replace(
-            one, step_p99_s=p99_s, fallbacks=tuple(sorted(known.items())), **power
+            status, step_p99_s=p99_s, fallbacks=tuple(sorted(known.items())), **power
         )

@@ -1,4 +1,4 @@
-"""How long each stage of a worker's start takes, and how long the rest will by its last start."""
+"""How long each stage of a worker's start took, and the time left by its last start."""
 
 import json
 import logging
@@ -13,10 +13,10 @@ Stages = dict[str, float]
 """Seconds by stage, in the order of the stages."""
 
 _ENOUGH = 0.05
-"""So much of a stage tells how fast it goes."""
+"""Share of a stage after which its speed is known."""
 
 _MOST_S = 86_400
-"""No stage takes longer; no number at all is no such number, either."""
+"""Longest time of a stage that is believed; it refuses infinities and NaN, too."""
 MOST_KEPT = 64
 """Models and devices that are remembered."""
 
@@ -31,7 +31,9 @@ class LoadClock:
         self._share_s = 0.0
 
     def reached(self, stage: str, now: float, share: float = 0.0) -> None:
-        """It does this now. `share`: of the stage that is done, where that is counted."""
+        """The start has reached this stage now. `share`: how much of the stage is done, where that
+        is counted.
+        """
         if not self._began or self._began[-1][0] != stage:
             self._began.append((stage, now))
         self._share, self._share_s = share, now
@@ -42,10 +44,10 @@ class LoadClock:
         return {stage: end - began for (stage, began), end in zip(self._began, ends, strict=True)}
 
     def left_s(self, now: float) -> float:
-        """Seconds until it is ready; -1.0: nobody knows.
+        """Seconds until it is ready; -1.0: not known.
 
-        A stage whose share is counted goes on as it went, any other one as it did the last time.
-        What never came before takes no time here.
+        A stage with a counted share goes on at its own speed, any other one as at the last start.
+        Stages that never came before take no time here.
         """
         if not self._began:
             return -1.0
@@ -59,10 +61,12 @@ class LoadClock:
             left_s = self._last[stage] - (now - began)
         else:
             return -1.0
-        return max(0.0, left_s) + sum(self._last[one] for one in later)
+        return max(0.0, left_s) + sum(self._last[name] for name in later)
 
     def fraction(self, now: float) -> float:
-        """Of the whole start, by time; -1.0 where the time of the stages to come is not known."""
+        """The share of the whole start that is done, by time; -1.0 where later stages' time is not
+        known.
+        """
         left_s = self.left_s(now)
         if left_s < 0.0 or self._began[-1][0] not in self._last:
             return -1.0
@@ -71,7 +75,7 @@ class LoadClock:
 
 
 class StartTimes:
-    """The last starts, in a small file. One that cannot be read or written is done without.
+    """The last starts, in a small file. A file that cannot be read or written is ignored.
 
     It is read here and written by `write`: both may wait for a disk.
     """
@@ -94,13 +98,13 @@ class StartTimes:
         }
 
     def keep(self, what: str, stages: Stages) -> None:
-        """Remember a start, from the next `write` on beyond this process."""
+        """Remember a start; the next `write` keeps it beyond this process."""
         kept = {stage: round(took_s, 3) for stage, took_s in stages.items()}
         self._known[what] = kept
         self._new = {**self._new, what: kept}  # another thread may be writing the one before
 
     def write(self) -> None:
-        """Put what is kept among what others wrote meanwhile."""
+        """Write the new starts, beside those that other processes wrote meanwhile."""
         with self._writing:
             known, new = self._read(), self._new
             newest = {**{what: known[what] for what in known if what not in new}, **new}

@@ -1,4 +1,4 @@
-"""What the daemon says of itself: to viewers, to the API process, to systemd."""
+"""The daemon's status for viewers, the API process and systemd, before its model is known."""
 
 import asyncio
 import logging
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 
 DRAW_S = 0.25
 LOG_S = 10.0
-"""So often a log without a terminal says how far the start is, beside each new stage."""
+"""Interval at which a log without a terminal shows the start's progress, beside each new stage."""
 
 
 @dataclass
 class Parts:
-    """What needs no model: it is there from the daemon's first moment to its last."""
+    """The parts that need no model: they exist from the daemon's first moment to its last."""
 
     loaded: Loaded  # the configuration as it is now
     life: Life
@@ -59,9 +59,9 @@ class Parts:
 
 
 class DaemonStatus:
-    """What is said and done while the model is not known yet: there is no Core to ask."""
+    """Status and behaviour while the model is not known yet: there is no Core to ask."""
 
-    started = False  # the service manager was told that all is ready
+    started = False  # whether the service manager heard that all is ready
 
     def __init__(self, parts: Parts, url: str = "") -> None:
         self.model = served_name(parts.config)
@@ -72,7 +72,7 @@ class DaemonStatus:
 
     @property
     def draining(self) -> bool:
-        """Whether requests are refused until somebody says otherwise, or for ever."""
+        """Whether requests are refused until an operator resumes, or for ever."""
         return self._parts.life.stop.is_set()
 
     @property
@@ -82,12 +82,12 @@ class DaemonStatus:
 
     @property
     def serves(self) -> str:
-        """What is served where, for `systemctl status`."""
+        """The model and its address, for `systemctl status`."""
         return f"{self.model} at {self.url}"
 
     @property
     def sentence(self) -> str:
-        """Where the daemon stands, for a person."""
+        """The daemon's state, for a person."""
         if self.draining:
             return "draining"
         return "ready" if self.ready else self._loads.sentence() or self._loads.stage
@@ -97,39 +97,43 @@ class DaemonStatus:
         self._refuse(refusal)
 
     def power(self, refusal: str) -> PowerCaps:
-        """What chooses limits of power. Raises RefusalError while there is nothing."""
+        """The keeper of the power limits. Raises RefusalError while there is none."""
         self._refuse(refusal)
 
     def look_closer(self, question: Closer) -> Story | BlockOwners:
-        """What a viewer asks beyond the snapshot. Raises RefusalError for what is not there."""
+        """Answer a viewer's question beyond the snapshot. Raises RefusalError for what does not
+        exist.
+        """
         self._refuse("nothing can be told yet")
 
     def reconfigured(self, changed: set[str]) -> None:
-        """These dotted keys have new values: the Core will be built with them."""
+        """Apply the new values of these dotted keys; here nothing: the Core will be built with
+        them.
+        """
 
     def stuck(self) -> str:
-        """Why work that waits for a worker makes no progress, or nothing. Rest is no fault."""
+        """Why work that waits for a worker makes no progress, or "". Being idle is no fault."""
         return ""
 
     def announce(self) -> None:
         """Say to the log and to the service manager that requests are served, if they are."""
 
     def converts(self, share: float) -> None:
-        """So much of a GGUF file is converted."""
+        """A GGUF file is converted up to this share."""
         if self._loads.converts(share):
             self.tell_stage()
 
     def tell(self) -> None:
-        """Tell the API process what is served now."""
+        """Send the API process the current status."""
         self._parts.link.send(self.serving())
 
     def tell_stage(self) -> None:
-        """Tell the service manager too, which is asked for more time."""
+        """Tell the service manager too, and ask it for more time."""
         notify.starting(self.sentence)
         self.tell()
 
     def serving(self) -> Serving:
-        """What the API process must know."""
+        """The status for the API process."""
         return Serving(
             model=self.model,
             root="",
@@ -143,7 +147,7 @@ class DaemonStatus:
         )
 
     def snapshot(self) -> Snapshot:
-        """What every viewer sees, at this moment."""
+        """The snapshot for every viewer, at this moment."""
         now, config, api = time.monotonic(), self._parts.config, self._parts.api
         core = self._core(now)
         return Snapshot(
@@ -176,9 +180,9 @@ class DaemonStatus:
         )
 
     def _core(self, now: float) -> CoreSnapshot:
-        """What there is of a Core: instances as they are configured."""
+        """The instances as they are configured, in place of a Core."""
         planned = map(self._planned, self._parts.config.instance)
-        shown = tuple(self._loads.shown(CONVERSION, one) for one in planned)
+        shown = tuple(self._loads.shown(CONVERSION, status) for status in planned)
         return CoreSnapshot(
             instances=shown,
             sequences=(),
@@ -225,7 +229,7 @@ class DaemonStatus:
 
 
 async def show_start(loads: Loads, phase: Callable[[], DaemonStatus]) -> None:
-    """Show how far the start is until all is ready, or the daemon is told to stop."""
+    """Show the progress of the start until all is ready, or the daemon is told to stop."""
     loop = asyncio.get_running_loop()
     logged_s = loop.time()
     try:

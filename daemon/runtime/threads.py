@@ -1,4 +1,4 @@
-"""Blocking work in threads that nobody has to wait for."""
+"""Blocking work in threads that need not be waited for."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """The result of blocking work, without making a daemon that is told to stop wait for it.
+    """The result of blocking work, without delaying a daemon that is told to stop.
 
-    An executor's threads are joined at exit; this one is left behind, and a converter that it
+    An executor's threads are joined at exit; this thread is left behind, and a converter that it
     started dies with it.
     """
     loop = asyncio.get_running_loop()
@@ -30,9 +30,9 @@ async def in_thread(work: Callable[[], T]) -> T:
         result, fault = None, None
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the result
+        except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
             fault = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the result not awaited
             loop.call_soon_threadsafe(settle, result, fault)
 
     threading.Thread(target=target, name="blocking", daemon=True).start()
@@ -40,7 +40,9 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 def on_loop(callback: Callable[[A], None]) -> Callable[[A], None]:
-    """What a thread may call so that the running loop calls `callback`, unless it is closed."""
+    """A function for other threads: it has the running loop call `callback`, unless
+    that is closed.
+    """
     loop = asyncio.get_running_loop()
 
     def call(what: A) -> None:

@@ -1,8 +1,8 @@
-"""Ends of transfers that owe an answer for too long, so that no sequence waits for KV for ever.
+"""A watchdog for transfers whose ends do not answer, so that no sequence waits for KV for ever.
 
-A worker that is stopped, or whose link hangs while its steps go on, is no silence that a watch of
-steps hears. Where a link brings nothing for long it is made anew: its ends answer what is open and
-meet again. A worker that does not even do that hangs, and is ended.
+A worker that is stopped, or whose link hangs while its steps go on, is not noticed by the watch
+of its steps. A link over which no transfer ends for long is made anew: its ends answer their open
+transfers and connect again. A worker that does not even do that hangs, and is ended.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ from daemon.supervisor.patience import LOOK_S, Patience
 from daemon.supervisor.silence import STOPPED_S
 
 LIMIT_S = 30.0
-"""So long no transfer over a link may end while some are open: steps before them included, and
-longer than two ends wait for each other as they close (`DEAF_S` and `DYING_S`)."""
+"""Longest time without an end while transfers are open over a link. It includes the steps before
+them, and exceeds how long two ends wait for each other as they close (`DEAF_S`, `DYING_S`)."""
 
 Pair = tuple[int, int]
 """Source and target."""
 
 
 class Remedies(NamedTuple):
-    """What can be done about an end that is late."""
+    """The remedies for an end that is late."""
 
     renew: Callable[[Pair, int], None]  # a link by its number
     hangs: Callable[[int, str], None]  # an instance's worker is to be ended, and why
@@ -42,32 +42,34 @@ class _Owing:
 
     @property
     def instances(self) -> set[int]:
-        """Who owes."""
+        """The instances that owe an answer."""
         return set().union(*self.owed.values())
 
 
-class LateEnds:
+class TransferWatchdog:
     """Watches from the first transfer that is sent until none is open."""
 
     def __init__(self, remedies: Remedies) -> None:
         self._remedies = remedies
         self._links: dict[int, _Owing] = {}
-        self._num_stopped: Counter[int] = Counter()  # looks in a row that found an instance so
+        self._num_stopped: Counter[int] = (
+            Counter()
+        )  # looks in a row at which an instance was stopped
         self._timer: asyncio.TimerHandle | None = None
 
     def sent(self, transfer: int, pair: Pair, link: int) -> None:
         """Both ends owe an answer from now on."""
-        one = self._links.setdefault(link, _Owing(pair))
-        if not one.owed:
-            one.patience.begin(time.monotonic())
-        one.owed[transfer] = set(pair)
+        owing = self._links.setdefault(link, _Owing(pair))
+        if not owing.owed:
+            owing.patience.begin(time.monotonic())
+        owing.owed[transfer] = set(pair)
         if self._timer is None:
             self._look_soon()
 
     def answered(self, instance: int, transfer: int) -> None:
         """An end has answered."""
-        for link, one in list(self._links.items()):
-            if instance in one.owed.get(transfer, ()):
+        for link, owing in list(self._links.items()):
+            if instance in owing.owed.get(transfer, ()):
                 self._settle(link, instance, [transfer])
 
     def closed(self, instance: int, link: int) -> None:
@@ -89,15 +91,15 @@ class LateEnds:
             self._timer = None
 
     def _settle(self, link: int, instance: int, transfers: list[int]) -> None:
-        one = self._links[link]
+        owing = self._links[link]
         for transfer in transfers:
-            one.owed[transfer].discard(instance)
-            if not one.owed[transfer]:
-                del one.owed[transfer]
-        if not one.owed:
+            owing.owed[transfer].discard(instance)
+            if not owing.owed[transfer]:
+                del owing.owed[transfer]
+        if not owing.owed:
             del self._links[link]
-        elif not one.renewed:
-            one.patience.begin(time.monotonic())
+        elif not owing.renewed:
+            owing.patience.begin(time.monotonic())
 
     def _look_soon(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
@@ -108,21 +110,21 @@ class LateEnds:
             self._num_stopped.clear()
             return
         self._look_soon()
-        for instance in set().union(*(one.instances for one in self._links.values())):
+        for instance in set().union(*(owing.instances for owing in self._links.values())):
             stopped = self._remedies.is_stopped(instance)
             self._num_stopped[instance] = self._num_stopped[instance] + 1 if stopped else 0
             if self._num_stopped[instance] * LOOK_S > STOPPED_S:
                 self._num_stopped[instance] = 0
                 self._remedies.hangs(instance, "stopped in the middle of a transfer")
-        for link, one in list(self._links.items()):
-            if one.patience.runs_out(time.monotonic(), LIMIT_S, lambda: 0.0):
-                self._late(link, one)
+        for link, owing in list(self._links.items()):
+            if owing.patience.runs_out(time.monotonic(), LIMIT_S, lambda: 0.0):
+                self._late(link, owing)
 
-    def _late(self, link: int, one: _Owing) -> None:
-        one.patience.begin(time.monotonic())
-        if one.renewed:
-            for instance in sorted(one.instances):
+    def _late(self, link: int, owing: _Owing) -> None:
+        owing.patience.begin(time.monotonic())
+        if owing.renewed:
+            for instance in sorted(owing.instances):
                 self._remedies.hangs(instance, f"no answer to a transfer in {2 * LIMIT_S:g} s")
         else:
-            one.renewed = True
-            self._remedies.renew(one.pair, link)
+            owing.renewed = True
+            self._remedies.renew(owing.pair, link)

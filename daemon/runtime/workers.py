@@ -1,4 +1,4 @@
-"""The worker processes of a model's instances, and what follows from what happens to them."""
+"""The worker processes of a model's instances, and the reactions to their messages and deaths."""
 
 import asyncio
 import gc
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Workers:
-    """One worker an instance, and their spare, between `start` and `close`."""
+    """One worker per instance, and their spare, between `start` and `close`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Workers:
             )
             for index, (spec, load) in enumerate(zip(model.instances, loads, strict=True))
         ]
-        parts.loads.remember(times, [f"{one.model} {one.dtype} {one.device}" for one in loads])
+        parts.loads.remember(times, [f"{load.model} {load.dtype} {load.device}" for load in loads])
 
     def start(self) -> None:
         """Start every worker, and again whenever it dies."""
@@ -65,8 +65,8 @@ class Workers:
             log.debug("instance %s: %s (%s)", process.name, cores, cores.why)
             self._life.spawn(process.run())
 
-    def told(self, instance: int) -> WorkerProcess:
-        """An instance's worker, to be told something."""
+    def worker(self, instance: int) -> WorkerProcess:
+        """The worker process of an instance."""
         return self._processes[instance]
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ class Workers:
         self._status.tell()
 
     def _hopeless(self, instance: int, why: str) -> None:
-        """A worker that was lost is given up. Others serve on; without any the daemon ends."""
+        """Give up a lost worker. Others serve on; without any the daemon ends."""
         self._num_given_up += 1
         if self._num_given_up == len(self._processes):
             self._life.hopeless(why)

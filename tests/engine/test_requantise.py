@@ -106,7 +106,7 @@ def test_the_daemon_serves_it_and_its_pool_leaves_room_for_the_blocks(
     flags = {"model.path": str(source), "daemon.cache": str(tmp_path), "memory.kv_blocks": 64}
     shares: list[float] = []
     config = load(None, {**flags, "model.quantize": "int4", "model.dtype": "float32"}).config
-    served = find_model(config, told=shares.append)
+    served = find_model(config, progress=shares.append)
     assert served.folder == kept.quantised_folder(source, "int4", tmp_path)
     assert shares[-1] == 1.0 and served.name == source.name
     room = served.pools[0].room

@@ -52,7 +52,7 @@ def test_offers_are_behind_what_each_row_drew() -> None:
     assert found.tolist() == [4, 0, 0, 0], "new, bound by a grammar, and not known"
     store.append(np.array([ids[0]] * 2), int32([2, 3]))
     assert store.drafted(ids[0], 8, 3).tolist() == [4, 5, 1]
-    with pytest.raises(LookupError, match="nobody drafted 2 tokens at 7"):
+    with pytest.raises(LookupError, match="no 2 tokens were drafted at 7"):
         store.drafted(ids[0], 7, 2)
     reasons[0] = 1
     assert offers(store, np.array(ids, np.int64), reply).size == 0, "one that ends drafts nothing"

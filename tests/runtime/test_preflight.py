@@ -49,7 +49,7 @@ def test_a_placement_of_before_is_told_with_what_is_used_in_its_place(tmp_path: 
     flags |= {"control.socket": str(tmp_path / "llmd.sock"), "journal.folder": str(tmp_path)}
     (note,) = obstacles(load(None, {**flags, "daemon.cache": str(tmp_path)}).config)
     assert not note.fatal and note.key == "scheduler.placement"
-    assert "predictive is no more: least_loaded" in note.text
+    assert "predictive was removed: least_loaded" in note.text
 
 
 @pytest.mark.parametrize("own", [True, False])

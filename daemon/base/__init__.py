@@ -1,1 +1,1 @@
-"""What every process of llmd uses: logs, files, systemd's protocol, and close spellings."""
+"""The base of every llmd process: logs, files, systemd's protocol, and close spellings."""

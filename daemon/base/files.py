@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, read whole unless too large, open as many as may be."""
+"""Files: written whole or not at all, read whole unless too large; and the limit of open files."""
 
 import errno
 import os
@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TextIO
 
 CONFIG_BYTES = 16 << 20
-"""The most that a file which people write can have."""
+"""Largest file that people write."""
 TABLE_BYTES = 64 << 20
-"""The most that a file which programs write can have, where it is read as a whole."""
+"""Largest file that programs write, where it is read as a whole."""
 LINE_CHARACTERS = 16 << 20
-"""The most that a line can have: a file without line ends is no text."""
+"""Longest line: a file without line ends is no text."""
 
 
 def read_whole(path: Path, most_bytes: int = CONFIG_BYTES) -> bytes:
-    """All bytes of a file. Raises OSError, also where there are more: of a device without end."""
+    """All bytes of a file. Raises OSError where there are more, as in a device without end."""
     with path.open("rb") as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -28,7 +28,7 @@ def read_whole(path: Path, most_bytes: int = CONFIG_BYTES) -> bytes:
 
 
 def lines_of(file: TextIO) -> Iterator[str]:
-    """The lines of a text, with their ends. Raises OSError where one has no end in sight."""
+    """The lines of a text, with their ends. Raises OSError where a line is too long."""
     while line := file.readline(LINE_CHARACTERS):
         if len(line) == LINE_CHARACTERS:
             raise OSError(errno.EFBIG, "a line without an end", getattr(file, "name", None))
@@ -37,10 +37,10 @@ def lines_of(file: TextIO) -> Iterator[str]:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """Where to write what shall be `path` once all of it is written; else nothing is left.
+    """A path to write to that becomes `path` once all is written; on a failure nothing is left.
 
-    Of the same folder and the same suffix. What is there and is no file, such as a pipe or
-    /dev/stdout, is written straight. Raises OSError.
+    It lies in the same folder and has the same suffix. A target that is no file, such as a pipe or
+    /dev/stdout, is written directly. Raises OSError.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
@@ -51,7 +51,7 @@ def appearing(path: Path) -> Iterator[Path]:
         yield partial
         os.replace(partial, target)
     except OSError as error:
-        # Of the name that was asked for: nobody knows the other.
+        # Name the requested path: nobody knows the partial one.
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         with suppress(OSError):
@@ -65,7 +65,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def raise_descriptor_limit() -> int:
-    """Let this process open as many descriptors as it may; that many."""
+    """Let this process open as many descriptors as it may; return their number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -73,9 +73,9 @@ def raise_descriptor_limit() -> int:
 
 
 def copy_missing(source: Path, folder: Path) -> None:
-    """Copy the entries of `source`, where there is such a folder, that `folder` lacks: each whole,
-    or not at all. Links stay links; times and modes are those of the copy. What begins with a dot
-    is a lock or a half, and stays. Raises OSError.
+    """Copy the entries that `folder` lacks from `source`, if that exists, each whole or not at all.
+    Links stay links; times and modes are the copy's. A name that begins with a dot is a lock or a
+    partial copy, and is skipped. Raises OSError.
     """
     for entry in source.iterdir() if source.is_dir() else ():
         target = folder / entry.name
@@ -90,7 +90,7 @@ def copy_missing(source: Path, folder: Path) -> None:
             shutil.copytree(
                 entry, half, symlinks=True, copy_function=shutil.copyfile, dirs_exist_ok=True
             )
-            half.chmod(0o755)  # of an installation that nobody may write to
+            half.chmod(0o755)  # the installation copied from may be read-only
             half.rename(target)
         except OSError:
             if not target.exists():  # else another process was faster

@@ -1,8 +1,8 @@
-"""How every process of llmd logs: one handler on stderr, as text for people or as JSON lines.
+"""The logging of every llmd process: one handler on stderr, as text for people or as JSON lines.
 
-The daemon decides from its configuration and leaves what it decided in the environment, which its
-children and theirs inherit. Prompts, answers and keys are never logged; what a client chose and
-ends up in a line all the same, such as a model's name, cannot begin a line of its own.
+The daemon decides from its configuration and leaves the decision in the environment, which all its
+descendants inherit. Prompts, answers and keys are never logged; a text that a client chose, such as
+a model's name, may stand in a line but cannot begin one.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ _PRIORITIES = (
 )
 
 _ERASE = "\x1b[K"
-"""From the cursor to the end of its line."""
+"""The terminal's code to erase from the cursor to the end of its line."""
 
 MOST_LINES = 10_000
-"""That may wait for whoever reads stderr."""
+"""Lines at most that wait for the reader of stderr."""
 FLUSH_S = 1.0
-"""So long an end waits for them."""
+"""Longest wait for these lines when the process ends."""
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +46,11 @@ def set_up(
     form: str = "",
     context: logging.Filter | None = None,
 ) -> None:
-    """Log this process's records to stderr from now on, and its warnings and last words too.
+    """Log this process's records to stderr from now on, its warnings and last words included.
 
-    `process` names it in each line. `level` and `form` (one of FORMATS) are the daemon's to give;
+    `process` names it in each line. `level` and `form` (one of FORMATS) are given by the daemon;
     its children leave them out. `context` may give records the attribute `request_id`. A thread
-    writes: who leaves by `os._exit` calls `logging.shutdown` before.
+    writes: call `logging.shutdown` before `os._exit`.
     """
     os.environ[_LEVEL] = level or os.environ.get(_LEVEL, "info")
     os.environ[_FORMAT] = form or os.environ.get(_FORMAT, "auto")
@@ -61,21 +61,21 @@ def set_up(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(os.environ[_LEVEL].upper())
-    logging.getLogger("numba").setLevel(logging.WARNING)  # at debug it tells all that it compiles
+    logging.getLogger("numba").setLevel(logging.WARNING)  # at debug it logs all that it compiles
     logging.captureWarnings(True)
     sys.excepthook = _last_words
 
 
 def set_level(level: str) -> None:
-    """Another level from now on, for this process and for those that it starts."""
+    """Use another level from now on, in this process and in those that it starts."""
     os.environ[_LEVEL] = level
     logging.getLogger().setLevel(level.upper())
 
 
 def show(text: str) -> None:
-    """Keep a line at the end of a terminal, in place of the one before; empty: it goes.
+    """Keep a line at the end of a terminal, in place of the previous one; an empty one removes it.
 
-    Nothing where stderr is no terminal: files and journals hold log lines alone.
+    Does nothing where stderr is no terminal: files and journals hold log lines alone.
     """
     for handler in logging.getLogger().handlers:
         if isinstance(handler, BesideHandler):
@@ -91,8 +91,8 @@ def shows() -> bool:
 
 
 def _formatter(process: str, form: str) -> logging.Formatter:
-    """For "auto" it is text: the journal keeps time, unit and process beside each line by itself,
-    and takes the priority from a prefix, so that JSON there would only be harder to read.
+    """The formatter of a form; "auto" is text. The journal keeps time, unit and process of each
+    line and takes the priority from a prefix, so JSON there would only be harder to read.
     """
     if form == "json":
         return JsonFormatter(process)
@@ -123,11 +123,11 @@ def _last_words(
 
 
 class BesideHandler(logging.Handler):
-    """Writes lines to stderr in a thread. A terminal that is stopped (Ctrl-S), or a pipe that
-    nobody reads, keeps that thread waiting and nobody else; lines beyond `MOST_LINES` are lost.
+    """Writes lines to stderr in a thread. A stopped terminal (Ctrl-S), or a pipe without a reader,
+    blocks that thread alone; lines beyond `MOST_LINES` are lost.
 
     On a terminal one line may stand below the others. The cursor is left at its beginning, and
-    every process of llmd erases what stands there before it writes a line of its log.
+    every llmd process erases it before it writes a line of its log.
     """
 
     def __init__(self, on_terminal: bool = False) -> None:
@@ -165,19 +165,19 @@ class BesideHandler(logging.Handler):
             self._write(self._lines.get())
             if self._num_lost:
                 lost, self._num_lost = self._num_lost, 0
-                text = f"{lost} lines of the log are lost: nobody read stderr"
+                text = f"{lost} lines of the log are lost: stderr was not read"
                 said = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}
                 self._write(self.format(logging.makeLogRecord({**said, "msg": text})))
             self._lines.task_done()
 
     def _write(self, lines: str) -> None:
-        """Past `sys.stderr`, whose lock the end of the interpreter would wait for."""
+        """Write past `sys.stderr`, whose lock the end of the interpreter would wait for."""
         text = f"{lines}\n" if lines else ""
         if self.on_terminal:
             below = self._shown[: max(0, _columns() - 1)]
             text = f"{_ERASE}{text}{below}\r" if below else f"{_ERASE}{text}"
         rest = memoryview(text.encode(errors="backslashreplace"))
-        with contextlib.suppress(OSError):  # nobody is there to read it
+        with contextlib.suppress(OSError):  # no reader is there
             while rest:
                 try:
                     rest = rest[os.write(2, rest) :]
@@ -193,10 +193,10 @@ def _columns() -> int:
 
 
 class TextFormatter(logging.Formatter):
-    """A line an event; those of a traceback are set in, so that none looks like an event.
+    """One line per event; a traceback's lines are indented, so that none looks like an event.
 
-    For the journal each line has its priority in front, and no time. What is for everybody, at
-    info, does without the name of its logger.
+    For the journal each line has its priority in front, and no time. At info the logger's name is
+    left out.
     """
 
     def __init__(self, process: str, for_journal: bool) -> None:
@@ -208,7 +208,7 @@ class TextFormatter(logging.Formatter):
         """The record's lines."""
         request = getattr(record, "request_id", "")
         said_by = self._process
-        if record.levelno != logging.INFO:  # who looks for a fault wants to know where it was seen
+        if record.levelno != logging.INFO:  # a fault's place helps to find it
             said_by += f" {record.name}"
         head = f"{record.levelname} {said_by}: "
         if request:
@@ -222,7 +222,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, process, logger, message; where there is one, also
+    """One JSON object per line: time, level, process, logger, message; where there is one, also
     request_id and exception.
     """
 
@@ -247,7 +247,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _trace(record: logging.LogRecord) -> str:
-    """The traceback, and a stack where one was asked for."""
+    """The traceback, and the stack where it was wanted."""
     parts = [record.stack_info or ""]
     if record.exc_info:
         parts.insert(0, logging.Formatter().formatException(record.exc_info))
@@ -255,7 +255,7 @@ def _trace(record: logging.LogRecord) -> str:
 
 
 def _plain(text: str) -> str:
-    """Control characters written out: a line stays one line, and terminals show what is there."""
+    """The text with control characters escaped: a line stays one line, and terminals show them."""
     return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 

@@ -1,13 +1,13 @@
-"""Names that nobody knows: a sentence for each, with the name that was probably meant."""
+"""Unknown names: a sentence for each, with the name that was probably meant."""
 
 from collections.abc import Collection
 from difflib import get_close_matches
 
-_LONGEST = 80  # letters of a name that are compared and told
+_LONGEST = 80  # letters of a name that are compared and shown
 
 
 def did_you_mean(name: str, known: Collection[str], most: int = 1) -> str:
-    """`; did you mean 'sarathi'?`, to be put behind a sentence; empty if nothing is near."""
+    """`; did you mean 'sarathi'?`, to be put after a sentence; empty if no name is near."""
     near = get_close_matches(name[:_LONGEST], sorted(known), n=most)
     if not near:
         return ""
@@ -16,13 +16,13 @@ def did_you_mean(name: str, known: Collection[str], most: int = 1) -> str:
 
 
 def not_one_of(value: object, known: Collection[str]) -> str:
-    """What is told of a value that is not among `known`, which are few."""
+    """A sentence for a value that is not among the few in `known`."""
     meant = did_you_mean(value, known) if isinstance(value, str) else ""
     return f"must be one of {', '.join(known)}, got {value!r}{meant}"
 
 
 def unknown(kind: str, name: str, known: Collection[str], most: int = 1) -> str:
-    """A sentence for a name that is not among `known`: the nearest ones, or all of them."""
-    told = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+    """A sentence for a name that is not among `known`, with the nearest ones, or all of them."""
+    shown = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
     every = ", ".join(sorted(known))
-    return f"unknown {kind} {told!r}" + (did_you_mean(name, known, most) or f"; known are {every}")
+    return f"unknown {kind} {shown!r}" + (did_you_mean(name, known, most) or f"; known are {every}")

@@ -7,11 +7,11 @@ import time
 
 _NOW = socket.MSG_DONTWAIT
 MORE_S = 330.0
-"""What the service manager is asked to wait from each sign of progress on."""
+"""Time that the service manager is asked to wait after each sign of progress."""
 
 
 def _send(**fields: str) -> None:
-    """Tell the service manager; nothing happens where there is none, or one that does not read."""
+    """Tell the service manager; nothing happens if there is none, or if it does not read."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -35,15 +35,15 @@ def ready(status: str) -> None:
 
 
 def starting(text: str) -> None:
-    """A sentence for `systemctl status`, and a wish for more time.
+    """Send a sentence for `systemctl status`, and a request for more time.
 
-    For a little more than a loading worker may be silent, so that llmd finds what hangs by itself.
+    It asks for a little more than a loading worker may be silent, so that llmd itself finds a hang.
     """
     _send(STATUS=text, EXTEND_TIMEOUT_USEC=str(round(MORE_S * 1e6)))
 
 
 def status(text: str) -> None:
-    """A sentence for `systemctl status`."""
+    """Send a sentence for `systemctl status`."""
     _send(STATUS=text)
 
 
@@ -58,7 +58,7 @@ def alive() -> None:
 
 
 def watchdog_s() -> float:
-    """How long the service manager waits for `alive` before it kills; 0: it does not."""
+    """Time that the service manager waits for `alive` before it kills; 0: it does not."""
     asked_us = os.environ.get("WATCHDOG_USEC", "")
     if not asked_us.isdecimal() or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(
         os.getpid()
@@ -68,7 +68,7 @@ def watchdog_s() -> float:
 
 
 def stopping(text: str) -> None:
-    """The daemon is on its way out."""
+    """The daemon is stopping."""
     _send(STOPPING="1", STATUS=text, MONOTONIC_USEC=_now_us())
 
 

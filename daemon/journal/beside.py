@@ -1,7 +1,7 @@
-"""A journal's file written by a thread of its own: a disk that stalls holds up nobody.
+"""A thread that writes the journal's file: a disk that stalls delays nothing else.
 
-Chunks wait in a queue that is bounded; what does not fit is dropped, counted and said once. The
-first chunk that fits again carries how many events are missing before it.
+Chunks wait in a bounded queue; a chunk that does not fit is dropped, counted and logged once. The
+next chunk that fits carries the number of events missing before it.
 """
 
 import logging
@@ -14,16 +14,16 @@ from daemon.journal.file import Chunk, JournalFile
 log = logging.getLogger(__name__)
 
 QUEUE_BYTES = 16 * 1024 * 1024
-"""Of chunks that wait: some minutes of busy serving."""
+"""Most bytes of waiting chunks: some minutes of busy serving."""
 STALLED_S = 10.0
-"""A disk that takes longer for one chunk is spoken of."""
+"""Time for one chunk after which a warning is logged."""
 CLOSE_S = 2.0
-"""So long an end waits for the disk."""
+"""Longest wait for the disk at the end."""
 
 
 class FileBeside:
-    """As a `JournalFile`, which no other thread may touch from now on; nothing here waits for it
-    but `close`, and that no longer than `CLOSE_S`.
+    """A `JournalFile` behind a thread; no other thread may touch the file from now on. Only `close`
+    waits for it, for `CLOSE_S` at most.
     """
 
     def __init__(self, file: JournalFile) -> None:
@@ -34,11 +34,11 @@ class FileBeside:
         self._closing = False
         self._num_refused = 0  # chunks
         self._num_refused_events = 0
-        self._missing = 0  # events refused since the last chunk that was not
-        self._begins_file = False  # a chunk was to, and was refused
+        self._missing = 0  # events refused since the last accepted chunk
+        self._begins_file = False  # a chunk that was to begin a file was refused
         self._full = False
-        self._began_s = 0.0  # to write the chunk that is being written; 0: none is
-        self._stalls = False  # and that has been said
+        self._began_s = 0.0  # start of the write under way; 0: none
+        self._stalls = False  # a stall that has been logged
         self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
 
     @property
@@ -48,12 +48,12 @@ class FileBeside:
 
     @property
     def num_losses(self) -> int:
-        """Chunks that did not."""
+        """Chunks that did not, and will not, reach the file."""
         return self._file.num_losses + self._num_refused
 
     @property
     def error(self) -> str:
-        """The newest of the file's."""
+        """The file's newest error."""
         return self._file.error
 
     def take(self, chunk: Chunk) -> None:
@@ -77,7 +77,7 @@ class FileBeside:
             self._thread.start()
 
     def close(self) -> None:
-        """Let the thread write what waits and close the file; what it cannot is said."""
+        """Have the thread write the waiting chunks and close the file; log a failure."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -105,7 +105,7 @@ class FileBeside:
         self._begins_file |= chunk.begins_file
 
     def _work(self) -> None:
-        """On the thread: write chunk after chunk, then close."""
+        """Run on the thread: write chunk after chunk, then close."""
         while (chunk := self._next()) is not None:
             self._began_s = time.monotonic()
             self._file.take(chunk)

@@ -1,7 +1,7 @@
-"""A journal's file: frames are written whole or not at all, and a `Gap` marks where some miss.
+"""A journal's file: frames are written whole or not at all, and a `Gap` marks missing events.
 
-Nothing here raises for I/O: what cannot be written is dropped and counted, said once, and writing
-goes on when it can.
+Nothing here raises for I/O: on a fault events are dropped and counted, the fault is logged once,
+and writing goes on when it can.
 """
 
 import errno
@@ -18,16 +18,17 @@ from daemon.wire.faults import faults
 log = logging.getLogger(__name__)
 
 WELL_CHUNKS = 10
-"""So many are written in a row before a fault counts as over: small ones fit a disk that is full
-for others."""
+"""Chunks written in a row before a fault counts as over: small ones may fit a disk that is too full
+for others.
+"""
 
 
 class Chunk(NamedTuple):
-    """Frames that belong together, and what must be known of them to write or to drop them."""
+    """Frames that belong together, and the facts needed to write or to drop them."""
 
     frames: bytes
     num_events: int  # in the frames; a checkpoint is none
-    begins_file: bool  # the current file becomes the older one before
+    begins_file: bool  # rotate the current file first
     num_missing: int = 0  # events that were dropped before this chunk and never came here
 
 
@@ -42,9 +43,9 @@ class JournalFile:
         self._config = config
         self._file = -1
         self._size_bytes = 0  # of whole frames in the file
-        self._torn = False  # there may be a piece of a frame beyond them
+        self._torn = False  # a piece of a frame may follow them
         self._missing = 0  # events, since the last that was written
-        self._ill = 0  # chunks that are to be written before the fault is over
+        self._ill = 0  # chunks still to write before the fault is over
         self._faults = faults("journal.")
 
     def take(self, chunk: Chunk) -> None:
@@ -70,7 +71,7 @@ class JournalFile:
         """Close the file."""
         try:
             self._end_file()
-        except OSError as error:  # what it could not write until now is told at its end
+        except OSError as error:  # closing reports delayed write errors
             log.warning("the journal may miss its last events: %s", error)
 
     def _lose(self, chunk: Chunk, error: OSError) -> None:

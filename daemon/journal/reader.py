@@ -1,4 +1,4 @@
-"""Reads a journal file, record by record."""
+"""Read a journal file, record by record."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +16,9 @@ class JournalError(Exception):
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Every record of a file; a tail cut off by a crash ends it cleanly.
+    """Yield every record of a file; a tail cut off by a crash ends it cleanly.
 
-    Raises JournalError for what is no journal, OSError for what cannot be read.
+    Raises JournalError for a file that is no journal, OSError for one that cannot be read.
     """
     decode = decoder(Record).decode
     first = True

@@ -1,4 +1,4 @@
-"""What a journal file is made of.
+"""The records of a journal file, and their frames.
 
 A file is a row of frames: a little-endian uint32 length, then one msgpack record. It starts with
 `Configured`. The events that follow it, or that follow a `Checkpoint`, replay exactly up to the
@@ -28,7 +28,7 @@ class Gap(msgspec.Struct, frozen=True, tag="Gap", array_like=True):
 
 
 class Note(msgspec.Struct, frozen=True, tag="Note", array_like=True):
-    """What the Core decided by itself, in words, after the event before it; replay needs it not."""
+    """A decision of the Core, in words, after the event that led to it; replay does not need it."""
 
     now: float
     text: str
@@ -40,7 +40,7 @@ _encode = encoder().encode
 
 
 def frame(record: Record) -> bytes:
-    """A record as the file has it."""
+    """A record's bytes in the file."""
     payload = _encode(record)
     return FRAME_LENGTH.pack(len(payload)) + payload
 

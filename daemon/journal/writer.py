@@ -16,15 +16,15 @@ FLUSH_S = 1.0
 class JournalWriter:
     """The journal of one daemon: `append` each event before the Core handles it, then `maintain`.
 
-    Events wait in memory for at most `FLUSH_S` or `FLUSH_BYTES`; what a killed process had not
-    written is lost. With `beside` a thread writes them, and nobody waits for the disk. A full disk,
-    an I/O error or a disk that stalls for too long drops them: they are counted in `num_dropped`, a
-    `Gap` marks the place, and writing resumes when it can. Nothing here raises for I/O.
+    Events wait in memory for at most `FLUSH_S` or `FLUSH_BYTES`; a killed process loses those. With
+    `beside` a thread writes them, and serving does not wait for the disk. A full disk, an I/O error
+    or a disk that stalls for too long drops them: they are counted in `num_dropped`, a `Gap` marks
+    the place, and writing resumes when it can. Nothing here raises for I/O.
 
-    Exact replay needs a Core's state where a file begins, and only an idle Core is small enough to
-    write down. So a file that has reached `max_bytes` is rotated at the next idle moment, with a
-    `Checkpoint`; a Core that is never idle lets it grow to twice that and then begins a file that
-    says, with a `Gap`, that it cannot be replayed before its first `Checkpoint`.
+    Exact replay needs the Core's state at the beginning of a file, and only an idle Core is small
+    enough to write down. So a file that has reached `max_bytes` is rotated at the next idle moment,
+    with a `Checkpoint`. If the Core is never idle the file grows to twice that size; then the next
+    file begins with a `Gap`: it cannot be replayed before its first `Checkpoint`.
     """
 
     def __init__(
@@ -48,22 +48,22 @@ class JournalWriter:
 
     @property
     def error(self) -> str:
-        """Why something could not be written, the newest; empty: all could."""
+        """The newest error; empty: all could be written."""
         return self._file.error
 
     def goes_on_from(self, state: Checkpoint) -> None:
-        """The Core whose events come next begins in this state."""
+        """Record the state in which the Core of the following events begins."""
         self._put(state)
 
     def append(self, event: Event) -> None:
-        """Take one event; it reaches the file with the next flush."""
+        """Take an event; the next flush writes it to the file."""
         self._event_bytes += self._put(event)
         self._buffered_events += 1
         if len(self._buffer) >= FLUSH_BYTES:
             self.flush(event.now)
 
     def note(self, now: float, text: str) -> None:
-        """Write down what the Core decided by itself, behind the event that it did so at."""
+        """Record a decision of the Core, behind the event that led to it."""
         self._event_bytes += self._put(Note(now, text))
 
     def maintain(self, core: Core, now: float) -> None:
@@ -87,7 +87,7 @@ class JournalWriter:
             self._put(Gap(0))
 
     def flush(self, now: float) -> None:
-        """Hand on what is buffered."""
+        """Hand on the buffered records."""
         self._flushed_s = now
         if not self._buffer:
             return
@@ -107,6 +107,6 @@ class JournalWriter:
         return len(framed)
 
     def _begin(self) -> None:
-        """The next chunk starts a file."""
+        """Have the next chunk start a file."""
         self._begins_file = True
         self._event_bytes = 0

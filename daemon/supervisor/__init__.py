@@ -1,1 +1,1 @@
-"""Child processes: started, watched, ended by their own id."""
+"""Child processes: started, watched, and ended by their own process ids."""

@@ -17,23 +17,25 @@ log = logging.getLogger(__name__)
 
 END_GRACE_S = 5.0
 HEARS_S = 2.0
-"""So long its event loop may answer nobody."""
+"""Longest time without an answer from its event loop."""
 LOADS_S = 60.0
-"""The same while it starts, or reads a tokenizer, which may keep all of its threads waiting."""
+"""The same while it starts or reads a tokenizer, which may keep all of its threads waiting."""
 STACKS_S = 1.0
-"""For one that hangs to write down where, and to tell its clients if it was only stopped."""
+"""Time for a hanging process to write its stacks, and to tell its clients if it was
+only stopped.
+"""
 
 
 _RUNS_S = LOOK_S / 20
-"""Of processor time between two looks: less is no work, but asking again and again for a lock."""
+"""Processor time between two looks that counts as work: less is repeated asking for a lock."""
 
 
 class LoopProgress:
-    """A process whose first thread is its event loop.
+    """The progress of a process whose first thread is its event loop.
 
-    While it works off a thousand requests that came at once, it shares the interpreter with other
-    threads: it runs, and it waits for them. One that computes for ever waits for nobody; one that
-    is stopped, or waits for a lock that is never freed, does not run.
+    A loop that works off a thousand requests at once shares the interpreter with other threads: it
+    runs, and it waits for them. One that computes for ever never waits; one that is stopped, or
+    waits for a lock that is never freed, does not run.
     """
 
     def __init__(self, child: Child) -> None:
@@ -42,32 +44,32 @@ class LoopProgress:
         self._excused_s = 0.0
 
     def moves(self) -> bool:
-        """Whether it went on since this was asked last."""
+        """Whether it made progress since the previous call."""
         (ran_s, waits), self._seen = self._seen, self._child.first_thread()
         return self._seen[0] - ran_s > _RUNS_S and self._seen[1] > waits
 
     def excused_s(self) -> float:
-        """What `Patience` asks for: how long it was kept from answering, in all its life."""
+        """For `Patience`: the seconds, over its life, in which it was kept from answering."""
         if self.moves():
             self._excused_s += LOOK_S
         return self._child.starved_s() + self._excused_s
 
 
 class Link(Protocol):
-    """What is at our end of one process's socketpair."""
+    """The daemon's end of one process's socketpair."""
 
     def ping(self) -> None:
         """Ask whether it hears; `ApiProcess.lives` takes the answer."""
 
     def hang_up(self) -> None:
-        """End what it has under way, and close; twice is as good as once."""
+        """End its requests, and close; may be called twice."""
 
 
 class ApiProcess(ChildKeeper):
     """Keeps one API process running until `close`.
 
-    `connect(socket, generation)` takes our end of each new process's socketpair; `hopeless(why)`
-    is called when it dies more than `restarts` times in a minute.
+    `connect(socket, generation)` takes the daemon's end of each new process's socketpair;
+    `hopeless(why)` is called when the process dies more than `restarts` times in a minute.
     """
 
     def __init__(
@@ -90,23 +92,23 @@ class ApiProcess(ChildKeeper):
 
     @property
     def up(self) -> bool:
-        """Whether there is one that has answered, and is not known to hang."""
+        """Whether there is a process that has answered, and is not known to hang."""
         return self._up
 
     async def run(self, listener: socket.socket) -> None:
-        """Start it, and again whenever it dies or hangs; every one accepts from `listener`."""
+        """Start it, and again whenever it dies or hangs; each process accepts from `listener`."""
         while await self._live_once(listener):
             self._generation += 1
 
     def lives(self, settled: bool) -> None:
-        """It has answered a ping, and says whether it has loaded all that it needs."""
+        """It has answered a ping; `settled`: it has loaded all that it needs."""
         self._up = True
         if self._pulse is not None:
             self._pulse.limit_s = HEARS_S if settled else LOADS_S
             self._pulse.answered()
 
     async def _live_once(self, listener: socket.socket) -> bool:
-        """One process from its start to its death; whether another should follow."""
+        """Run one process from its start to its death; return whether another should follow."""
         started = await self._start(listener)
         if started is None:
             return False
@@ -129,7 +131,7 @@ class ApiProcess(ChildKeeper):
         return True
 
     async def _end_of(self, child: Child, link: Link) -> int:
-        """Wait until it dies, or end one that hangs; its exit status."""
+        """Wait until it dies, or end a hanging one; return its exit status."""
         dead = asyncio.ensure_future(child.wait())
         hangs = asyncio.ensure_future(self._hangs.wait())
         await asyncio.wait((dead, hangs), return_when=asyncio.FIRST_COMPLETED)
@@ -146,14 +148,14 @@ class ApiProcess(ChildKeeper):
         return dead.result()
 
     async def _start(self, listener: socket.socket) -> tuple[Child, socket.socket] | None:
-        """A new process; None if `close` came while it was being started and could not end it."""
+        """Start a process; None if `close` came meanwhile and could not end it."""
         descriptor = listener.fileno()
         arguments = ["--listen-fd", str(descriptor), "--config", self._config_json]
         child, sock = await start_child("daemon.api", arguments, [descriptor])
         return (child, sock) if await self._kept(child, sock) else None
 
     async def close(self) -> None:
-        """Let it finish what is open, then end it."""
+        """Let it finish its open requests, then end it."""
         self._closing.set()
         if self._pulse is not None:
             self._pulse.stop()

@@ -13,7 +13,7 @@ from signal import Signals
 log = logging.getLogger(__name__)
 
 KILLED_S = 2.0
-"""So long a killed process is waited for: a system call that a device never answers outlasts it."""
+"""Longest wait for a killed process: it may be in a system call that a device never answers."""
 
 
 class Child:
@@ -33,7 +33,9 @@ class Child:
         return self._process.returncode is None
 
     def starved_s(self) -> float:
-        """For how long its threads have waited for a processor, together; 0 where nobody counts."""
+        """Time that its threads have waited for a processor, together; 0 where it is
+        not counted.
+        """
         total_ns = 0
         with contextlib.suppress(OSError, ValueError, IndexError):
             for thread in Path(f"/proc/{self.pid}/task").iterdir():
@@ -42,14 +44,14 @@ class Child:
 
     @property
     def stopped(self) -> bool:
-        """Whether a signal has stopped it (SIGSTOP): it answers nobody until it is continued."""
+        """Whether a signal has stopped it (SIGSTOP): it does not answer until it is continued."""
         with contextlib.suppress(OSError, IndexError):
             stat = Path(f"/proc/{self.pid}/stat").read_text()
             return stat.rpartition(")")[2].split()[0] == "T"
         return False
 
     def first_thread(self) -> tuple[float, int]:
-        """Processor time of its first thread (s), and how often that has waited for anything."""
+        """Processor time of its first thread (s), and how often that has waited."""
         folder = Path(f"/proc/{self.pid}/task/{self.pid}")
         with contextlib.suppress(OSError, ValueError, IndexError):
             ran_ns = int((folder / "schedstat").read_text().split()[0])
@@ -68,9 +70,9 @@ class Child:
         return await self._process.wait()
 
     async def end(self, grace_s: float, ask: Signals | None = Signals.SIGTERM) -> int:
-        """Ask it to end, wait `grace_s`, then kill it; its exit status.
+        """Ask it to end, wait `grace_s`, then kill it; return its exit status.
 
-        One that even then does not end within `KILLED_S` is left to the kernel.
+        A process that does not end within `KILLED_S` even then is left to the kernel.
         """
         if ask is not None:
             self.signal(ask)
@@ -84,7 +86,7 @@ class Child:
 
 
 class ChildKeeper:
-    """Whoever keeps a child running: the one that there is, and whether another may follow."""
+    """The base of classes that keep a child running: the child, and whether another may follow."""
 
     def __init__(self) -> None:
         self._child: Child | None = None
@@ -108,7 +110,7 @@ class ChildKeeper:
 async def start_child(
     module: str, arguments: Sequence[str], descriptors: Sequence[int] = ()
 ) -> tuple[Child, socket.socket]:
-    """Start `python -m module --fd N arguments...`; the child and our end of its socketpair.
+    """Start `python -m module --fd N arguments...`; return the child and our end of its socketpair.
 
     The child is in a session of its own, so that Ctrl-C reaches the daemon alone, which then ends
     its children in order. `descriptors` are passed on beside the socket.

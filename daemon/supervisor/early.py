@@ -1,8 +1,7 @@
-"""The first worker, started before it is known what it will load: it imports meanwhile.
+"""The first worker, started before its model is known, so that it imports meanwhile.
 
-A model that is new is looked at, and made ready, for seconds, and importing torch takes as long.
-One that turns out to be of another kind than is needed, or dies, is of no use: another one is
-started.
+Inspecting and preparing a new model takes seconds, and so does importing torch. If the worker turns
+out to be of the wrong kind, or dies, another one is started.
 """
 
 import logging
@@ -14,22 +13,22 @@ log = logging.getLogger(__name__)
 
 
 class EarlyWorker:
-    """One process, between `start` and `close`, until somebody takes it."""
+    """One process, between `start` and `close`, until it is taken."""
 
     def __init__(self, kind: str) -> None:
-        """`kind` of device that it is likely to compute on: "cpu" or "cuda"."""
+        """`kind`: the device that it will probably compute on, "cpu" or "cuda"."""
         self._kind = kind
         self._started: StartedWorker | None = None
 
     async def start(self) -> None:
-        """Start it; where that fails it is done without."""
+        """Start it; on a failure there is no early worker."""
         try:
             self._started = await start_worker(self._kind)
         except OSError as error:
             log.warning("no worker is started early: %s", error)
 
     def take(self, device: str) -> StartedWorker | None:
-        """The process, whose owner the caller now is; None where it is of no use for a device."""
+        """Hand the process over to the caller; None where it cannot serve the device."""
         started = self._started
         if started is None or device.partition(":")[0] != self._kind or not started.child.alive:
             return None

@@ -1,10 +1,10 @@
-"""How long an answer is waited for before whoever owes it must hang. Pure: time is an argument.
+"""The wait for an answer until its process must hang. Pure: time is an argument.
 
-Only time counts that the waiter lived through. It looks every `LOOK_S` while it waits; of a longer
-pause between two looks no more than twice that counts: the waiter stood still then, stopped or
-starved or on a machine that was frozen, and so, maybe, did the other. Nor does a process hang that
-is kept from answering, by a machine that has no processor for it: it is given more time for as long
-as that lasts, up to `TIMES` as much.
+Only time that the waiter lived through counts. It looks every `LOOK_S`; of a longer pause between
+two looks at most twice that counts: the waiter stood still then, stopped, starved or on a frozen
+machine, and maybe the other process did too. A process that is kept from answering, on a machine
+without a free processor, does not hang either: it gets more time for as long as that lasts, up to
+`TIMES` as much.
 """
 
 from collections.abc import Callable
@@ -20,23 +20,24 @@ class Patience:
         self._seen_s = 0.0
         self._waited_s = 0.0
         self._excused_s = 0.0
-        self._late = False  # it was seen to be; whoever looks late has read late too
+        self._late = False  # seen at the previous look; a late look may come before a late read
 
     def begin(self, now: float) -> None:
-        """It is owed from now on."""
+        """The answer is owed from now on."""
         self._seen_s = now
         self._waited_s = 0.0
         self._late = False
 
     def waited_s(self, now: float) -> float:
-        """For how long, as far as that counts."""
+        """The time waited, as far as it counts."""
         return self._waited_s + min(now - self._seen_s, 2 * LOOK_S)
 
     def runs_out(self, now: float, limit_s: float, excused_s: Callable[[], float]) -> bool:
-        """Look, every `LOOK_S`: whether the answer is so late that it will not come.
+        """Look, every `LOOK_S`: return whether the answer is so late that it will not come.
 
-        `excused_s` tells for how many seconds whoever owes it was kept from answering, in all its
-        life: `Child.starved_s`, say. It is asked only about what is late, and looked at twice.
+        `excused_s` returns the seconds, over its life, in which the process was kept from
+        answering: `Child.starved_s`, say. It is called only for a late answer, and compared over
+        two looks.
         """
         self._waited_s, self._seen_s = self.waited_s(now), now
         if self._waited_s < limit_s:

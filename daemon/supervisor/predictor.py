@@ -1,7 +1,7 @@
 """The predictor process: started by the API process, started again, and never waited for.
 
-It is the API's child and not the daemon's, since prompts are text there and nowhere else. One that
-hangs is killed; another one follows.
+It is the API's child, not the daemon's: prompts are text only there. A hanging one is killed, and
+another one follows.
 """
 
 import asyncio
@@ -23,21 +23,21 @@ from daemon.wire.channel import Channel
 log = logging.getLogger(__name__)
 
 END_GRACE_S = 2.5
-"""For it to save what it has learned."""
+"""Time for it to save what it has learned."""
 ANSWER_S = 30.0
-"""So long an ask may be out without any answer; a process that takes longer hangs and is killed."""
+"""Longest time without an answer while asks are open; then the process hangs and is killed."""
 FIRST_ANSWER_S = 180.0
-"""Before its first answer it loads its models, from a cold disk maybe."""
+"""The same before its first answer: it loads its models, maybe from a cold disk."""
 REST_S = 60.0
-"""Without predictions llmd serves all the same: there is no need to try again at once for ever."""
+"""Pause after many deaths: llmd serves without predictions, so there is no hurry."""
 
 
 class PredictorHooks(msgspec.Struct, frozen=True):
-    """Whom to tell."""
+    """The callbacks of a `PredictorProcess`."""
 
     up: Callable[[], None]  # asks can be sent
     estimated: Callable[[Estimate], None]
-    lost: Callable[[], None]  # what was sent and not answered never will be
+    lost: Callable[[], None]  # open asks will not be answered
 
 
 class PredictorProcess(ChildKeeper):
@@ -54,11 +54,11 @@ class PredictorProcess(ChildKeeper):
         self._hung_up = asyncio.Event()
         self._num_out = 0  # asks that are not answered
         self._limit_s = FIRST_ANSWER_S
-        self._answer: Silence | None = None  # the one that comes next
+        self._answer: Silence | None = None  # the next one
 
     @property
     def up(self) -> bool:
-        """Whether what is sent reaches a process."""
+        """Whether a message would reach a process."""
         return self._channel is not None
 
     async def run(self) -> None:
@@ -70,7 +70,7 @@ class PredictorProcess(ChildKeeper):
                     await asyncio.wait_for(self._closing.wait(), REST_S)
 
     def send(self, message: ToPredictor) -> None:
-        """Hand it a message; without a process it is lost."""
+        """Send a message; without a process it is lost."""
         if self._channel is None:
             return
         self._channel.send(self._encode(message))
@@ -88,7 +88,7 @@ class PredictorProcess(ChildKeeper):
             await self._child.end(END_GRACE_S, ask=None)
 
     async def _live_once(self) -> bool:
-        """One process from its start to its death; whether another should follow."""
+        """Run one process from its start to its death; return whether another should follow."""
         started = None if self._closing.is_set() else await self._start()
         if started is None:
             return False
@@ -108,7 +108,7 @@ class PredictorProcess(ChildKeeper):
         return True
 
     async def _start(self) -> tuple[Child, socket.socket] | None:
-        """A new process; None if `close` came while it was being started and could not end it."""
+        """Start a process; None if `close` came meanwhile and could not end it."""
         child, sock = await start_child("daemon.predictor.process", self._arguments)
         return (child, sock) if await self._kept(child, sock) else None
 
@@ -116,7 +116,7 @@ class PredictorProcess(ChildKeeper):
         try:
             message = self._decode(payload)
         except msgspec.MsgspecError as error:
-            self._kill(f"sent what is no answer: {error}")
+            self._kill(f"sent no valid answer: {error}")
             return
         self._num_out, self._limit_s = max(0, self._num_out - 1), ANSWER_S
         if self._answer is not None:
@@ -130,7 +130,7 @@ class PredictorProcess(ChildKeeper):
         self._kill("is stopped" if stopped else f"gave no answer in {self._limit_s:g} s")
 
     def _kill(self, why: str) -> None:
-        """End a process that is of no use; another one follows."""
+        """End a useless process; another one follows."""
         if self._child is not None:
             log.error("the predictor process (pid %d) %s", self._child.pid, why)
             self._child.signal(SIGKILL)

@@ -1,4 +1,4 @@
-"""When a child dies again and again, starting it once more helps nobody."""
+"""A limit on restarts: a child that dies again and again is not started once more."""
 
 from collections import deque
 
@@ -12,7 +12,7 @@ class Restarts:
         self._times: deque[float] = deque()
 
     def allow(self, now: float) -> bool:
-        """Whether one more restart is sensible; it is counted if so."""
+        """Whether one more restart is allowed; if so it is counted."""
         while self._times and now - self._times[0] > self._window_s:
             self._times.popleft()
         if len(self._times) >= self._most:

@@ -1,4 +1,4 @@
-"""Whoever owes an answer and gives none: asked in turns or once, and noticed on the event loop."""
+"""Answers that are owed and do not come: awaited once or by repeated pings, on the event loop."""
 
 import asyncio
 import time
@@ -8,18 +8,18 @@ from daemon.supervisor.child import Child
 from daemon.supervisor.patience import LOOK_S, Patience
 
 EVERY_S = 0.5
-"""So often a pulse is felt."""
+"""Interval between pings."""
 MOMENT_S = 0.5
-"""So long whoever hears may take for an answer on a busy machine; it is no sign of a fault yet."""
+"""Time for an answer that is normal on a busy machine, and no sign of a fault yet."""
 STOPPED_S = 2.0
-"""So long a process may stand still by a signal: a debugger, or a shell, lets it go on."""
+"""Longest time that a process may be stopped by a signal: a debugger or a shell continues it."""
 
 
 class Silence:
-    """Calls `overdue()` once if an answer that a process owes does not come in its time.
+    """Calls `overdue()` once if an answer that a process owes does not come in time.
 
-    Nor may it be stopped for longer than `STOPPED_S` meanwhile. `excused_s`, by default how long
-    the process was starved, and what time counts: as `Patience` has it.
+    The process may not be stopped for longer than `STOPPED_S` meanwhile either. `excused_s` is
+    `Patience`'s; by default the time for which the process was starved.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Silence:
         self._excused_s = excused_s or child.starved_s
         self._patience = Patience()
         self._limit_s = 0.0
-        self._num_stopped = 0  # looks in a row that found it so
+        self._num_stopped = 0  # looks in a row at which it was stopped
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -42,7 +42,7 @@ class Silence:
         return self._timer is not None
 
     def expect(self, limit_s: float) -> None:
-        """An answer is owed from now on, whatever was before."""
+        """An answer is owed from now on; an earlier one is no longer awaited."""
         self.stop()
         self._limit_s = limit_s
         self._num_stopped = 0
@@ -69,7 +69,7 @@ class Silence:
 
 
 class Pulse:
-    """Calls `ask()` again and again, and `hangs()` once if `answered` is not called in time."""
+    """Calls `ask()` repeatedly, and `hangs()` once if `answered` is not called in time."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Pulse:
         self._asked_s = 0.0
 
     def feel(self) -> None:
-        """Ask now; and again a while after each answer."""
+        """Ask now, and again a while after each answer."""
         self._next = None
         self._asked_s = time.monotonic()
         self._silence.expect(self.limit_s)
@@ -95,12 +95,12 @@ class Pulse:
 
     @property
     def hears(self) -> bool:
-        """Whether it has answered before, and owes its next answer for a moment at most."""
+        """Whether it has answered before, and owes its next answer for a short time at most."""
         owing = self._silence.expecting and time.monotonic() - self._asked_s > MOMENT_S
         return self._answered and not owing
 
     def answered(self) -> None:
-        """It lives."""
+        """It has answered."""
         self._answered = True
         if self._silence.expecting:
             self._silence.stop()

@@ -1,9 +1,9 @@
 """A spare worker: a process that has done its imports and waits for a model to load.
 
-Importing torch and transformers takes seconds, more than a small model takes to load, and none of
-it depends on the model. So one process does it ahead, with processor time that nobody else wants,
-and takes the place of the next worker that dies. It costs memory (about 230 MB, none of a GPU's).
-One that dies meanwhile, or hears no more, is replaced.
+Importing torch and transformers takes seconds, longer than a small model takes to load, and does
+not depend on the model. So one process does it ahead, with idle processor time, and takes the place
+of the next worker that dies. It costs memory (about 230 MB, none of a GPU's). A spare that dies or
+stops answering is replaced.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ from daemon.wire.pulse import Alive, Ping
 log = logging.getLogger(__name__)
 
 IMPORTS_S = 300.0
-"""For its imports, beside what it waits for a processor that nobody else wants."""
+"""Longest time for its imports, beside its wait for an idle processor."""
 HEARS_S = 10.0
-"""So long a `Ping` may be unanswered."""
+"""Longest time that a `Ping` may be unanswered."""
 WORKER = "LLMD_WORKER"
-"""Names another module to start as a worker, for tests that need no model, in test mode alone."""
+"""Names another module to start as a worker, in test mode alone, for tests that need no model."""
 
 
 class StartedWorker(NamedTuple):
-    """A worker process, and our ends of its socketpairs."""
+    """A worker process, and the daemon's ends of its socketpairs."""
 
     child: Child
     sock: socket.socket  # of messages
@@ -48,18 +48,18 @@ class StartedWorker(NamedTuple):
 
 
 def worker_module() -> str:
-    """What is started as a worker. Raises FaultError where it may not be chosen."""
+    """The module to start as a worker. Raises FaultError where it may not be chosen."""
     return in_test_mode(WORKER) or "daemon.engine.worker.main"
 
 
 async def start_worker(device: str, *flags: str) -> StartedWorker:
-    """A new worker process that will be told what to load on a device ("cpu", "cuda:1")."""
+    """Start a worker process that will load a model on a device ("cpu", "cuda:1")."""
     kind = device.partition(":")[0]
     return await with_links(worker_module(), ["--device", kind, *flags])
 
 
 async def with_links(module: str, arguments: Sequence[str]) -> StartedWorker:
-    """A new process that is to get links to others."""
+    """Start a process that will receive links to others."""
     # Each message is a packet of its own: its descriptor is read with it.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -90,11 +90,11 @@ class Spare:
 
     @property
     def ready(self) -> bool:
-        """Whether a process is there that has imported all and hears."""
+        """Whether a process is there that has done its imports and answers."""
         return self._held is not None and self._held.ready
 
     async def prepare(self) -> None:
-        """Start a process unless one waits already; called whenever a worker has become ready."""
+        """Start a process unless one waits; called whenever a worker has become ready."""
         async with self._starting:
             if self._held is not None or self._closing.is_set():
                 return
@@ -106,10 +106,10 @@ class Spare:
                 await self._end()
 
     def take(self) -> StartedWorker | None:
-        """The process, whose owner the caller now is; None where none is ready.
+        """Hand the ready process over to the caller; None where none is ready.
 
-        One that still imports is left to it: with idle time alone, on a machine that is never idle,
-        it could take longer than a new process.
+        One that still imports is left alone: with idle time only, on a busy machine, it could take
+        longer than a new process.
         """
         if self._held is None or not self._held.ready:
             return None
@@ -130,7 +130,7 @@ class Spare:
             await held.child.end(0.0, SIGKILL)
 
     def _lost(self, held: "_Held", why: str) -> None:
-        """The process is dead, or of no use; another one follows, unless many did."""
+        """Replace a process that is dead or useless, unless many were replaced."""
         if held is self._held:
             self._held = None
             log.warning("the spare worker (pid %d) %s", held.child.pid, why)
@@ -144,7 +144,7 @@ class Spare:
 
 
 class _Held:
-    """The process in reserve: it imports, and from then on it answers."""
+    """The process in reserve: it imports, and from then on it answers pings."""
 
     def __init__(self, started: StartedWorker, lost: "Callable[[_Held, str], None]") -> None:
         self._started = started
@@ -162,16 +162,16 @@ class _Held:
 
     @property
     def ready(self) -> bool:
-        """Whether it has imported all, and hears."""
+        """Whether it has done its imports, and answers."""
         if self._channel.closed or not self._pulse.hears:
             return False
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        # One that died a moment ago may not be reaped yet, but has hung up.
+        # A process that died a moment ago may not be reaped yet, but has hung up.
         return not poll.poll(0)
 
     def let_go(self) -> StartedWorker:
-        """Watch it no more."""
+        """Stop watching it."""
         self._imports.stop()
         self._pulse.stop()
         self._channel.detach()

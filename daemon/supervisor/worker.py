@@ -43,17 +43,18 @@ log = logging.getLogger(__name__)
 
 END_GRACE_S = 5.0
 LOAD_STALL_S = 300.0
-"""So long a worker that loads may say nothing of its progress: one stage of a large model on a slow
-machine takes a minute or two."""
+"""Longest time without progress while a worker loads: one stage of a large model on a slow machine
+takes a minute or two.
+"""
 STACKS_S = 0.5
-"""For a worker that hangs to write down where."""
+"""Time for a hanging worker to write its stacks."""
 
 
 class WorkerHooks(msgspec.Struct, frozen=True):
-    """Whom to tell: each takes the instance's index first.
+    """The callbacks of a `WorkerProcess`; each takes the instance's index first.
 
-    `lost` is also told whether what the worker computed may be to blame: not where it was killed
-    from outside. Before `hopeless` it is told too.
+    `lost` also receives whether the worker's computation may be to blame: not where it was killed
+    from outside. It is called before `hopeless`, too.
     """
 
     loading: Callable[[int, Loading], None]
@@ -71,9 +72,9 @@ class WorkerProcess(ChildKeeper):
     """Keeps one worker running until `close`.
 
     A worker that fails while loading is hopeless, unless it was stopped, and so is one that ends
-    more than `restarts` times in a minute. One whose step hangs, or whose loading does, is made to
-    write its stacks to stderr, and killed. The spare, where there is one, takes the place of a
-    worker that died.
+    more than `restarts` times in a minute. One that hangs in a step or while loading has to write
+    its stacks to stderr, and is killed. The spare, if there is one, takes the place of a worker
+    that died.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class WorkerProcess(ChildKeeper):
         self._encode = encoder().encode
         self._decode = decoder(FromWorker).decode
         self._channel: Channel | None = None
-        self._links: socket.socket | None = None  # where the worker gets its links from
+        self._links: socket.socket | None = None  # the socket over which the worker gets its links
         self._restarts = Restarts(restarts)
         self._spare = spare
         self._early = early
@@ -102,13 +103,11 @@ class WorkerProcess(ChildKeeper):
         self._watch = StepWatch()
         self._timer: asyncio.TimerHandle | None = None  # the next look at the oldest step
         self._progress: Silence | None = None  # of this process's loading
-        self._stalled = ""  # what to say of a loading that came no further
+        self._stalled = ""  # the error if loading comes no further
         self._hangs = False
-        self._stopped = (
-            False  # from outside while it loaded, or its links hang: no step is to blame
-        )
+        self._stopped = False  # stopped while it loaded, or its links hang: no step is to blame
         self._ready = False  # this process can compute
-        self._served = False  # one of its kind could, once
+        self._served = False  # an earlier one or this one could
         self._error = ""
         self._hung_up = asyncio.Event()
 
@@ -118,7 +117,7 @@ class WorkerProcess(ChildKeeper):
             self._lives += 1
 
     async def _live_once(self) -> bool:
-        """One process from its start to its death; whether another should follow."""
+        """Run one process from its start to its death; return whether another should follow."""
         started = await self._start()
         if started is None:
             return False
@@ -145,15 +144,15 @@ class WorkerProcess(ChildKeeper):
         return False
 
     async def _start(self) -> tuple[StartedWorker, float] | None:
-        """A new process, and how long it may say nothing at first.
+        """Start a process; return it, and how long it may be silent at first.
 
-        None if `close` came while it was being started and could not end it.
+        None if `close` came meanwhile and could not end it.
         """
         early = self._early.take(self._load.device) if self._early is not None else None
         spare = self._spare.take() if self._spare is not None else None
         if spare is not None:
             log.info("worker %s: the spare (pid %d) takes its place", self.name, spare.child.pid)
-        # A spare has its imports behind it; but it may have been stopped since it was last asked.
+        # A spare has done its imports; but it may have been stopped since its last ping.
         hears_s = LOAD_STALL_S if spare is None else HEARS_S
         started = spare or early or await start_worker(self._load.device)
         if await self._kept(started.child, started.sock):
@@ -162,7 +161,7 @@ class WorkerProcess(ChildKeeper):
         return None
 
     def send(self, plan: Plan) -> None:
-        """Hand it a plan; a dead worker's plans are computed again by its successor."""
+        """Send it a plan; a dead worker's plans are computed again by its successor."""
         if self._channel is not None:
             self._channel.send(self._encode(plan))
             self._watch.sent(time.monotonic(), plan.batch.num_tokens)
@@ -170,20 +169,20 @@ class WorkerProcess(ChildKeeper):
                 self._look()
 
     def send_blocks(self, order: SendBlocks) -> None:
-        """Have it copy blocks to another worker: at once, or behind all plans so far."""
+        """Have it start a transfer to another worker: at once, or behind all plans so far."""
         payload = self._encode(order)
         if self._channel is not None and not (order.at_once and self._sent_beside(payload)):
             self._channel.send(payload)
 
     def stop_sending(self, transfer: int) -> None:
-        """Have it send nothing more of a transfer."""
+        """Have it send no more of a transfer."""
         if self._channel is not None:
             self._channel.send(self._encode(StopSending(transfer)))
 
     def new_link(self, message: NewLink, fd: int) -> None:
-        """Hand it one end of a link, which stays the caller's too.
+        """Send it one end of a link; the caller keeps its own descriptor.
 
-        A worker that takes no more of them has no such link, and its peer will say so.
+        If the worker takes no more of them it has no such link, and its peer will say so.
         """
         if self._links is not None:
             payload = self._encode(message)
@@ -193,7 +192,7 @@ class WorkerProcess(ChildKeeper):
                 log.warning("worker %s takes no link: %s", self.name, error)
 
     def _sent_beside(self, payload: bytes) -> bool:
-        """Whether a message went to the worker's links, past the plans that wait for its steps."""
+        """Whether the worker's links took a message, past the plans that wait for its steps."""
         try:
             return self._links is not None and self._links.send(payload, MSG_DONTWAIT) > 0
         except OSError:  # it is stopped, or the message is too long
@@ -205,19 +204,21 @@ class WorkerProcess(ChildKeeper):
         return self._child is not None and self._child.stopped
 
     def give_up(self, why: str) -> None:
-        """End it as one that hangs, but by the fault of no step."""
+        """End it like a hanging worker, though no step is to blame."""
         if self._ready and not self._hangs:
             self._stopped = True
             self._end_hanging(why)
 
     async def close(self) -> int:
-        """Let it finish its step and exit, or kill it; its exit status, 0 if there is none."""
+        """Let it finish its step and exit, or kill it; return its exit status, 0 if
+        there is none.
+        """
         self._closing.set()
         if self._channel is not None:
             self._channel.send(self._encode(Shutdown()))
         if self._child is None:
             return 0
-        # While it loads there is no step to finish, and it hears nothing.
+        # While it loads there is no step to finish, and it reads no messages.
         return await self._child.end(END_GRACE_S if self._ready else 0.0, ask=None)
 
     def _frame(self, payload: bytes) -> None:
@@ -251,23 +252,25 @@ class WorkerProcess(ChildKeeper):
                 self._error = message.message
 
     async def _last_words(self, child: Child) -> int:
-        """Wait until it has hung up and all it sent is read, then for its exit status."""
+        """Wait until it has hung up and its messages are read, then for its exit status."""
         await self._hung_up.wait()
         return await child.end(STACKS_S if self._hangs else END_GRACE_S, ask=None)
 
     def _await_progress(self, stage: str, limit_s: float) -> None:
-        """Begin anew to count the time in which a loading worker must come further."""
+        """Restart the clock of a loading worker's progress."""
         self._stalled = f"no progress of loading in {limit_s:g} s, after its stage {stage!r}"
         if self._progress is not None:
             self._progress.expect(limit_s)
 
     def _loading_hangs(self) -> None:
-        """One that was stopped has not failed: another one may load."""
+        """End a worker that hangs while loading; if it was stopped it has not failed: another may
+        load.
+        """
         self._stopped = self._child is not None and self._child.stopped
         self._end_hanging("stopped while it loaded" if self._stopped else self._stalled)
 
     def _look(self) -> None:
-        """See whether the oldest step hangs, now and again while one is on its way."""
+        """See whether the oldest step hangs, now and again while one is in flight."""
         self._timer = None
         if self._child is None or not self._watch.waiting:
             return
@@ -277,7 +280,9 @@ class WorkerProcess(ChildKeeper):
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def _end_hanging(self, why: str) -> None:
-        """What it may still answer is not heard any more; a stopped process is woken to tell."""
+        """End a hanging worker; its late answers are dropped, and a stopped one is woken to log its
+        stacks.
+        """
         self._hangs = True
         self._error = why
         log.error("worker %s (pid %d) hangs; where it is:", self.name, self.pid)

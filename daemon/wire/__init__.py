@@ -1,1 +1,1 @@
-"""Frames, channels and columns: how llmd's own processes speak to each other."""
+"""Frames, channels and columns: how llmd's own processes talk to each other."""

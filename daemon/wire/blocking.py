@@ -30,7 +30,7 @@ class BlockingChannel:
             os.close(fd)
 
     def receive(self) -> bytes | None:
-        """The next frame; blocks for it; None when the peer has closed, whatever it left unread."""
+        """The next frame; waits for it; None when the peer has closed."""
         while not self._ready:
             try:
                 if not self._reader.receive(self._sock):
@@ -41,16 +41,16 @@ class BlockingChannel:
         return self._ready.popleft()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether something comes within so long: a frame, a piece of one, or the peer's end."""
+        """Whether anything comes in time: a frame, a piece of one, or the peer's end."""
         if self._ready:
             return True
         return bool(self._poll.poll(max(0.0, 1e3 * timeout_s)))
 
     def fileno(self) -> int:
-        """The socket's descriptor, for those who wait for several."""
+        """The socket's descriptor, for waiting on several."""
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Close the socket and what was never read."""
+        """Close the socket and drop unread frames."""
         self._reader.close()
         self._sock.close()

@@ -1,7 +1,7 @@
 """An asyncio end of a channel: frames in by callback, frames out without waiting.
 
-Messages are columns, one frame a step, so a callback for each frame costs less than a stream
-reader's task switch, and the order of what was sent and received stays plain.
+Messages are columns, one frame a step: a callback per frame costs less than a stream reader's
+task switch, and keeps the order of sends and receives plain.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ class Channel:
     """Frames over a non-blocking Unix socket, on the running event loop.
 
     `on_frame(payload)` is called for each frame, `on_close(error)` once when the peer closed, sent
-    rubbish, or stopped reading until `PENDING_LIMIT_BYTES` were waiting for it. Neither is ever
-    called from inside `send`: the sender is in the middle of something.
+    rubbish, or stopped reading until `PENDING_LIMIT_BYTES` waited for it. Neither is ever called
+    from inside `send`: the sender is in the middle of something.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Channel:
         self._on_frame = on_frame
         self._on_close = on_close
         self._reader = FrameReader()
-        # What is left to send, the memfd that goes with it or -1, the payload's size.
+        # What is left to send, its memfd or -1, the payload's size.
         self._outgoing: deque[tuple[memoryview, int, int]] = deque()
         self._pending_bytes = 0
-        self._deaf = False  # the peer takes nothing more; what it said is still read
+        self._deaf = False  # the peer takes nothing more, but its frames are still read
         self._closed = False
         self._loop.add_reader(sock.fileno(), self._readable)
 
@@ -54,7 +54,7 @@ class Channel:
         return self._closed
 
     def send(self, payload: bytes) -> None:
-        """Queue one frame; it is on its way at once unless the peer's buffer is full."""
+        """Queue one frame; it is sent at once unless the peer's buffer is full."""
         if self._closed or self._deaf:
             return
         if len(payload) <= INLINE_LIMIT_BYTES:
@@ -69,13 +69,13 @@ class Channel:
             self._flush()
 
     def close(self) -> None:
-        """Close without telling `on_close`."""
+        """Close without calling `on_close`."""
         self.detach().close()
 
     def detach(self) -> socket.socket:
-        """Let go of the socket, which stays as it is; what was not sent or read whole is lost.
+        """Let go of the socket, which stays open; unsent and half-read frames are lost.
 
-        Nothing is told or sent after this.
+        No callback is called and nothing is sent after this.
         """
         if not self._closed:
             self._closed = True
@@ -132,7 +132,7 @@ class Channel:
         except BlockingIOError:
             self._loop.add_writer(self._sock.fileno(), self._writable)
         except (BrokenPipeError, ConnectionResetError):
-            # The peer is gone, but its last words may lie in our buffer: reading finds its end.
+            # The peer is gone, but its last frames may lie in our buffer: reading finds its end.
             self._deaf = True
             self._drop_outgoing()
         except OSError as error:

@@ -20,7 +20,7 @@ Column = np.ndarray
 """The field type of a column in a struct; its dtype is stated in the field's comment."""
 
 ZERO, ONE = np.array(0, np.int32), np.array(1, np.int32)
-"""For columns: numpy takes half as long with these as with Python's numbers."""
+"""Constants for columns: numpy takes half as long with these as with Python's numbers."""
 
 _DTYPE_BY_CODE: dict[int, np.dtype[Any]] = {
     code: np.dtype(name) for code, name in ((1, "i4"), (2, "i8"), (3, "u1"), (4, "f4"))
@@ -29,7 +29,7 @@ _CODE_BY_DTYPE = {dtype: code for code, dtype in _DTYPE_BY_CODE.items()}
 
 
 def _to_wire(value: Any) -> msgspec.msgpack.Ext:
-    """A numpy array becomes one msgpack extension whose code names the dtype."""
+    """Encode a numpy array as one msgpack extension whose code names the dtype."""
     if isinstance(value, np.ndarray) and value.dtype in _CODE_BY_DTYPE:
         return msgspec.msgpack.Ext(_CODE_BY_DTYPE[value.dtype], value.tobytes())
     raise NotImplementedError(f"cannot send {type(value).__name__} {getattr(value, 'dtype', '')}")

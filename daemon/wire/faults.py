@@ -1,7 +1,7 @@
 """Faults on purpose, for tests: `LLMD_FAULT=site:probability:seed[,site:...]`, in test mode alone.
 
-Every process of a daemon reads the same variable and asks for the sites that are its own. Where
-none is named nothing is built and nothing is asked: a site costs nothing then.
+Every process of a daemon reads the same variable and asks for its own sites. Where none is named
+nothing is built and nothing asked: a site then costs nothing.
 """
 
 import os
@@ -21,19 +21,19 @@ SITES = {
     "worker.nan": "the logits of a step's first sampled row are not numbers",
     "worker.copy": "a swap copy that a step needs has failed",
     "worker.link_flip": "of each `seed`th block that leaves over shared memory a byte is wrong",
-    "worker.link_slow": "what a worker says to another of blocks takes `seed` milliseconds more",
+    "worker.link_slow": "a worker's message to another about blocks takes `seed` milliseconds more",
     "worker.link_break": "a link to another worker breaks at stage `seed`: 0 as its ends meet, "
-    "1 as a transfer opens, 2 as its blocks are told of, 3 as all have arrived",
+    "1 as a transfer opens, 2 as its blocks are announced, 3 as all have arrived",
     "api.crash": "the API process ends by SIGABRT instead of passing a request on",
     "api.hang": "the API process computes for ever instead of passing a request on",
     "journal.full": "the disk is full when the journal is written",
     "journal.stall": "the disk takes `seed` milliseconds more to write the journal",
 }
-"""What may be injected, and where; a site is visited once for each time that it says."""
+"""The faults that may be injected, by site; a site is visited once per event that it names."""
 
 
 class FaultError(Exception):
-    """A variable for tests is set where it may not be, or says something else than it can."""
+    """A variable for tests is set outside test mode, or has an invalid value."""
 
 
 class Fault:
@@ -45,7 +45,7 @@ class Fault:
         self._chance = random.Random(f"{seed} {life}")  # noqa: S311 - repeatable, not secret
 
     def strikes(self) -> bool:
-        """Whether this visit goes wrong."""
+        """Whether this visit fails."""
         return self._chance.random() < self.probability
 
 
@@ -53,15 +53,15 @@ class Faults(dict[str, Fault]):
     """Faults by site."""
 
     def strikes(self, site: str) -> bool:
-        """Whether this visit of a site goes wrong; never where nothing is to."""
+        """Whether this visit of a site fails; never without a fault for it."""
         return site in self and self[site].strikes()
 
 
 def faults(prefix: str = "", life: int = 0, environment: Mapping[str, str] = os.environ) -> Faults:
-    """The faults of the sites whose names begin so; empty where none are to be injected.
+    """The faults of the sites with this prefix; empty where none are to be injected.
 
-    `life` counts the processes of this kind that came before, so that a successor does not die at
-    the same visit. Raises FaultError outside test mode, and where the variable cannot be read.
+    `life` counts the earlier processes of this kind, so that a successor does not die at the same
+    visit. Raises FaultError outside test mode, and where the variable cannot be read.
     """
     text = in_test_mode(VARIABLE, environment)
     found = Faults()
@@ -78,7 +78,7 @@ def in_test_mode(variable: str, environment: Mapping[str, str] = os.environ) -> 
     """A variable's value, empty where it is not set. Raises FaultError outside test mode."""
     text = environment.get(variable, "")
     if text and environment.get(TEST_MODE) != "1":
-        raise FaultError(f"{variable} is set, but {TEST_MODE}=1 is not: nothing breaks on purpose")
+        raise FaultError(f"{variable} is set, but {TEST_MODE}=1 is not: no faults are injected")
     return text
 
 

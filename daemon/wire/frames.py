@@ -57,7 +57,7 @@ def _read_memfd(fd: int, size: int) -> bytes:
 
 
 class FrameReader:
-    """Collects what a socket delivers and gives back whole payloads, in order."""
+    """Collects a socket's bytes and gives back whole payloads, in order."""
 
     def __init__(self, limit_bytes: int = FRAME_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes

@@ -1,4 +1,4 @@
-"""What every child process does first: it asks the kernel to end it with its parent."""
+"""A child process's first act: it asks the kernel to end it with its parent."""
 
 import ctypes
 import os
@@ -8,16 +8,16 @@ import sys
 from signal import SIGKILL
 
 _PR_SET_PDEATHSIG = 1
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of who made a pair of sockets
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of the process that made a pair of sockets
 
 
 def die_with_parent(fd: int = -1) -> None:
     """Have the kernel kill this process when the thread that started it ends.
 
-    It is SIGKILL, since a process that is stopped, or whose threads compute for ever, heeds nothing
-    else; whoever wants to be asked first is asked by a parent that lives. `fd` is this process's
-    end of the socketpair that its parent made: where that parent is dead already, this process
-    exits. Raises OSError if the kernel refuses; without Linux the end of the channel has to do.
+    The signal is SIGKILL, since a stopped process, or one whose threads compute for ever, heeds
+    nothing else; a live parent asks its children to end first. `fd` is this process's end of the
+    socketpair that its parent made: if that parent is dead already, this process exits. Raises
+    OSError if the kernel refuses; without Linux the end of the channel has to do.
     """
     if sys.platform != "linux":
         return
@@ -32,5 +32,5 @@ def die_with_parent(fd: int = -1) -> None:
 def _maker(fd: int) -> int:
     """The id of the process that made this socket's pair."""
     with socket.socket(fileno=os.dup(fd)) as sock:
-        told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(told)[0])
+        packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(packed)[0])

@@ -1,13 +1,13 @@
-"""Whether the process at the other end of a channel hears: asked by its parent now and then."""
+"""Pings over a channel: the parent asks now and then whether the other process still reads."""
 
 import msgspec
 
 
 class Ping(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Answer `Alive` at once, from where all other messages are read."""
+    """A question; `Alive` answers it at once, from the loop that reads all other messages."""
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The answer to one `Ping`."""
 
-    settled: bool = True  # nothing is being loaded that could keep it from answering for seconds
+    settled: bool = True  # no load under way could delay answers by seconds

@@ -1,4 +1,4 @@
-"""What was said so far, as chat completions take it."""
+"""The conversation so far, in the form of a chat completion's messages."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ Messages = list[dict[str, str]]
 
 
 class Conversation:
-    """A system prompt, if any, and turns; a question without an answer is taken back."""
+    """A system prompt, if any, and messages; a question without an answer is taken back."""
 
     def __init__(self, system: str = "") -> None:
         self._system = system
@@ -19,25 +19,25 @@ class Conversation:
         return first + self._turns
 
     def ask(self, text: str) -> None:
-        """The user's turn."""
+        """Add the user's message."""
         self._turns.append({"role": "user", "content": text})
 
     def answered(self, text: str) -> None:
-        """The assistant's turn; nothing said takes the question back."""
+        """Add the assistant's message; an empty one takes the question back."""
         if text:
             self._turns.append({"role": "assistant", "content": text})
         else:
             self._turns.pop()
 
     def begin_anew(self, system: str | None = None) -> None:
-        """Forget every turn; with another system prompt, where one is given."""
+        """Forget all messages; use another system prompt, where one is given."""
         self._turns.clear()
         if system is not None:
             self._system = system
 
 
 class ChatOptions:
-    """What every request of a chat says beside its messages."""
+    """The fields of every request of a chat, beside its messages."""
 
     def __init__(self, model: str, **fields: float | None) -> None:
         """`fields` that are None are not sent: the server's own defaults hold."""

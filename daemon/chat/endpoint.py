@@ -17,11 +17,11 @@ CONNECT_S = 10.0
 _STATUS_WITHOUT_KEY = 401
 _STATUS_TOO_MANY = 429
 _MOST_SAID = 500
-"""Characters of a refusal: who is no server of models may answer with a whole page."""
+"""Longest refusal that is shown, in characters: another kind of server may answer a whole page."""
 
 
 class ChatError(Exception):
-    """There is no answer; a sentence for the user, whoever wrote parts of it."""
+    """There is no answer; the message is a sentence for the user, safe for a terminal."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(harmless(sentence))
@@ -55,7 +55,7 @@ class Endpoint:
     async def stream(self, body: dict[str, Any]) -> AsyncIterator[Event]:
         """The events of one chat completion. Raises ChatError, at any point.
 
-        A stream that ends before its answer does was cut off, however cleanly.
+        A stream that ends before its answer does was cut off, even if it closed cleanly.
         """
         has_ended = False
         async with self._answered("POST", "/v1/chat/completions", body) as response:
@@ -89,7 +89,7 @@ class Endpoint:
         except aiohttp.ClientSSLError as error:
             raise ChatError(f"no TLS connection to {self.url}: {error}") from None
         except aiohttp.ClientConnectorError:
-            raise ChatError(self._nobody()) from None
+            raise ChatError(self._no_server()) from None
         except aiohttp.InvalidURL:
             raise ChatError(f"{self.url} is not an address") from None
         except aiohttp.ClientPayloadError:
@@ -101,9 +101,9 @@ class Endpoint:
     def _broken_off(self) -> str:
         return f"{self.url} broke the answer off"
 
-    def _nobody(self) -> str:
+    def _no_server(self) -> str:
         here = " Start one with `llmd serve`, or name" if _is_here(self.url) else " Name"
-        return f"nobody serves at {self.url}.{here} another address with --url."
+        return f"no server answers at {self.url}.{here} another address with --url."
 
 
 def _refused(response: aiohttp.ClientResponse, body: bytes) -> str:

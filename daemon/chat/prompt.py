@@ -1,4 +1,4 @@
-"""A chat at a terminal: lines are read, those with a slash are orders."""
+"""A chat at a terminal: lines are questions, those with a slash are commands."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,13 +16,13 @@ HELP = '''\
 _FENCE = '"""'
 
 Read = Callable[[str], str]
-"""Reads a line, or a paste with its line ends, after showing what stands before it; raises EOFError
-at the end of input.
+"""Reads a line, or a paste with its line ends, after showing a prompt; raises EOFError at the end
+of input.
 """
 
 
 def texts(read: Read) -> Iterator[str]:
-    """What the user says, whole: a line, a paste of several, or lines between fences."""
+    """The user's texts, whole: a line, a paste of several, or lines between fences."""
     while True:
         try:
             line = read(">>> ")
@@ -43,7 +43,7 @@ def _fenced(line: str, read: Read) -> str:
 
 
 def converse(talk: Talk, screen: Screen, read: Read) -> None:
-    """Until the user ends it: orders are carried out, all else is asked."""
+    """Ask and carry out commands until the user ends the chat."""
     for text in texts(read):
         if text.startswith("/") and "\n" not in text:
             if not _obey(text, talk, screen):
@@ -60,7 +60,7 @@ def converse(talk: Talk, screen: Screen, read: Read) -> None:
 
 
 def _obey(order: str, talk: Talk, screen: Screen) -> bool:
-    """Carry out an order; False: end."""
+    """Carry out a command; False: end."""
     word, _, rest = order.partition(" ")
     match word:
         case "/bye" | "/exit" | "/quit":
@@ -74,5 +74,5 @@ def _obey(order: str, talk: Talk, screen: Screen) -> bool:
         case "/help" | "/?":
             screen.tell(HELP)
         case _:
-            screen.tell(f"{word} is no order; /help lists them")
+            screen.tell(f"{word} is no command; /help lists them")
     return True

@@ -1,4 +1,4 @@
-"""Where a chat's text goes: answers to stdout, all else to stderr."""
+"""The output of a chat: answers to stdout, all else to stderr."""
 
 import os
 import re
@@ -10,12 +10,12 @@ _DIM, _PLAIN, _ERASE = "\x1b[2m", "\x1b[0m", "\r\x1b[K"
 
 
 def harmless(text: str) -> str:
-    """A stranger's text without what would rule a terminal."""
+    """A foreign text without control characters that a terminal would obey."""
     return _CONTROL.sub("", text)
 
 
 class Screen:
-    """Two streams, each a terminal or not. A terminal is sent no control character of a model's."""
+    """Two streams, each a terminal or not. No control character of a model reaches a terminal."""
 
     def __init__(self, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> None:
         self._out, self._err = out, err
@@ -24,27 +24,27 @@ class Screen:
         self._waits = False
 
     def answer(self, text: str) -> None:
-        """A piece of an answer, at once."""
+        """Show a piece of an answer at once."""
         self.stop_waiting()
         self._out.write(text if self._is_safe else harmless(text))
         self._out.flush()
 
     def wait(self, text: str) -> None:
-        """What is waited for, until something else is shown; nothing where nobody watches."""
+        """Show what the chat waits for, on a terminal, until something else is shown."""
         if self._tells:
             self._waits = True
             self._err.write(f"{_DIM}{text}{_PLAIN}")
             self._err.flush()
 
     def stop_waiting(self) -> None:
-        """Take back what `wait` said."""
+        """Remove the text of `wait`."""
         if self._waits:
             self._waits = False
             self._err.write(_ERASE)
             self._err.flush()
 
     def tell(self, text: str) -> None:
-        """A line beside the chat; dim where a terminal shows it."""
+        """Show a line beside the chat, dim on a terminal."""
         self.stop_waiting()
         line = f"{_DIM}{text}{_PLAIN}" if self._tells else text
         self._err.write(f"{line}\n")

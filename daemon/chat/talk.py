@@ -1,4 +1,4 @@
-"""One turn of a chat: a question goes out, its answer is shown as it comes, and timed."""
+"""One exchange of a chat: a question is sent, its answer is shown as it comes, and timed."""
 
 import asyncio
 from time import perf_counter
@@ -11,11 +11,11 @@ from daemon.chat.screen import Screen
 from daemon.client.sse import Event
 
 PATIENCE_S = 2.0
-"""After so long without a token, people are told that it is not they who are waited for."""
+"""Time without a token after which people are told that the server is what they wait for."""
 
 
 class Timing(msgspec.Struct):
-    """When an answer came, in seconds of a clock that only runs forward."""
+    """The times of an answer, in seconds of a clock that only runs forward."""
 
     asked_s: float
     first_s: float = 0.0
@@ -43,7 +43,7 @@ class Timing(msgspec.Struct):
 
 
 class Talk:
-    """Turns of one conversation with one endpoint."""
+    """The exchanges of one conversation with one endpoint."""
 
     def __init__(self, endpoint: Endpoint, asked: ChatOptions, conversation: Conversation) -> None:
         self.conversation = conversation
@@ -53,7 +53,7 @@ class Talk:
     def say(self, text: str, screen: Screen) -> Timing:
         """Ask, and show the answer; blocks. Raises ChatError, and KeyboardInterrupt on Ctrl-C.
 
-        What had come of an answer that was cut short stays in the conversation.
+        The text of an answer that was cut short stays in the conversation.
         """
         said: list[str] = []
         self.conversation.ask(text)

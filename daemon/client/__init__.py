@@ -1,1 +1,1 @@
-"""What speaks to any server of OpenAI's API: the chat, and the load generator."""
+"""Shared code of OpenAI API clients: the chat and the load generator."""

@@ -1,4 +1,4 @@
-"""Where a server is, and what it says when it refuses."""
+"""The address of a server, and the text of its refusals."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from daemon.client.sse import UNREADABLE, error_text
 
 
 class AddressError(Exception):
-    """No address of a server; the message says why."""
+    """The text is no server's address; the message says why."""
 
 
 def base_url(text: str) -> str:
@@ -18,7 +18,7 @@ def base_url(text: str) -> str:
 
 
 def refusal_text(body: bytes) -> str:
-    """What a server says in an answer that is an error."""
+    """The text of an error answer."""
     try:
         decoded = msgspec.json.decode(body)
     except UNREADABLE:

@@ -1,7 +1,7 @@
-"""Server-sent events as OpenAI's servers write them, decoded no further than a measurement needs.
+"""Server-sent events as OpenAI's servers write them, decoded only as far as a measurement needs.
 
-The generator shares the machine with the server it measures, so an event is decoded once, into the
-few fields that count, and its text is looked at and let go.
+The load generator shares the machine with the server it measures, so an event is decoded once, into
+the few fields that count, and its text is examined and dropped.
 """
 
 from typing import Any
@@ -13,11 +13,11 @@ REPETITION = "repetition"
 """The `stop_reason` of an answer that llmd ended because it repeated itself."""
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError)
-"""What decoding raises: the second where JSON's own bytes are not UTF-8."""
+"""The exceptions of decoding: the second where the JSON is not UTF-8."""
 
 
 class Delta(msgspec.Struct):
-    """What a chat's event adds."""
+    """The addition of a chat's event."""
 
     content: str | None = None
     role: str | None = None
@@ -68,7 +68,7 @@ class Event(msgspec.Struct):
 
     @property
     def has_tokens(self) -> bool:
-        """Whether it carries output: text, or a token that has none.
+        """Whether it carries output: text, or a token without text.
 
         A chat's opening (a role, no text) carries none, and neither does an end without text.
         """

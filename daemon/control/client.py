@@ -1,4 +1,4 @@
-"""A viewer's end of the control socket: how to ask, how to read, and one blocking ask."""
+"""A viewer's end of the control socket: questions, messages, and one blocking exchange."""
 
 import contextlib
 import os
@@ -41,8 +41,8 @@ from daemon.wire.frames import FrameError, FrameReader, inline_frame
 
 SERVICE_SOCKET = Path("/run/llmd/llmd.sock")
 
-Told = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating | Capped
-"""What a viewer may be told; a refusal is raised instead."""
+Message = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating | Capped
+"""The daemon's messages to a viewer; a refusal is raised instead."""
 
 Answer = TypeVar("Answer", Snapshot, Reloaded, Flipped, Migrating, Capped)
 
@@ -62,7 +62,7 @@ def attach_path() -> Path:
 
 
 def question(message: FromViewer) -> bytes:
-    """The frame that asks for `message`."""
+    """The frame of a question or order."""
     return inline_frame(_encode(message))
 
 
@@ -72,7 +72,7 @@ class MessageReader:
     def __init__(self) -> None:
         self._frames = FrameReader(FRAME_LIMIT_BYTES)
 
-    def feed(self, data: bytes) -> list[Told]:
+    def feed(self, data: bytes) -> list[Message]:
         """The messages completed by `data`. Raises ControlError if refused or not understood."""
         self._frames.feed(data)
         try:
@@ -81,12 +81,12 @@ class MessageReader:
             raise ControlError(f"the daemon's answer was not understood: {error}") from error
 
 
-def encoded(message: Told) -> bytes:
+def encoded(message: Message) -> bytes:
     """A message as the daemon sends it, without its frame."""
     return _encode(message)
 
 
-def decoded(payload: bytes) -> Told:
+def decoded(payload: bytes) -> Message:
     """The message that `encoded` wrote. Raises msgspec's errors, or ControlError for a refusal."""
     message: ToViewer = _decode(payload)
     if isinstance(message, Refused):
@@ -100,36 +100,38 @@ def fetch_snapshot(path: Path, timeout_s: float = 2.0) -> Snapshot:
 
 
 def choose_policy(path: Path, policy: str, timeout_s: float = 2.0, instance: str = "") -> Snapshot:
-    """Make one instance ("": all) rank by `policy`; a snapshot after that. Raises ControlError."""
+    """Make one instance ("": all) rank by `policy`; return a snapshot after that. Raises
+    ControlError.
+    """
     return _ask(path, ChoosePolicy(policy, instance), timeout_s, Snapshot)
 
 
 def choose_placement(path: Path, placement: str, timeout_s: float = 2.0) -> Snapshot:
-    """Make the daemon place by `placement`; a snapshot after that. Raises ControlError."""
+    """Make the daemon place by `placement`; return a snapshot after that. Raises ControlError."""
     return _ask(path, ChoosePlacement(placement), timeout_s, Snapshot)
 
 
 def reload(path: Path, timeout_s: float = 2.0) -> Reloaded:
-    """Make the daemon read its configuration again; what changed. Raises ControlError."""
+    """Make the daemon read its configuration again; return what changed. Raises ControlError."""
     return _ask(path, Reload(), timeout_s, Reloaded)
 
 
 def drain(path: Path, timeout_s: float = 2.0) -> Snapshot:
-    """Make the daemon take no new requests; its snapshot after that. Raises ControlError."""
+    """Make the daemon take no new requests; return a snapshot after that. Raises ControlError."""
     return _ask(path, Drain(), timeout_s, Snapshot)
 
 
 def resume(path: Path, timeout_s: float = 2.0) -> Snapshot:
-    """Make the daemon take requests again; its snapshot after that. Raises ControlError."""
+    """Make the daemon take requests again; return a snapshot after that. Raises ControlError."""
     return _ask(path, Resume(), timeout_s, Snapshot)
 
 
 def flip(
     path: Path, instance: str, role: str, timeout_s: float = 2.0, wait_s: float = FLIP_WAIT_S
 ) -> Flipped:
-    """Give an instance another role; its first work is waited for, `wait_s` at most.
+    """Give an instance another role, and wait `wait_s` at most for its first work.
 
-    The daemon may take that and `timeout_s` to answer. Raises ControlError.
+    The daemon's answer may take that and `timeout_s`. Raises ControlError.
     """
     return _ask(path, ChooseRole(instance, role, wait_s), wait_s + timeout_s, Flipped)
 
@@ -140,7 +142,7 @@ def cap(path: Path, instance: str, watts: float | None, timeout_s: float = 2.0) 
 
 
 def choose_roles(path: Path, mode: str, timeout_s: float = 2.0) -> Snapshot:
-    """Have the watcher give roles, or nobody; a snapshot after that. Raises ControlError."""
+    """Turn automatic roles on or off; return a snapshot after that. Raises ControlError."""
     return _ask(path, ChooseRoles(mode), timeout_s, Snapshot)
 
 
@@ -150,12 +152,14 @@ def migrate(path: Path, sequence: int, instance: str, timeout_s: float = 2.0) ->
 
 
 def drain_instance(path: Path, instance: str, timeout_s: float = 2.0) -> Snapshot:
-    """Have everything move away from an instance; a snapshot after that. Raises ControlError."""
+    """Migrate everything away from an instance; return a snapshot after that. Raises
+    ControlError.
+    """
     return _ask(path, DrainInstance(instance), timeout_s, Snapshot)
 
 
 def resume_instance(path: Path, instance: str, timeout_s: float = 2.0) -> Snapshot:
-    """Have an instance used again; a snapshot after that. Raises ControlError."""
+    """Use an instance again; return a snapshot after that. Raises ControlError."""
     return _ask(path, ResumeInstance(instance), timeout_s, Snapshot)
 
 
@@ -165,7 +169,7 @@ def _ask(path: Path, message: FromViewer, timeout_s: float, kind: type[Answer]) 
         try:
             sock.settimeout(timeout_s)
             sock.connect(os.fspath(path))
-            with contextlib.suppress(BrokenPipeError):  # it was refused already, and why is told
+            with contextlib.suppress(BrokenPipeError):  # it was refused; the answer says why
                 sock.sendall(question(message))
             return _first(kind, sock, deadline_s)
         except OSError as error:
@@ -192,7 +196,7 @@ def no_daemon(path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         reason = "no such socket"
     elif isinstance(error, ConnectionRefusedError):
-        reason = "nobody listens there"
+        reason = "no process listens there"
     else:
         reason = error.strerror or str(error)
     return f"no llmd daemon answers at {path}: {reason}"

@@ -1,4 +1,4 @@
-"""Where the control socket lies: one daemon's at a time, cleared of what a dead one left."""
+"""The place of the control socket: one daemon's at a time, cleared of a dead daemon's leftovers."""
 
 import contextlib
 import fcntl
@@ -11,19 +11,19 @@ LOCK_SUFFIX = ".lock"
 _LOCK_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _ANOTHER = "--socket PATH gives this one a socket of its own"
 LONGEST_PATH = 107
-"""Bytes of a Unix socket's path: what the kernel's address holds, less the zero at its end."""
+"""Longest path of a Unix socket in bytes: the kernel's field, less the zero at its end."""
 
 
 class SocketPlace:
     """A path for a listening Unix socket, held by a lock on the file `PATH.lock` beside it.
 
-    The kernel lets the lock go when its holder dies, however it dies. The lock's file stays: to
+    The kernel releases the lock when its holder dies, however it dies. The lock's file stays: to
     remove it would let two daemons lock two files of the same name.
     """
 
     def __init__(self, path: Path, *, makes_folder: bool = False) -> None:
-        """`makes_folder`: its folder is made where it lacks, as a default's may; a folder that
-        somebody mistyped stays unmade.
+        """`makes_folder`: make the folder if it is missing, as for a default path; a mistyped
+        folder is not made.
         """
         self._path = path
         self._makes_folder = makes_folder
@@ -53,7 +53,7 @@ class SocketPlace:
         return sock
 
     def give_back(self) -> None:
-        """Remove the socket's file, if it is still ours, and unlock; twice is as good as once."""
+        """Remove the socket's file, if it is still ours, and unlock; may be called twice."""
         if self._lock_fd < 0:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -71,15 +71,15 @@ class SocketPlace:
             os.close(fd)
             raise
         self._lock_fd = fd
-        with contextlib.suppress(OSError):  # a full disk: then the holder is not told by number
+        with contextlib.suppress(OSError):  # a full disk: then the holder's process id is unknown
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
 
 def place_fault(path: Path, *, makes_folder: bool = False) -> str:
-    """What `SocketPlace.take` would fail at, found without making anything; empty: nothing.
+    """The fault that `SocketPlace.take` would meet, found without making anything; empty: none.
 
-    A lock's file that is there is locked for a moment, as other checks may at the same time.
+    An existing lock file is locked for a moment, in a mode that other checks can share.
     """
     try:
         folder = nearest_folder(path.parent)
@@ -98,12 +98,12 @@ def place_fault(path: Path, *, makes_folder: bool = False) -> str:
 
 
 def nearest_folder(folder: Path) -> Path:
-    """The folder, or the nearest above that is there. Raises NotADirectoryError for a file."""
-    for one in (folder, *folder.absolute().parents):
-        if one.is_dir():
-            return one
-        if one.exists():
-            raise NotADirectoryError(f"{one} is not a folder")
+    """The folder, or its nearest existing parent. Raises NotADirectoryError for a file."""
+    for candidate in (folder, *folder.absolute().parents):
+        if candidate.is_dir():
+            return candidate
+        if candidate.exists():
+            raise NotADirectoryError(f"{candidate} is not a folder")
     return folder
 
 
@@ -120,7 +120,7 @@ def _refuse_missing(path: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Where everybody may make folders, somebody else's could hold a trap."""
+    """Refuse another user's folder where all users may make folders: it could be a trap."""
     owner = folder.stat().st_uid
     if folder.parent.stat().st_mode & stat.S_ISVTX and owner not in (0, os.getuid()):
         raise PermissionError(f"{folder} belongs to user {owner}: choose another control.socket")
@@ -163,17 +163,17 @@ def _bound(path: Path) -> socket.socket:
 def _remove_stale(path: Path) -> None:
     """Remove a socket file that a dead daemon left. Raises OSError if it is anything else.
 
-    Nobody who has the lock listens there. But a lock's file can be deleted by a cleaner of old
-    files while its daemon lives: so the socket is asked, too.
+    No process without the lock should listen there. But a cleaner of old files may delete the
+    lock's file while its daemon lives: so the socket is tried, too.
     """
     if _ask(path):
         path.unlink(missing_ok=True)
 
 
 def _ask(path: Path) -> bool:
-    """Whether a socket file lies there that nobody listens at; False where nothing lies there.
+    """Whether a socket file lies there at which no process listens; False where nothing lies there.
 
-    Raises FileExistsError if somebody answers or it is no socket, other OSErrors as they come.
+    Raises FileExistsError if a process answers or it is no socket, other OSErrors as they come.
     """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):

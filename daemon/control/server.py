@@ -2,7 +2,7 @@
 
 A tick makes one snapshot and one frame for all viewers that are due. A viewer that has not taken
 its last frame when the next one is due is cut off; it may connect again. An operator's orders
-come in here too.
+arrive here too.
 """
 
 import asyncio
@@ -60,9 +60,9 @@ MAX_VIEWERS = 64
 
 _SHARE_S = 0.05  # viewers due within this time of each other get the same snapshot
 _READ_BYTES = 64 * 1024
-_Told = ChoosePolicy | ChoosePlacement | ChooseRoles | Drain | Resume | OneInstance
+_PlainOrder = ChoosePolicy | ChoosePlacement | ChooseRoles | Drain | Resume | OneInstance
 """Orders whose answer is a snapshot."""
-_Asked = Reload | ChooseRole | Migrate | ChooseCap
+_AnsweredOrder = Reload | ChooseRole | Migrate | ChooseCap
 """Orders that have an answer of their own."""
 logger = logging.getLogger(__name__)
 
@@ -77,20 +77,20 @@ class Peer(NamedTuple):
 
     pid: int
     uid: int
-    gids: frozenset[int]  # its group and its supplementary ones, as far as they are told
+    gids: frozenset[int]  # its group and its supplementary ones, as far as they are known
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """The process at the other end of a Unix socket, as the kernel tells it. Raises OSError.
+    """The process at the other end of a Unix socket, as the kernel reports it. Raises OSError.
 
-    The socket's mode says who may connect, too. But a mode can be changed, and a folder above it be
-    opened, long after the daemon has bound it; what the kernel says of a connection cannot.
+    The socket's mode says who may connect, too. But a mode can be changed, and a folder above it
+    opened, long after the daemon has bound it; the kernel's report of a connection cannot.
     """
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, gid = _CREDENTIALS.unpack(credentials)
     try:
         groups = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
-    except OSError:  # more groups than fit, or a kernel that does not tell
+    except OSError:  # more groups than fit, or a kernel without the option
         groups = b""
     return Peer(pid, uid, frozenset({gid, *struct.unpack(f"{len(groups) // 4}I", groups)}))
 
@@ -101,7 +101,7 @@ def may_ask(peer: Peer, uid: int, gid: int) -> bool:
 
 
 class RefusalError(Exception):
-    """A viewer asked for what it cannot have; its text is the answer."""
+    """A viewer's question or order was refused; the text is the answer."""
 
 
 class _Viewer:
@@ -134,11 +134,10 @@ class _Viewer:
 class ControlServer:
     """Serves `snapshot()` on the Unix socket `path` (mode 0660), on the running event loop.
 
-    `snapshot` is called on the loop, at most once each 50 ms, and only while somebody looks.
-    Its user, its group and root may ask. `orders` carries out what they want changed; without it
-    they can change nothing. `look_closer` answers what a viewer asks beyond the
-    snapshot, once each 50 ms for the same question; it may raise RefusalError. `makes_folder`: as
-    for SocketPlace.
+    `snapshot` is called on the loop, at most once each 50 ms, and only while a viewer looks. The
+    socket's user and group, and root, may ask. `orders` carries out changes; without it nothing can
+    be changed. `look_closer` answers questions beyond the snapshot, once each 50 ms for the same
+    question; it may raise RefusalError. `makes_folder` is SocketPlace's.
     """
 
     def __init__(
@@ -164,7 +163,7 @@ class ControlServer:
         self._closer_s = -math.inf
         self._encode = encoder().encode
         self._decode = decoder(FromViewer).decode
-        self._someone_due = asyncio.Event()
+        self._viewer_due = asyncio.Event()
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError if another daemon lives there or the path is taken."""
@@ -193,7 +192,7 @@ class ControlServer:
         self._spawn(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection from its first byte to its end."""
+        """Serve one connection from its first byte to its end."""
         viewer = _Viewer(writer)
         self._viewers.add(viewer)
         try:
@@ -233,10 +232,10 @@ class ControlServer:
         if isinstance(message, Closer):
             viewer.send(self._closer_frame(message))
             return
-        if isinstance(message, _Asked):
+        if isinstance(message, _AnsweredOrder):
             viewer.send(self._framed(await self._answered(message)))
             return
-        if isinstance(message, _Told):
+        if isinstance(message, _PlainOrder):
             self._carry_out(message)
         if not isinstance(message, Watch):
             viewer.send(self._current_frame())
@@ -245,15 +244,15 @@ class ControlServer:
             raise RefusalError(f"interval_s must be {MIN_INTERVAL_S} .. {MAX_INTERVAL_S}")
         viewer.interval_s = message.interval_s
         viewer.due_s = asyncio.get_running_loop().time()
-        self._someone_due.set()
+        self._viewer_due.set()
 
     def _operator(self) -> Orders:
         if self._orders is None:
             raise RefusalError("nothing can be changed here")
         return self._orders
 
-    async def _answered(self, order: _Asked) -> Reloaded | Flipped | Migrating | Capped:
-        """Hand on an order that has an answer of its own, which may take its time."""
+    async def _answered(self, order: _AnsweredOrder) -> Reloaded | Flipped | Migrating | Capped:
+        """Carry out an order that has an answer of its own, which may take time."""
         orders = self._operator()
         self._frame_s = -math.inf
         match order:
@@ -267,8 +266,8 @@ class ControlServer:
                 return orders.migrate(sequence, instance)
         return await orders.reload()
 
-    def _carry_out(self, order: _Told) -> None:
-        """Hand the order on; snapshots from before it are old now."""
+    def _carry_out(self, order: _PlainOrder) -> None:
+        """Carry out an order; earlier snapshots are outdated then."""
         orders = self._operator()
         match order:
             case ChoosePolicy(policy=policy, instance=instance):
@@ -297,13 +296,13 @@ class ControlServer:
         """Give each watching viewer its snapshot when it is due."""
         loop = asyncio.get_running_loop()
         while True:
-            self._someone_due.clear()
+            self._viewer_due.clear()
             next_s = min((viewer.due_s for viewer in self._viewers), default=math.inf)
             wait_s = next_s - loop.time()
             if wait_s > 0:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(
-                        self._someone_due.wait(), None if wait_s == math.inf else wait_s
+                        self._viewer_due.wait(), None if wait_s == math.inf else wait_s
                     )
                 continue
             self._deliver(loop.time())
@@ -329,7 +328,7 @@ class ControlServer:
     def _closer_frame(self, question: Closer) -> bytes:
         """The answer's frame, made anew if it is older than `_SHARE_S`."""
         if self._look_closer is None:
-            raise RefusalError("stories and owners cannot be told here")
+            raise RefusalError("stories and owners are not known here")
         now_s = asyncio.get_running_loop().time()
         if now_s - self._closer_s > _SHARE_S:
             self._closer_frames.clear()

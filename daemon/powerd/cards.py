@@ -1,4 +1,4 @@
-"""The cards' power limits and figures, through NVML; the only file here that knows it."""
+"""The cards' power limits and figures, through NVML; no other file here knows NVML."""
 
 import contextlib
 import logging
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from daemon.powerd.frames import PowerError
 
 SW_POWER_CAP = 0x4
-"""The bit of NVML's reasons for lower clocks that is the power limit's."""
+"""The bit for the power limit in NVML's reasons for lower clocks."""
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class CardPower(NamedTuple):
     """A card's limit now, and the limits that it can have, in milliwatts."""
 
     device: str
-    """The UUID as NVML itself writes it: a card is one card, however it was named."""
+    """The UUID as NVML itself writes it, however the card was named."""
     cap_mw: int
     min_mw: int
     max_mw: int
@@ -26,7 +26,7 @@ class CardPower(NamedTuple):
 
 
 class CardUse(NamedTuple):
-    """What a card draws; None is what it does not tell."""
+    """The power that a card draws; None is a figure that it does not report."""
 
     power_mw: int
     energy_mj: int | None
@@ -36,7 +36,7 @@ class CardUse(NamedTuple):
 class PowerCards:
     """NVML, opened when it is first needed, and again after it failed.
 
-    While it is open the driver keeps the cards as they are, limits included. Every method raises
+    While it is open the driver keeps the cards' settings, limits included. Every method raises
     PowerError where a card, the driver or the library is missing, refuses or fails.
     """
 
@@ -56,7 +56,7 @@ class PowerCards:
             )
 
     def use(self, device: str) -> CardUse:
-        """What a card draws, and whether its limit slows it down."""
+        """The power that a card draws, and whether its limit slows it down."""
         with self._asked(device, "its power cannot be read") as (nvml, handle):
             reasons = self._told(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
             old_name = getattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None)
@@ -82,7 +82,7 @@ class PowerCards:
 
     @contextlib.contextmanager
     def _asked(self, device: str, failed: str) -> Iterator[tuple[ModuleType, Any]]:
-        """NVML and a card's handle, of which none is kept: a card may be lost and come back."""
+        """NVML and a card's handle. No handle is kept: a card may be lost and come back."""
         nvml = self._opened()
         try:
             yield nvml, nvml.nvmlDeviceGetHandleByUUID(device)
@@ -116,7 +116,7 @@ class PowerCards:
 
 
 def _harmless(nvml: ModuleType) -> tuple[type[Exception], ...]:
-    """Errors of one question or card, after which NVML goes on."""
+    """Errors of one question or card, after which NVML still works."""
     return (
         nvml.NVMLError_NotFound,
         nvml.NVMLError_NotSupported,

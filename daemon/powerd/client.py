@@ -22,15 +22,15 @@ from daemon.powerd.frames import (
 )
 
 ANSWER_S = 5.0
-"""A driver that has to wake a card takes seconds."""
+"""Longest wait for an answer: a driver that has to wake a card takes seconds."""
 
-Told = TypeVar("Told", CapInForce, CardReading)
+Answer = TypeVar("Answer", CapInForce, CardReading)
 
 
 class PowerClient:
     """A connection to llmd-powerd. Its leases end with it, on whichever side it ends.
 
-    Whoever gets PowerLostError has none any more, and has to connect and lease again.
+    After PowerLostError there are no leases any more: connect and lease again.
     """
 
     def __init__(self, lines: "_Lines", timeout_s: float) -> None:
@@ -40,7 +40,9 @@ class PowerClient:
 
     @classmethod
     async def connect(cls, path: Path, timeout_s: float = ANSWER_S) -> "PowerClient":
-        """Raises PowerLostError where nobody listens. Each answer may take `timeout_s`."""
+        """Connect; raises PowerLostError where llmd-powerd does not listen. Each answer may take
+        `timeout_s`.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -53,13 +55,13 @@ class PowerClient:
     async def lease(self, device: str, watts: float | None) -> CapInForce:
         """Keep a card, by UUID, at no less than `watts`; None gives the lease back.
 
-        The answer says the limit in force, which is higher where somebody else leased more.
-        Raises PowerError where that was refused: the lease before it still holds.
+        The answer has the limit in force, which is higher where another client leased more. Raises
+        PowerError where the lease was refused: the previous one still holds.
         """
         return await self._ask(LeaseCap(device, watts), CapInForce)
 
     async def read(self, device: str) -> CardReading:
-        """What a card draws and what limits it. Raises PowerError."""
+        """A card's power and limits. Raises PowerError."""
         return await self._ask(ReadCard(device), CardReading)
 
     async def lost(self) -> None:
@@ -70,7 +72,7 @@ class PowerClient:
         """End the connection, and its leases."""
         self._lines.end()
 
-    async def _ask(self, asked: PowerQuestion, kind: type[Told]) -> Told:
+    async def _ask(self, asked: PowerQuestion, kind: type[Answer]) -> Answer:
         waiting = self._lines.send(question_frame(asked))
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -89,7 +91,7 @@ class PowerClient:
 
 
 class _Lines(asyncio.Protocol):
-    """Questions that wait, in order, for the lines that answer them."""
+    """Questions waiting, in order, for the lines that answer them."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
@@ -98,7 +100,7 @@ class _Lines(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def send(self, data: bytes) -> "asyncio.Future[bytes]":
-        """Send a question; its answer. Raises PowerLostError after the end."""
+        """Send a question; return its answer. Raises PowerLostError after the end."""
         if self._transport is None or self.ended.is_set():
             raise PowerLostError("the connection to llmd-powerd has ended")
         waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -107,17 +109,17 @@ class _Lines(asyncio.Protocol):
         return waiting
 
     def end(self) -> None:
-        """Close at once; what waits is lost."""
+        """Close at once; open questions are lost."""
         if self._transport is not None:
             self._transport.abort()
         self._lose()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's: it begins."""
+        """asyncio's callback: the connection begins."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's: lines, or pieces of some."""
+        """asyncio's callback: lines came, or pieces of some."""
         self._received += data
         while (length := self._received.find(b"\n")) >= 0:
             line = bytes(self._received[:length])
@@ -128,7 +130,7 @@ class _Lines(asyncio.Protocol):
             self.end()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """asyncio's: the other side has closed, or we have."""
+        """asyncio's callback: the other side has closed, or we have."""
         self._lose()
 
     def _lose(self) -> None:

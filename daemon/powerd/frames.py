@@ -1,4 +1,4 @@
-"""What llmd-powerd is asked and what it answers: a JSON object a line.
+"""The questions to llmd-powerd and its answers: one JSON object per line.
 
 A line has at most `FRAME_LIMIT_BYTES` with its end. Answers come in the order of the questions.
 """
@@ -11,7 +11,7 @@ import msgspec
 
 FRAME_LIMIT_BYTES = 4096
 SERVICE_SOCKET = Path("/run/llmd-powerd/powerd.sock")
-"""Where the system's service listens."""
+"""The socket of the system's service."""
 
 _TEXT_LIMIT = 300
 
@@ -22,17 +22,17 @@ Watts = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class PowerError(Exception):
-    """A card's power could not be read or limited; the text says why, for a person."""
+    """A card's power could not be read or limited; the text gives the reason, for a person."""
 
 
 class PowerLostError(PowerError):
-    """llmd-powerd is not there, or did not answer; what it leased is given back by its end."""
+    """llmd-powerd is absent or did not answer; its leases end when it does."""
 
 
 class LeaseCap(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="lease"
 ):
-    """Keep a card at no less than so many watts while this connection lives; None: no longer."""
+    """Keep a card at no less than `watts` while this connection lives; None: no longer."""
 
     device: Uuid
     watts: Watts | None
@@ -41,7 +41,7 @@ class LeaseCap(
 class ReadCard(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="verb", tag="read"
 ):
-    """Say what a card draws and what limits it."""
+    """Read a card's power and limits."""
 
     device: Uuid
 
@@ -50,7 +50,7 @@ PowerQuestion = LeaseCap | ReadCard
 
 
 class CapInForce(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a lease: the limit that the card has now, and the limits that it can have."""
+    """The answer to a lease: the card's limit now, and the range that it allows."""
 
     ok: bool = True
     cap_watts: float
@@ -60,7 +60,7 @@ class CapInForce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a read; None is what the card does not tell."""
+    """The answer to a read; None is a figure that the card does not report."""
 
     ok: bool = True
     watts: float
@@ -69,13 +69,13 @@ class CardReading(msgspec.Struct, frozen=True, kw_only=True):
     max_watts: float
     default_watts: float
     energy_j: float | None
-    """Drawn since the driver was loaded."""
+    """Energy drawn since the driver was loaded."""
     binding: bool | None
     """Whether the card's clocks are lower than they could be because of the limit."""
 
 
 class PowerRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to what was not done."""
+    """The answer to a question that was refused or failed."""
 
     ok: bool = False
     error: str = ""
@@ -101,7 +101,7 @@ def question_frame(asked: PowerQuestion) -> bytes:
 
 
 def question_of(line: bytes) -> PowerQuestion:
-    """The question that a line is. Raises PowerError."""
+    """Decode a line to its question. Raises PowerError."""
     try:
         asked: PowerQuestion = _decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

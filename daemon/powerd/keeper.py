@@ -1,4 +1,4 @@
-"""Keeps each card at the limit that its leases come to, and gives it back its own after them."""
+"""Keeps each leased card at its leases' highest limit, and restores its own limit after them."""
 
 import logging
 
@@ -11,9 +11,9 @@ log = logging.getLogger(__name__)
 
 
 class PowerKeeper:
-    """Leases, cards and the file of original limits; a card's limit changes nowhere else.
+    """Leases, cards and the file of original limits; a card's limit is changed only here.
 
-    What cannot be done at once, since a card is lost, is kept in mind: `settle_again` tries it.
+    A change that fails at first, since a card is lost, is remembered: `settle_again` retries it.
     """
 
     def __init__(self, cards: PowerCards, saved: SavedLimits) -> None:
@@ -21,20 +21,21 @@ class PowerKeeper:
         self._saved = saved
         self._leases = PowerLeases()
         self._unsettled = set(saved.limits_mw)
-        """Cards whose limit may be another than it should be; after a crash all that had leases."""
+        """Cards that may not have the right limit; after a crash all that had leases."""
         self._brought_mw: dict[str, int] = {}
-        """The limits that leased cards came to when they were set; a card may round them."""
+        """The limits of leased cards as read after they were set; a card may round them."""
         self._said: dict[str, str] = {}
 
     @property
     def unsettled(self) -> bool:
-        """Whether there is something to try again."""
+        """Whether there is a change to retry."""
         return bool(self._unsettled)
 
     def lease(self, connection: int, asked: LeaseCap) -> CapInForce:
-        """Change a connection's lease; the limit in force then. Raises PowerError.
+        """Change a connection's lease; return the limit in force then. Raises PowerError.
 
-        What raised is not leased, but what was given back is, whether or not the card obeys yet.
+        A failed lease does not hold; a lease given back has ended, whether or not the card obeys
+        yet.
         """
         if asked.watts is None:
             return _in_force(self._given_back(connection, asked.device))
@@ -51,7 +52,7 @@ class PowerKeeper:
         return _in_force(card)
 
     def read(self, asked: ReadCard) -> CardReading:
-        """What a card draws and what limits it. Raises PowerError."""
+        """A card's power and limits. Raises PowerError."""
         card, use = self._kept(self._cards.look(asked.device)), self._cards.use(asked.device)
         return CardReading(
             watts=use.power_mw / 1000,
@@ -69,7 +70,7 @@ class PowerKeeper:
         self.settle_again()
 
     def settle_again(self) -> None:
-        """Try what could not be done, or was not yet; what fails is said once in the log."""
+        """Retry the changes that failed or were postponed; log each failure once."""
         for device in sorted(self._unsettled):
             try:
                 self._settle(self._cards.look(device))
@@ -79,7 +80,7 @@ class PowerKeeper:
                 self._settled(device)
 
     def end(self) -> bool:
-        """End all leases; whether every card has its own limit again."""
+        """End all leases; return whether every card has its own limit again."""
         self._leases.clear()
         self._unsettled.update(self._saved.limits_mw)
         self._said.clear()
@@ -97,7 +98,7 @@ class PowerKeeper:
         return card
 
     def _kept(self, card: CardPower) -> CardPower:
-        """A leased card gets its limit again where it was reset or somebody set another."""
+        """Set a leased card's limit again where it was reset or changed from outside."""
         if card.cap_mw == self._brought_mw.get(card.device, card.cap_mw):
             return card
         try:
@@ -105,12 +106,14 @@ class PowerKeeper:
         except PowerError:  # said when it is tried again
             self._unsettled.add(card.device)
             return card
-        text = "%s had %g W though nobody here set that; it has the lease's limit of %g W again"
+        text = (
+            "%s had %g W though llmd-powerd did not set it; it has the lease's limit of %g W again"
+        )
         log.warning(text, card.device, card.cap_mw / 1000, kept.cap_mw / 1000)
         return kept
 
     def _settle(self, card: CardPower) -> CardPower:
-        """Bring a card to the limit that it should have; the card then. Raises PowerError.
+        """Bring a card to its right limit; return the card then. Raises PowerError.
 
         The original limit is on the disk before the card is changed, and until it is restored.
         """

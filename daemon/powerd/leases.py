@@ -1,14 +1,14 @@
-"""Leases of power limits by connection and card, and the one limit that they come to; pure."""
+"""Leases of power limits by connection and card, and their highest; pure."""
 
 
 class PowerLeases:
-    """Who wants how many watts of which card. The highest wish counts: nobody gets less."""
+    """Wishes for cards' limits in watts, by connection. The highest wish counts."""
 
     def __init__(self) -> None:
         self._watts: dict[str, dict[int, float]] = {}
 
     def put(self, connection: int, device: str, watts: float | None) -> None:
-        """A connection's lease of a card in place of the one before; None: it has none."""
+        """Replace a connection's lease of a card; None: end it."""
         if watts is not None:
             self._watts.setdefault(device, {})[connection] = watts
         elif device in self._watts:
@@ -17,15 +17,15 @@ class PowerLeases:
                 del self._watts[device]
 
     def held(self, connection: int, device: str) -> float | None:
-        """What a connection has leased of a card, in watts."""
+        """A connection's lease of a card, in watts."""
         return self._watts.get(device, {}).get(connection)
 
     def highest(self, device: str) -> float | None:
-        """The highest lease of a card, in watts; None: nobody has one."""
+        """The highest lease of a card, in watts; None: there is none."""
         return max(self._watts.get(device, {}).values(), default=None)
 
     def drop(self, connection: int) -> list[str]:
-        """End all leases of a connection; the cards that it had."""
+        """End all leases of a connection; return its cards."""
         devices = [device for device, held in self._watts.items() if connection in held]
         for device in devices:
             self.put(connection, device, None)

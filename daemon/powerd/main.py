@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP; 0 if every card has its own limit again, else 1."""
     given = parser().parse_args(arguments)
     set_up("powerd")
-    faulthandler.enable()  # what systemd's watchdog aborts leaves its stacks in the log
+    faulthandler.enable()  # an abort by systemd's watchdog leaves the stacks in the log
     try:
         if given.restore:
             return restore(given.state)
@@ -61,10 +61,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def serve(path: Path, state: Path, stop: socket.socket) -> int:
-    """Restore what a crash left, answer until `stop` can be read, restore again.
+    """Restore limits after a crash, answer until `stop` can be read, and restore again.
 
-    Raises PowerError or OSError where the state's file or the socket cannot be had: no card is
-    changed before both are.
+    Raises PowerError or OSError where the state's file or the socket is not available: no card is
+    changed before both are held.
     """
     place = SocketPlace(path, makes_folder=path == SERVICE_SOCKET)
     try:
@@ -84,7 +84,9 @@ def serve(path: Path, state: Path, stop: socket.socket) -> int:
 
 
 def restore(state: Path) -> int:
-    """Restore what one left that has ended. Raises PowerError, as where another has the file."""
+    """Restore the limits that a dead process left. Raises PowerError, also if another
+    has the file.
+    """
     with _keeper(state) as keeper:
         return 0 if keeper.end() else 1
 
@@ -102,8 +104,8 @@ def _keeper(state: Path) -> Iterator[PowerKeeper]:
 def _signalled() -> socket.socket:
     """A socket that can be read once a signal to end came.
 
-    SIGHUP is one: its terminal was closed, and systemd, to which that is a clean end, would not
-    start it again to restore the limits. Whoever started it with `nohup` wants it to go on then.
+    SIGHUP is such a signal: the terminal was closed, and systemd, which takes that for a clean end,
+    would not start it again to restore the limits. With `nohup` SIGHUP is ignored.
     """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)

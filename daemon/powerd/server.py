@@ -1,6 +1,6 @@
 """llmd-powerd's loop: connections, their questions and answers, all of them bounded.
 
-One thread waits for all of them. A connection that does not read its answers is not read either.
+One thread serves all of them. A connection that does not read its answers is not read either.
 """
 
 import contextlib
@@ -26,9 +26,9 @@ from daemon.powerd.keeper import PowerKeeper
 
 MOST_CONNECTIONS = 16
 ANSWERS_BYTES = 16 * 1024
-"""Of answers that a connection has not read; no more of its questions are answered then."""
+"""Bytes of unread answers after which a connection's questions are no longer answered."""
 RETRY_S = 2.0
-"""What could not be done, with a card or for want of descriptors, is tried again so often."""
+"""Interval at which failed changes, and accepting after a lack of descriptors, are retried."""
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +39,17 @@ class PowerWatchdog:
     def __init__(self) -> None:
         self._interval_s = notify.watchdog_s() / 2
         self.due_s = 0.0 if self._interval_s else math.inf
-        """When it has to be fed again, by the monotonic clock."""
+        """The time to feed it again, by the monotonic clock."""
 
     def feed(self) -> None:
-        """The loop turns; costs nothing before it is due."""
+        """Called once per loop; costs nothing before it is due."""
         if (now := time.monotonic()) >= self.due_s:
             notify.alive()
             self.due_s = now + self._interval_s
 
 
 class PowerPeer:
-    """One connection: its number, what came in and is no whole line yet, what has to go out."""
+    """One connection: its number, its unfinished input line, and its unsent output."""
 
     def __init__(self, sock: socket.socket, number: int) -> None:
         sock.setblocking(False)
@@ -60,7 +60,7 @@ class PowerPeer:
 
     @property
     def asks(self) -> bool:
-        """Whether there is a question that can be answered, or too long to be one."""
+        """Whether there is a question to answer, or one that is too long."""
         return b"\n" in self.received or len(self.received) >= FRAME_LIMIT_BYTES
 
     def next_line(self) -> bytes | None:
@@ -76,14 +76,14 @@ class PowerPeer:
         return line
 
     def flush(self) -> None:
-        """Send what the other side takes. Raises OSError where it is gone."""
+        """Send as much as the other side takes. Raises OSError where it is gone."""
         with contextlib.suppress(BlockingIOError):
             while self.answers:
                 del self.answers[: self.sock.send(self.answers)]
 
 
 class PowerServer:
-    """Answers everybody who connects, until it is told to stop."""
+    """Answers all connections until it is told to stop."""
 
     def __init__(self, keeper: PowerKeeper, listener: socket.socket, stop: socket.socket) -> None:
         """`stop` ends the loop once it can be read."""
@@ -93,14 +93,14 @@ class PowerServer:
         self._numbers = itertools.count(1)
         self._peers: set[PowerPeer] = set()
         self._behind: dict[PowerPeer, None] = {}
-        """Connections that have asked more than was answered yet, in order."""
+        """Connections with unanswered questions, in order."""
         self._selector = selectors.DefaultSelector()
         self._accepts = True
         self._retry_s = time.monotonic() + RETRY_S
         self._watchdog = PowerWatchdog()
 
     def run(self) -> None:
-        """Serve; connections are closed at the end, and their leases are still held."""
+        """Serve; at the end connections are closed, and their leases still held."""
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._stop, selectors.EVENT_READ)
@@ -109,7 +109,7 @@ class PowerServer:
                 ready = self._selector.select(self._rest_s())
                 if any(key.fileobj is self._stop for key, _ in ready):
                     return
-                self._take_turns([key for key, _ in ready])
+                self._answer_each([key for key, _ in ready])
                 if time.monotonic() >= self._retry_s:
                     self._try_again()
                 self._watchdog.feed()
@@ -119,7 +119,7 @@ class PowerServer:
             self._selector.close()
 
     def _rest_s(self) -> float | None:
-        """How long there is nothing to do unless somebody asks; None: for ever."""
+        """Time until there is work without a new question; None: for ever."""
         if self._behind:
             return 0.0
         due_s = self._watchdog.due_s
@@ -128,30 +128,32 @@ class PowerServer:
         return None if due_s == math.inf else max(0.0, due_s - time.monotonic())
 
     def _try_again(self) -> None:
-        """Do what could not be done."""
+        """Retry what failed."""
         self._keeper.settle_again()
         if not self._accepts:
             self._accepts = True
             self._selector.register(self._listener, selectors.EVENT_READ)
         self._retry_s = time.monotonic() + RETRY_S
 
-    def _take_turns(self, ready: Sequence[selectors.SelectorKey]) -> None:
-        """One question of each connection that has some: nobody waits for all of another's."""
-        turns = dict.fromkeys(self._behind)
+    def _answer_each(self, ready: Sequence[selectors.SelectorKey]) -> None:
+        """Answer one question of each connection that has some, so that no connection delays the
+        others.
+        """
+        asking = dict.fromkeys(self._behind)
         self._behind.clear()
         for key in ready:
             if key.fileobj is self._listener:
                 self._accept()
             else:
-                turns[key.data] = None
-        for peer in turns:
+                asking[key.data] = None
+        for peer in asking:
             self._go_on(peer)
             self._watchdog.feed()
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError as error:  # the listener stays readable: it is left alone for a while
+        except OSError as error:  # the listener stays readable: it is unregistered for a while
             log.warning("a connection was not accepted: %s", error)
             self._accepts = False
             self._retry_s = time.monotonic() + RETRY_S
@@ -183,7 +185,7 @@ class PowerServer:
             self._selector.modify(peer.sock, wanted, peer)
 
     def _receive(self, peer: PowerPeer) -> None:
-        """Raises OSError at the end of the connection."""
+        """Read what came. Raises OSError at the end of the connection."""
         with contextlib.suppress(BlockingIOError):
             data = peer.sock.recv(FRAME_LIMIT_BYTES)
             if not data:
@@ -191,7 +193,9 @@ class PowerServer:
             peer.received += data
 
     def _answer_line(self, peer: PowerPeer) -> None:
-        """Raises PowerError for a line that is too long, after an answer that says so."""
+        """Answer one line. Raises PowerError for one that is too long, after an answer that says
+        so.
+        """
         if len(peer.answers) >= ANSWERS_BYTES:
             return
         try:

@@ -1,6 +1,6 @@
-"""The limits that cards had before anybody leased one, kept on disk before a card is changed.
+"""The limits that cards had before any lease, kept on disk before a card is changed.
 
-Whoever starts after a crash finds in this file what is to be set again.
+After a crash the next start finds in this file which limits to restore.
 """
 
 import errno
@@ -22,9 +22,9 @@ MOST_ASIDE = 100
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _OLD = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""A link is not followed, and nobody is waited for who would write into a pipe."""
+"""A link is not followed, and opening a pipe does not wait for its writer."""
 _NO_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO)
-"""A link, a folder or a socket lies there."""
+"""Errors of a link, a folder or a socket in the file's place."""
 
 log = logging.getLogger(__name__)
 
@@ -35,16 +35,17 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     limits_mw: dict[Uuid, _Milliwatts]
     boot_id: str = ""
-    """Of the machine's start in which these were the limits; empty: not known."""
+    """The machine's start in which these were the limits; empty: not known."""
 
 
 class SavedLimits:
-    """Original limits by a card's UUID, in memory as they are in the file. One process has it."""
+    """Original limits by card UUID, in memory as in the file. One process holds it."""
 
     def __init__(self, path: Path) -> None:
-        """Lock and read the file. Raises PowerError if another process has it, or it is no use.
+        """Lock and read the file. Raises PowerError if another process has it, or it cannot be
+        used.
 
-        A file that is damaged is renamed, and there are no limits then.
+        A damaged file is renamed, and then there are no limits.
         """
         self._path = path
         self._boot_id = _boot_id()
@@ -57,13 +58,13 @@ class SavedLimits:
 
     @property
     def limits_mw(self) -> Mapping[str, int]:
-        """Of each card whose limit is or may be another now."""
+        """The original limit of each card whose limit is or may be another now."""
         return self._limits_mw
 
     def remember(self, device: str, limit_mw: int) -> None:
         """Keep a card's original limit. It is on the disk afterwards, or PowerError is raised.
 
-        One that is there is never replaced: the card's limit of now may be somebody's lease.
+        A stored limit is never replaced: the card's current limit may come from a lease.
         """
         if device not in self._limits_mw:
             self._write({**self._limits_mw, device: limit_mw})
@@ -74,7 +75,7 @@ class SavedLimits:
             self._write({name: mw for name, mw in self._limits_mw.items() if name != device})
 
     def close(self) -> None:
-        """Let another process have the file."""
+        """Release the file for another process."""
         os.close(self._lock_fd)
 
     def _write(self, limits_mw: dict[str, int]) -> None:
@@ -94,7 +95,7 @@ class SavedLimits:
 
 
 def _locked(path: Path) -> int:
-    """A lock on `PATH.lock`, which the kernel lets go when its holder dies."""
+    """A lock on `PATH.lock`, which the kernel releases when its holder dies."""
     place = path.with_name(f"{path.name}.lock")
     try:
         fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -109,7 +110,7 @@ def _locked(path: Path) -> int:
 
 
 def _boot_id() -> str:
-    """Which start of the machine this is; empty where nobody tells."""
+    """The id of this start of the machine; empty where the kernel does not say."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -117,11 +118,11 @@ def _boot_id() -> str:
 
 
 def _read(path: Path, boot_id: str) -> dict[str, int]:
-    """What a file holds; nothing where there is none, or one that is damaged.
+    """The limits in a file; empty if there is none, or it is damaged.
 
-    Nothing of one that was written before the machine was started, either: cards forget their
-    limits then, and what they have is their own. Raises PowerError where it cannot be read for
-    now, which says nothing of what it holds.
+    Also empty if it was written before the machine was started: cards forget their limits then, and
+    have their own ones. Raises PowerError where the file cannot be read for now, which says nothing
+    about its content.
     """
     try:
         saved = msgspec.json.decode(_bytes_of(path), type=_Saved)
@@ -140,7 +141,9 @@ def _read(path: Path, boot_id: str) -> dict[str, int]:
 
 
 def _bytes_of(path: Path) -> bytes:
-    """Raises OSError, and ValueError for what is no file or too large."""
+    """The file's bytes. Raises OSError, and ValueError for a non-file or a file that is
+    too large.
+    """
     with open(os.open(path, _OLD), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is no file")
@@ -151,7 +154,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 def _put_aside(path: Path, error: Exception) -> None:
-    """Rename a damaged file, to a name that none has while there is one. Raises PowerError."""
+    """Rename a damaged file, to a free name if there is one. Raises PowerError."""
     names = [path.with_name(f"{path.name}.damaged-{n}") for n in range(1, MOST_ASIDE + 1)]
     aside = next((name for name in names if not os.path.lexists(name)), names[-1])
     try:

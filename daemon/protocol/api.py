@@ -30,7 +30,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True, array_like=True):
     sampling: SamplingParams  # of stream 0; the runtime derives the others' seeds
     hashes: bytes  # chain hashes of the full prompt blocks, 16 bytes each (memory/hashing.py)
     deadline_s: float = 0.0  # when the whole answer is due, on the machine's monotonic clock; 0: no
-    slo_scale: float = 0.0  # else it is due after so many times what it takes alone; 0: it is not
+    slo_scale: float = 0.0  # else it is due after its time alone, times this; 0: it is not
     request_id: str = ""  # the client's X-Request-Id, or one that was made for it; for viewers
     key: str = ""  # name of the client's key, for viewers; empty: there are no keys
 
@@ -56,7 +56,7 @@ class AbortRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class PredictedLength(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """How long a request's answers will be; it was sent before, and may be over by now."""
+    """How long a request's answers will be; sent after the request, which may be over by now."""
 
     request: int
     num_tokens: int  # of output, the middle of what may come
@@ -64,15 +64,15 @@ class PredictedLength(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Predicting(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """How prediction does: at first, and now and then while there is something new."""
+    """The predictor's status: at first, and now and then while there is something new."""
 
     status: PredictorStatus
 
 
 class Access(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Who may ask, from now on: before the first `Serving`, and when the configuration changes.
+    """The keys and addresses that may ask: before the first `Serving`, and on every change.
 
-    Not on a command line, where every user of the machine could read the keys' hashes.
+    They are not on a command line, where every user of the machine could read the keys' hashes.
     """
 
     keys: tuple[KeyConfig, ...]
@@ -81,14 +81,16 @@ class Access(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Settings(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What else may change while requests run: with the first `Access`, and on every change."""
+    """Other settings that may change while requests run: with the first `Access`, and on every
+    change.
+    """
 
     keepalive_s: float
     log_level: str
 
 
 class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What is served, and whether requests are taken now."""
+    """The model that is served, and whether requests are taken now."""
 
     model: str  # the name clients use
     root: str  # the model's folder
@@ -100,18 +102,18 @@ class Serving(msgspec.Struct, frozen=True, tag=True, array_like=True):
     vocab_size: int
     status: str  # a sentence for people: "loading weights 40 %", "ready", ...
     last_step_age_s: float = -1.0  # age of the newest engine step; -1: none yet
-    fault: str = ""  # why work that waits makes no progress
+    fault: str = ""  # why waiting work makes no progress
     defaults: DefaultSampling = DefaultSampling()
 
 
 class Gauges(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What the runtime counts and holds, about once a second: for `/metrics` and `/status`."""
+    """The runtime's figures, about once a second: for `/metrics` and `/status`."""
 
     counters: Counters
     waiting: int  # sequences without a place, those that wait for their leader's prompt included
     instances: tuple[InstanceStatus, ...]  # without their block maps
     lag_s: float  # how late the timer of this message fired
-    gpus: tuple[GpuStatus | None, ...] = ()  # of the instances; None where none can be asked
+    gpus: tuple[GpuStatus | None, ...] = ()  # of the instances; None where no figures can be read
     api_deaths: int = 0  # API processes that died or hung
     journal_dropped: int = 0  # events that the journal misses
     uptime_s: float = 0.0  # of the daemon
@@ -143,7 +145,7 @@ class SequenceEnded(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class RequestRejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The request was not taken; nothing of it is kept."""
+    """The request was refused; nothing of it is kept."""
 
     request: int
     kind: str  # "queue_full", "too_long", "too_many", "unknown_token", "draining", "not_ready"

@@ -27,7 +27,7 @@ from daemon.state.request import FinishReason
 from daemon.state.role import AUTO, ROLES_MODES, Role
 from daemon.state.story import What
 
-# Viewers know this module and nothing of the Core.
+# Viewers import this module and nothing of the Core.
 __all__ = [
     "AUTO",
     "ROLES_MODES",
@@ -71,20 +71,20 @@ class Watch(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class ChoosePolicy(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Rank sequences by another policy from now on; the answer is a `Snapshot` made after that."""
+    """Change the policy; the answer is a `Snapshot` made after that."""
 
     policy: str
-    instance: str = ""  # the name of the one that does; empty: all
+    instance: str = ""  # its name; empty: all instances
 
 
 class ChoosePlacement(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Choose instances by another placement from now on; the answer is a `Snapshot` after that."""
+    """Change the placement policy; the answer is a `Snapshot` made after that."""
 
     placement: str
 
 
 class AskStory(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Ask for the `Story` of one sequence that lives or has ended a short while ago."""
+    """Ask for the `Story` of one sequence that lives or ended a short while ago."""
 
     sequence: int
 
@@ -100,7 +100,7 @@ class Reload(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Take no new requests, finish those that are here, and stay; the answer is a `Snapshot`."""
+    """Take no new requests, finish the present ones, and stay; the answer is a `Snapshot`."""
 
 
 class Resume(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -116,20 +116,20 @@ class ChooseRole(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=Tr
 
 
 class ChooseRoles(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Have the watcher give instances their roles, or nobody; the answer is a `Snapshot`."""
+    """Turn automatic roles on or off; the answer is a `Snapshot`."""
 
     mode: str  # one of ROLES_MODES
 
 
 class Migrate(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Go on with a sequence on the instance of this name; the answer is `Migrating`."""
+    """Migrate a sequence to the instance of this name; the answer is `Migrating`."""
 
     sequence: int
     instance: str
 
 
 class DrainInstance(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Move everything away from one instance and leave it idle; the answer is a `Snapshot`."""
+    """Migrate everything away from one instance, leave it idle; the answer is a `Snapshot`."""
 
     instance: str
 
@@ -141,9 +141,9 @@ class ResumeInstance(msgspec.Struct, frozen=True, tag=True, forbid_unknown_field
 
 
 class Flipped(msgspec.Struct, frozen=True, tag=True):
-    """An instance has another role. Times are seconds since it was ordered, as `FlipStatus` has.
+    """An instance has another role. Times are seconds since the order, as in `FlipStatus`.
 
-    It is told when the first work that only the new role gets was sent, or at once where there is
+    It is sent when the first work that only the new role gets was sent, or at once where there is
     none (`idle`).
     """
 
@@ -168,14 +168,14 @@ class Capped(msgspec.Struct, frozen=True, tag=True):
 
     instance: str
     asked_watts: float | None  # None: as its role asks
-    wish_watts: float  # what was asked for, as near as the card can
-    cap_watts: float  # in force: higher where somebody else wants more of the same card
-    min_watts: float  # what the card can be limited to
+    wish_watts: float  # the wanted limit, within the card's range
+    cap_watts: float  # in force: higher where another lease of the card is
+    min_watts: float  # the card's range
     max_watts: float
 
 
 class Migrating(msgspec.Struct, frozen=True, tag=True):
-    """A sequence was ordered to another instance; its story and the transfers tell the rest."""
+    """A sequence was ordered to another instance; its story and the transfers show the rest."""
 
     sequence: int
     source: str
@@ -183,11 +183,11 @@ class Migrating(msgspec.Struct, frozen=True, tag=True):
 
 
 class Reloaded(msgspec.Struct, frozen=True, tag=True):
-    """What reading the configuration again came to."""
+    """The result of reading the configuration again."""
 
     file: str
-    changed: tuple[str, ...]  # dotted keys that have their new values now
-    needs_restart: tuple[str, ...]  # and those that keep their old ones until a restart
+    changed: tuple[str, ...]  # dotted keys whose new values hold now
+    needs_restart: tuple[str, ...]  # dotted keys that keep their old values until a restart
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -197,25 +197,25 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class ApiStatus(msgspec.Struct, frozen=True):
-    """How the API process does."""
+    """The state of the API process."""
 
     up: bool = False  # it lives, and has answered the daemon
-    deaths: int = 0  # of processes that died or were ended since they hung
+    deaths: int = 0  # processes that died, or were killed because they hung
 
 
 class PredictorStatus(msgspec.Struct, frozen=True):
-    """How the predictor process does. Counts and sums are those of one life of the API process."""
+    """The state of the predictor process. Counts and sums are of one life of the API process."""
 
     kind: str = "none"
     up: bool = False  # the process lives
-    asks: int = 0  # requests that were to be predicted
+    asks: int = 0  # requests to predict
     dropped: int = 0  # of them, those that ended first, waited too long or were lost
     answers: int = 0
-    took_sum_s: float = 0.0  # of the process's time, over all that it answered
+    took_sum_s: float = 0.0  # the process's time for all its answers
 
 
 class GpuStatus(msgspec.Struct, frozen=True):
-    """What the driver says of one GPU; None where it does not say."""
+    """The driver's figures of one GPU; None where it has none."""
 
     name: str | None = None
     memory_used_bytes: int | None = None
@@ -223,11 +223,11 @@ class GpuStatus(msgspec.Struct, frozen=True):
     power_w: float | None = None
     power_limit_w: float | None = None
     temperature_c: int | None = None
-    busy_percent: int | None = None  # of the time, some kernel ran
+    busy_percent: int | None = None  # share of time with a kernel running
 
 
 class Snapshot(msgspec.Struct, frozen=True, tag=True):
-    """All that a viewer sees, at one moment; never changed after it was made."""
+    """All that a viewer sees, at one moment; immutable."""
 
     version: str
     pid: int
@@ -248,15 +248,15 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     waiting: int
     counters: Counters
     predictor: PredictorStatus = PredictorStatus()
-    policies: tuple[str, ...] = ()  # that can be chosen
-    gpus: tuple[GpuStatus | None, ...] = ()  # by instance; None where it has none that can be asked
+    policies: tuple[str, ...] = ()  # to choose from
+    gpus: tuple[GpuStatus | None, ...] = ()  # by instance; None where no figures can be read
     api: ApiStatus = ApiStatus()
     journal_dropped: int = 0  # events that could not be written to the journal
     transfers: tuple[TransferStatus, ...] = ()  # between instances, in flight, oldest first
     flips: tuple[FlipStatus, ...] = ()  # the newest few changes of roles, oldest first
-    placement: str = ""  # that chooses instances now
-    roles: RolesStatus = RolesStatus()  # who gives instances their roles, and why these
-    due: tuple[DueNow, ...] = ()  # by SLO scale; what had its end is counted in `counters.due`
+    placement: str = ""  # the placement policy in use
+    roles: RolesStatus = RolesStatus()  # the state of automatic roles
+    due: tuple[DueNow, ...] = ()  # by SLO scale; ended requests are counted in `counters.due`
 
 
 Closer = AskStory | AskOwners

@@ -9,26 +9,26 @@ import msgspec
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """How long will the answer to this be?"""
+    """Ask how long the answer to a prompt will be."""
 
     request: int  # id, chosen by the API process, never reused
-    text: str  # the prompt, or what is to be read of a long one
+    text: str  # the prompt, or the parts to read of a long one
     num_prompt_tokens: int
     max_tokens: int  # the client's limit
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A request that was asked about is over; it is learned from, then forgotten.
+    """A request that was asked about is over: learn from it, then forget it.
 
-    An answer as long as its limit was cut there: it teaches that it is at least so long.
+    An answer as long as its limit was cut there: it teaches a lower bound.
     """
 
     request: int
-    num_output_tokens: int  # mean of its streams; 0: it was broken off, there is nothing to learn
+    num_output_tokens: int  # mean of its streams; 0: it was aborted, there is nothing to learn
 
 
 class Estimate(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """How long the answer will be."""
+    """The predicted length of an answer."""
 
     request: int
     num_tokens: int  # of output, the median of what may come; 0: it cannot be said

@@ -24,7 +24,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     device: str  # "cpu", "cuda:0", ...
     dtype: str  # of states: "float32", "bfloat16", "float16"
     block_size: int  # tokens
-    num_blocks: int  # the KV pool, sized by the daemon; 0: worker sizes it from free device memory
+    num_blocks: int  # of the KV pool; 0: the worker sizes it from free device memory
     max_slots: int  # rows of the slot table
     max_len: int  # tokens of the longest sequence
     max_batch_tokens: int  # most tokens of a step, for warm-up and workspaces
@@ -35,12 +35,12 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     compress: bool = False  # blocks in the host pool are int8, channel-wise (ALISE eq. 8)
     life: int = 0  # how many workers of this instance came before
     kv_dtype: str = ""  # of the KV pool: "int8" or "fp8"; empty: `dtype`
-    cache: str = ""  # the folder of what earlier starts found out; empty: the user's own
-    cpus: tuple[int, ...] = ()  # that every thread of the worker is kept on; empty: any
-    kernels: str = "auto"  # of a GPU: "torch" trusts none but torch's own
-    finds_size: bool = False  # the target forward size is asked for
-    weight_dtype: str = ""  # of weights that are not packed; empty: `dtype`
-    exact: bool = True  # products round no states
+    cache: str = ""  # the folder of earlier starts' findings; empty: the user's own
+    cpus: tuple[int, ...] = ()  # that all threads of the worker stay on; empty: any
+    kernels: str = "auto"  # on a GPU: "torch" uses only torch's own
+    finds_size: bool = False  # measure the target forward size
+    weight_dtype: str = ""  # of weights that are not quantised; empty: `dtype`
+    exact: bool = True  # matrix products round no states
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):
@@ -86,8 +86,8 @@ class StopSending(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class NewLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """There is a way to another instance's worker; a descriptor, its end of a socketpair, comes
-    with this message, over the socket that is for links. An older one to it is closed first.
+    """A link to another instance's worker: with this message, over the socket for links, comes a
+    descriptor, its end of a socketpair. An older link to it is closed first.
     """
 
     peer: int
@@ -120,24 +120,24 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_host_blocks: int = 0
     host_block_bytes: int = 0
     copy_block_s: float = 0.0  # time to copy one block to the host pool or back, measured
-    token_s: float = 0.0  # what one prompt token more adds to a step, measured
-    forward_tokens: int = 0  # the target forward size, measured if it was asked for
-    row_s: float = 0.0  # what one decoded token more adds to a step, measured; 0: it was not
-    same_until: tuple[int, ...] = ()  # tokens of a step behind which a token's numbers are others
-    most_times: int = 1  # decode steps that it computes as one
+    token_s: float = 0.0  # time that one more prompt token adds to a step, measured
+    forward_tokens: int = 0  # the target forward size, if it was measured
+    row_s: float = 0.0  # time that one more decoded token adds to a step, measured; 0: not
+    same_until: tuple[int, ...] = ()  # tokens of a step beyond which results round differently
+    most_times: int = 1  # most decode steps in one multi-step program
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):
-    """Log-probabilities of the drawn tokens whose sequences asked for them."""
+    """Log-probabilities of the sampled tokens whose sequences want them."""
 
-    rows: Column  # int32 [P]: index among the drawn tokens
-    chosen: Column  # float32 [P]: of the drawn token
-    top_ids: Column  # int32 [P * k], row-major; k = the most that any row asked for
+    rows: Column  # int32 [P]: index among the sampled tokens
+    chosen: Column  # float32 [P]: of the sampled token
+    top_ids: Column  # int32 [P * k], row-major; k = the most that any row wants
     top_values: Column  # float32 [P * k]
 
 
 class PromptLogprobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Log-probabilities of some of a prompt's own tokens, each under those before it."""
+    """Log-probabilities of some of a prompt's own tokens, each given the tokens before it."""
 
     sequence: int
     start: int  # index in the prompt of the first of them; the very first token has none
@@ -147,28 +147,28 @@ class PromptLogprobs(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 RowErrors = tuple[tuple[int, str], ...]
-"""Rows that cannot go on, by the index of their first token, and why, in a sentence."""
+"""Rows that cannot go on: the index of their first token, and the reason as a sentence."""
 
 
 class Reply(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What came of one plan; R sampled rows, in the plan's row order, and T tokens drawn."""
+    """The result of one plan: R sampled rows, in the plan's row order, and T sampled tokens."""
 
     step: int
-    tokens: Column  # int32 [T], row by row; T is R unless `counts` says how many each row drew
-    reasons: Column  # uint8 [R]: FinishReason; STOP where an end was drawn, ERROR as in `errors`
+    tokens: Column  # int32 [T], row by row; T is R unless `counts` has each row's number
+    reasons: Column  # uint8 [R]: FinishReason; STOP at an end token, ERROR as in `errors`
     elapsed_s: float  # time of the step in the worker
-    idle_s: float  # time the worker waited for this plan, and for swap copies it awaits
+    idle_s: float  # time the worker waited for this plan and its swap copies
     logprobs: Logprobs | None = None
     errors: RowErrors = ()  # these sequences end here; their tokens mean nothing
-    prompts: tuple[PromptLogprobs, ...] = ()  # what was computed of prompts that ask for it
-    counts: Column = msgspec.field(default_factory=int32)  # as in `StepDone`; empty: one each
+    prompts: tuple[PromptLogprobs, ...] = ()  # of the prompts that want them
+    counts: Column = msgspec.field(default_factory=int32)  # as in `StepDone`; empty: one a row
 
 
 class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Every swap copy of the plans up to and including `step` is done.
 
-    The counts and times are of the copies since the last such message; a time is how long the
-    link was busy in that direction.
+    The counts and times are of the copies since the last such message; a time is how long the bus
+    was busy in that direction.
     """
 
     step: int
@@ -179,18 +179,18 @@ class Copied(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class LinkState(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """One end of a way to another worker opened, or is closed and touches nothing any more."""
+    """One end of a link to another worker opened, or is closed and touches nothing any more."""
 
     peer: int
     sends: bool
     is_up: bool
     link: int
-    direct: bool = False  # blocks are written straight into the other's pool
-    why: str = ""  # it is closed
+    direct: bool = False  # blocks are written directly into the other's pool
+    why: str = ""  # why it is closed
 
 
 CANCELLED = "it was cancelled"
-"""Why a transfer is over that the Core itself broke off, since nobody needs it any more."""
+"""The reason of a transfer that the Core itself cancelled, since it is no longer needed."""
 
 
 class TransferOver(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -199,19 +199,20 @@ class TransferOver(msgspec.Struct, frozen=True, tag=True, array_like=True):
     transfer: int
     num_right: int
     elapsed_s: float
-    why: str = ""  # not all of it is right
+    why: str = ""  # why not all of it is right
 
 
 class Fallback(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """From now on torch computes what a family of GPU kernels should; said before `Ready`, or later
-    where something shows only then."""
+    """From now on torch computes instead of a family of GPU kernels; sent before `Ready`, or later
+    where a fault shows only then.
+    """
 
     family: str  # a key of `daemon.engine.families.FAMILIES`
     why: str
 
 
 class Compiling(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A compiler is at work in the middle of serving; said once a second while it is."""
+    """A compiler is at work while serving; sent once a second while it is."""
 
     compiler: str  # "triton" or "numba"
 

@@ -12,7 +12,7 @@ from daemon.config.reload import change
 from daemon.control.server import RefusalError
 from daemon.protocol.api import Access, Settings
 from daemon.protocol.control import Capped, Flipped, Migrating, Reloaded
-from daemon.runtime import order_checks as moving
+from daemon.runtime import order_checks
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus, Parts
 from daemon.runtime.threads import in_thread
@@ -78,7 +78,7 @@ class Operations:
         """
         runtime = self._runtime("no role can be chosen yet")
         snapshot = self._phase().snapshot()
-        index, chosen = moving.index_of(instance, snapshot), moving.role_of(role)
+        index, chosen = order_checks.index_of(instance, snapshot), order_checks.role_of(role)
         was = snapshot.instances[index].role
         if was == chosen:
             with self._whole():  # it is pinned from now on
@@ -101,7 +101,7 @@ class Operations:
         """Limit the power of an instance's card, None: as its role asks. Raises RefusalError."""
         self._check_not_stopping()
         power = self._phase().power("no power can be limited yet")
-        index = moving.index_of(instance, self._phase().snapshot())
+        index = order_checks.index_of(instance, self._phase().snapshot())
         capped = await power.pin(index, instance, watts)
         log.info(
             "power of %s: %g W, %s", instance, capped.wish_watts, "pinned" if watts else "auto"
@@ -112,8 +112,8 @@ class Operations:
         """Go on with a sequence on another instance. Raises RefusalError."""
         runtime = self._runtime("nothing can be moved yet")
         snapshot = self._phase().snapshot()
-        index = moving.index_of(instance, snapshot)
-        source = moving.check_move(runtime.core, sequence, snapshot.instances[index], index)
+        index = order_checks.index_of(instance, snapshot)
+        source = order_checks.check_move(runtime.core, sequence, snapshot.instances[index], index)
         with self._whole():
             runtime.migrate(sequence, index)
         return Migrating(sequence, snapshot.instances[source].name, instance)
@@ -122,8 +122,8 @@ class Operations:
         """Move everything away from an instance, and leave it idle. Raises RefusalError."""
         runtime = self._runtime("there is nothing to drain yet")
         snapshot = self._phase().snapshot()
-        index = moving.index_of(instance, snapshot)
-        moving.check_drain(index, snapshot)
+        index = order_checks.index_of(instance, snapshot)
+        order_checks.check_drain(index, snapshot)
         with self._whole():
             runtime.drain_instance(index)
         log.info("%s is drained until llmd ctl resume %s", instance, instance)
@@ -131,7 +131,7 @@ class Operations:
     def resume_instance(self, instance: str) -> None:
         """Use an instance again. Raises RefusalError."""
         runtime = self._runtime("there is nothing to resume yet")
-        index = moving.index_of(instance, self._phase().snapshot())
+        index = order_checks.index_of(instance, self._phase().snapshot())
         with self._whole():
             runtime.resume_instance(index)
         log.info("%s is used again", instance)
@@ -181,14 +181,16 @@ class Operations:
 
     async def _flip_done(self, runtime: Runtime, instance: str, wait_s: float) -> Flipped:
         """The instance's newest flip, once its first work was sent or there is none."""
-        flip = moving.newest_flip(instance, self._phase().snapshot())
+        flip = order_checks.newest_flip(instance, self._phase().snapshot())
         waits = (runtime.first_work_of_newest_flip(), self._parts.life.stop.wait())
         either = [asyncio.ensure_future(wait) for wait in waits]
         await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in either:
             wait.cancel()
         flips = self._phase().snapshot().flips
-        return moving.flipped(next((later for later in flips if later.number == flip.number), flip))
+        return order_checks.flipped(
+            next((later for later in flips if later.number == flip.number), flip)
+        )
 
     def _take(self, read: Loaded) -> Reloaded:
         found = change(self._parts.loaded, read)

@@ -117,7 +117,7 @@ async def test_a_pipe_follows_the_question(runtime: ScriptedRuntime) -> None:
 async def test_what_goes_wrong_is_a_sentence(runtime: ScriptedRuntime) -> None:
     status, out, err = await run(NOBODY, "hello")
     assert (status, out) == (1, "") and err.count("\n") == 1
-    assert f"nobody serves at {NOBODY}. Start one with `llmd serve`" in err
+    assert f"no server answers at {NOBODY}. Start one with `llmd serve`" in err
     status, out, err = await run(runtime.url, "hello", "--model", "other")
     assert (status, out) == (1, "") and "other" in err and err.count("\n") == 1
     status, out, err = await run(runtime.url)

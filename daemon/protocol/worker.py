@@ -1,8 +1,8 @@
 """Messages between the runtime and an engine worker: one frozen, tagged struct each.
 
 Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, among them
-`SendBlocks` and `StopSending`, and `Shutdown` at the end; over a socket of their own, `NewLink`s
-and those `SendBlocks` that wait for no plan.
+`StartTransfer` and `CancelTransfer`, and `Shutdown` at the end; over a socket of their own, `NewLink`s
+and those `StartTransfer` that wait for no plan.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
 `Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers, `Fallback`
 where torch stands in for kernels, `Compiling` where a step takes long because of that, or `Failed`.
@@ -62,7 +62,7 @@ class Plan(msgspec.Struct, frozen=True, tag=True, array_like=True):
     drafts: Column = msgspec.field(default_factory=int32)  # int32 [sum of batch.drafts], in order
 
 
-class SendBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class StartTransfer(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Copy blocks to another worker's KV pool, behind all plans before; see `actions.Send`.
 
     One that goes at once waits for no plan, and comes over the socket that is for links.
@@ -79,7 +79,7 @@ class SendBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
     at_once: bool = False  # steps that have answered computed all of them
 
 
-class StopSending(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class CancelTransfer(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Send nothing more of a transfer; both ends still answer with `TransferOver`."""
 
     transfer: int
@@ -223,7 +223,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-ToWorker = Ping | Load | Plan | SendBlocks | StopSending | Shutdown
+ToWorker = Ping | Load | Plan | StartTransfer | CancelTransfer | Shutdown
 FromWorker = (
     Loading
     | Alive

@@ -179,8 +179,10 @@ class Daemon:
             link,
             ToWorkers(
                 plan=lambda instance, plan: workers.worker(instance).send(plan),
-                blocks=lambda instance, order: workers.worker(instance).send_blocks(order),
-                stop_sending=lambda instance, number: workers.worker(instance).stop_sending(number),
+                blocks=lambda instance, order: workers.worker(instance).start_transfer(order),
+                cancel_transfer=lambda instance, number: workers.worker(instance).cancel_transfer(
+                    number
+                ),
                 link=lambda instance, link, fd: workers.worker(instance).new_link(link, fd),
                 hangs=lambda instance, why: workers.worker(instance).give_up(why),
                 is_stopped=lambda instance: workers.worker(instance).is_stopped,

@@ -13,7 +13,7 @@ from itertools import count
 
 from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
-from daemon.protocol.worker import CANCELLED, LinkState, NewLink, SendBlocks, TransferOver
+from daemon.protocol.worker import CANCELLED, LinkState, NewLink, StartTransfer, TransferOver
 from daemon.runtime.transfer_watchdog import Pair, Remedies, TransferWatchdog
 
 log = logging.getLogger(__name__)
@@ -59,12 +59,12 @@ class LinkBroker:
         for pair in [pair for pair in self._leaving if instance in pair]:
             del self._leaving[pair]
 
-    def order(self, action: Send) -> SendBlocks:
+    def order(self, action: Send) -> StartTransfer:
         """Make the message that starts the transfer, for the source's worker."""
         pair = action.source, action.target
         link = self._leaving.get(pair, self._newest[pair])
         self._late.sent(action.transfer, pair, link)
-        return SendBlocks(
+        return StartTransfer(
             transfer=action.transfer,
             peer=action.target,
             blocks=action.blocks,

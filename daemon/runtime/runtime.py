@@ -49,7 +49,7 @@ from daemon.core.events import (
     WorkerReady,
 )
 from daemon.journal.writer import JournalWriter
-from daemon.protocol.worker import Copied, NewLink, Plan, Ready, Reply, SendBlocks
+from daemon.protocol.worker import Copied, NewLink, Plan, Ready, Reply, StartTransfer
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.links import LinkBroker
 from daemon.runtime.lookup import offers
@@ -75,8 +75,8 @@ class ToWorkers(msgspec.Struct, frozen=True):
     """The ways to reach an instance's worker; each takes the instance's index first."""
 
     plan: Callable[[int, Plan], None]
-    blocks: Callable[[int, SendBlocks], None]
-    stop_sending: Callable[[int, int], None]  # a transfer
+    blocks: Callable[[int, StartTransfer], None]
+    cancel_transfer: Callable[[int, int], None]  # a transfer
     link: Callable[[int, NewLink, int], None]  # with a descriptor
     hangs: Callable[[int, str], None]  # end it, and why
     is_stopped: Callable[[int], bool]  # by a signal
@@ -127,7 +127,7 @@ class Runtime:
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Submit: self._submit,
             Send: lambda action: workers.blocks(action.source, self.links.order(action)),
-            CancelSend: lambda action: workers.stop_sending(action.source, action.transfer),
+            CancelSend: lambda action: workers.cancel_transfer(action.source, action.transfer),
             Started: api.started,
             Finished: api.finished,
             Rejected: api.rejected,

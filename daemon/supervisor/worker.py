@@ -11,6 +11,7 @@ from socket import MSG_DONTWAIT
 import msgspec
 
 from daemon.protocol.worker import (
+    CancelTransfer,
     Compiling,
     Copied,
     Failed,
@@ -23,9 +24,8 @@ from daemon.protocol.worker import (
     Plan,
     Ready,
     Reply,
-    SendBlocks,
     Shutdown,
-    StopSending,
+    StartTransfer,
     TransferOver,
 )
 from daemon.supervisor.child import Child, ChildKeeper
@@ -168,16 +168,16 @@ class WorkerProcess(ChildKeeper):
             if self._timer is None:
                 self._look()
 
-    def send_blocks(self, order: SendBlocks) -> None:
+    def start_transfer(self, order: StartTransfer) -> None:
         """Have it start a transfer to another worker: at once, or behind all plans so far."""
         payload = self._encode(order)
         if self._channel is not None and not (order.at_once and self._sent_beside(payload)):
             self._channel.send(payload)
 
-    def stop_sending(self, transfer: int) -> None:
+    def cancel_transfer(self, transfer: int) -> None:
         """Have it send no more of a transfer."""
         if self._channel is not None:
-            self._channel.send(self._encode(StopSending(transfer)))
+            self._channel.send(self._encode(CancelTransfer(transfer)))
 
     def new_link(self, message: NewLink, fd: int) -> None:
         """Send it one end of a link; the caller keeps its own descriptor.

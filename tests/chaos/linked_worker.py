@@ -18,7 +18,7 @@ from daemon.engine.families import ALL
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer.links import WorkerLinks
-from daemon.protocol.worker import FromWorker, Load, Plan, SendBlocks, StopSending, ToWorker
+from daemon.protocol.worker import CancelTransfer, FromWorker, Load, Plan, StartTransfer, ToWorker
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import Column
 from daemon.wire.faults import Faults, faults
@@ -85,7 +85,7 @@ class LinkedToyWorker(ToyWorker):
 
     def _take(self, message: ToWorker | None) -> bool:
         assert self._links is not None, "it has loaded"
-        if not isinstance(message, SendBlocks | StopSending):
+        if not isinstance(message, StartTransfer | CancelTransfer):
             return False
         self._links.take(message)
         return True

@@ -13,7 +13,14 @@ from pathlib import Path
 
 from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.links import WorkerLinks
-from daemon.protocol.worker import FromWorker, Load, Plan, SendBlocks, StopSending, TransferOver
+from daemon.protocol.worker import (
+    CancelTransfer,
+    FromWorker,
+    Load,
+    Plan,
+    StartTransfer,
+    TransferOver,
+)
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.faults import Faults
 from tests.chaos.engine import ToyEngine
@@ -45,15 +52,15 @@ class StruckLinks(WorkerLinks):
         say: Callable[[FromWorker], None],
         found: Faults,
         gate: Gate,
-        ordered: Callable[[SendBlocks], None],
+        ordered: Callable[[StartTransfer], None],
     ) -> None:
         super().__init__(sock, say, found)
         self._faults = gate
         self._ordered = ordered
 
-    def take(self, order: SendBlocks | StopSending) -> None:
+    def take(self, order: StartTransfer | CancelTransfer) -> None:
         """See `WorkerLinks`."""
-        if isinstance(order, SendBlocks):
+        if isinstance(order, StartTransfer):
             self._ordered(order)
         super().take(order)
 
@@ -81,7 +88,7 @@ class StruckToyWorker(LinkedToyWorker):
             self._links_sock, self._tell, found, Gate(found, self._strikes), self._ordered
         )
 
-    def _ordered(self, message: SendBlocks) -> None:
+    def _ordered(self, message: StartTransfer) -> None:
         """Blocks are to leave here; on the thread that took the order."""
         self._sent.add(message.transfer)
         kind = "layers" if message.layered else "host" if message.from_host else "send"

@@ -15,7 +15,7 @@ from daemon.protocol.worker import (
     NewLink,
     Ready,
     Reply,
-    SendBlocks,
+    StartTransfer,
     TransferOver,
 )
 from daemon.wire.columns import int32
@@ -118,7 +118,7 @@ class Two:
         tokens = num_tokens or len(blocks) * self.here.plans.block_size
         columns = int32(blocks), int32(targets)
         fields = {"link": self.number, **changes}
-        order = SendBlocks(number, 1, *columns, tokens, **fields)
+        order = StartTransfer(number, 1, *columns, tokens, **fields)
         (self.here.worker.beside if order.at_once else self.here.worker.send)(order)
         return number
 

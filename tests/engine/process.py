@@ -14,7 +14,7 @@ from daemon.protocol.worker import (
     Loading,
     NewLink,
     Ready,
-    SendBlocks,
+    StartTransfer,
     ToWorker,
 )
 from daemon.supervisor.spare import WORKER
@@ -64,7 +64,7 @@ class WorkerProcess:
         with sock:
             socket.send_fds(self.links, [self._encoder.encode(message)], [sock.fileno()])
 
-    def beside(self, message: SendBlocks) -> None:
+    def beside(self, message: StartTransfer) -> None:
         """Order what waits for no step."""
         self.links.send(self._encoder.encode(message))
 

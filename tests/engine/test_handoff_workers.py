@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from daemon.protocol.worker import (
+    CancelTransfer,
     Copied,
     LinkState,
     NewLink,
     Reply,
-    SendBlocks,
     Shutdown,
-    StopSending,
+    StartTransfer,
     TransferOver,
 )
 from daemon.wire.columns import int32
@@ -165,16 +165,16 @@ def test_orders_that_cannot_be_are_answered_at_both_ends(two: Two) -> None:
     over = two.here.next(TransferOver)
     assert (over.transfer, over.num_right) == (number, 0) and "no such link" in over.why
     unknown = next(transfers)
-    two.here.worker.send(SendBlocks(unknown, 7, int32([1]), int32([1]), 16))
+    two.here.worker.send(StartTransfer(unknown, 7, int32([1]), int32([1]), 16))
     assert two.here.next(TransferOver).transfer == unknown
-    two.here.worker.send(StopSending(unknown))
+    two.here.worker.send(CancelTransfer(unknown))
     assert [one.num_right for one in two.overs(two.send([1], [1]))] == [1, 1]
     assert two.there.says_no(TransferOver), "it never heard of those without a link"
 
 
 def test_what_is_stopped_is_answered_at_both_ends(two: Two) -> None:
     number = two.send([1, 2], [3, 4], layered=True)  # no step follows
-    two.here.worker.send(StopSending(number))
+    two.here.worker.send(CancelTransfer(number))
     for over in two.overs(number):
         assert (over.num_right, over.why) == (0, "it was cancelled")
 

@@ -49,7 +49,7 @@ class Workers:
     def send(self, transfer: int, source: int, target: int) -> None:
         """What an action of the Core becomes."""
         order = self.links.order(Send(transfer, source, target, int32([3]), int32([4]), 16))
-        self.processes[source].send_blocks(order)
+        self.processes[source].start_transfer(order)
 
     def ups(self) -> set[tuple[int, int, bool]]:
         """Ends that are up."""
@@ -94,7 +94,7 @@ async def test_workers_are_joined_and_joined_again(tmp_path: Path) -> None:
     await until(lambda: spare.ready)
     taken = spare.pid
 
-    two.processes[1].stop_sending(99)  # which is not known there
+    two.processes[1].cancel_transfer(99)  # which is not known there
     stopped = two.processes[1].pid
     os.kill(stopped, signal.SIGSTOP)  # it takes nothing in
     two.send(7, 0, 1)

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from daemon.protocol.worker import SendBlocks
+from daemon.protocol.worker import StartTransfer
 from daemon.supervisor.worker import WorkerProcess
 from daemon.wire.channel import Channel
 from daemon.wire.columns import encoder, int32
@@ -18,9 +18,9 @@ from tests.supervisor.test_worker import Told
 _encode = encoder().encode
 
 
-def order(num_blocks: int = 2, at_once: bool = True) -> SendBlocks:
+def order(num_blocks: int = 2, at_once: bool = True) -> StartTransfer:
     blocks = int32(range(num_blocks))
-    return SendBlocks(7, 1, blocks, blocks, 16 * num_blocks, at_once=at_once)
+    return StartTransfer(7, 1, blocks, blocks, 16 * num_blocks, at_once=at_once)
 
 
 @contextmanager
@@ -37,13 +37,13 @@ def both_ways() -> Iterator[tuple[WorkerProcess, list[bytes], socket.socket]]:
 
 def test_what_waits_for_no_step_goes_beside_the_plans() -> None:
     with both_ways() as (worker, behind, beside):
-        worker.send_blocks(order())
+        worker.start_transfer(order())
         assert beside.recv(1 << 20) == _encode(order()) and not behind
 
 
 def test_what_waits_for_steps_goes_behind_them() -> None:
     with both_ways() as (worker, behind, beside):
-        worker.send_blocks(order(at_once=False))
+        worker.start_transfer(order(at_once=False))
         assert behind == [_encode(order(at_once=False))]
         with pytest.raises(BlockingIOError):
             beside.recv(1)
@@ -53,10 +53,10 @@ def test_what_does_not_go_beside_them_goes_behind_them() -> None:
     """It is too long for a packet; or the worker takes nothing in, and the way is full."""
     with both_ways() as (worker, behind, beside):
         long = order(1_000_000)
-        worker.send_blocks(long)
+        worker.start_transfer(long)
         assert behind == [_encode(long)]
         for _ in range(10_000):
-            worker.send_blocks(order())
+            worker.start_transfer(order())
         assert len(behind) > 1
         got = 0
         while len(behind) + got < 10_001:
@@ -67,7 +67,7 @@ def test_what_does_not_go_beside_them_goes_behind_them() -> None:
 def test_a_worker_that_is_gone_gets_none() -> None:
     with both_ways() as (worker, behind, beside):
         worker._channel = None
-        worker.send_blocks(order())
+        worker.start_transfer(order())
         assert not behind
         with pytest.raises(BlockingIOError):
             beside.recv(1)

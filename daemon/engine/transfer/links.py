@@ -18,7 +18,7 @@ from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.layout import HandoffError
 from daemon.engine.transfer.peer import LinkPeer
 from daemon.engine.transfer.sender import Sender
-from daemon.protocol.worker import FromWorker, NewLink, SendBlocks, StopSending, TransferOver
+from daemon.protocol.worker import CancelTransfer, FromWorker, NewLink, StartTransfer, TransferOver
 from daemon.wire.columns import Int32, decoder
 from daemon.wire.faults import Faults
 
@@ -52,9 +52,9 @@ class WorkerLinks:
         if self._sock is not None:
             threading.Thread(target=self._hear, name="links", daemon=True).start()
 
-    def take(self, order: SendBlocks | StopSending) -> None:
+    def take(self, order: StartTransfer | CancelTransfer) -> None:
         """Begin a transfer, at once or behind all steps so far, or end it early."""
-        if isinstance(order, StopSending):
+        if isinstance(order, CancelTransfer):
             for way in list(self._ways.values()):
                 if way.sender is not None:
                     way.sender.cancel(order.transfer)
@@ -81,7 +81,7 @@ class WorkerLinks:
             sender.after_step()
         self._layered.clear()
 
-    def _send(self, sender: Sender, order: SendBlocks) -> None:
+    def _send(self, sender: Sender, order: StartTransfer) -> None:
         """Raises HandoffError where the link has ended, ValueError where the transfer is open."""
         assert self._engine is not None, "it is loaded"
         try:
@@ -116,13 +116,13 @@ class WorkerLinks:
             self._engine.backend.by_torch,
             self._faults,
         )
-        decode = decoder(NewLink | SendBlocks).decode
+        decode = decoder(NewLink | StartTransfer).decode
         while True:
             news, fds, _flags, _address = socket.recv_fds(self._sock, NEWS_BYTES, 1)
             if not news:
                 return
-            message: NewLink | SendBlocks = decode(news)
-            if isinstance(message, SendBlocks):
+            message: NewLink | StartTransfer = decode(news)
+            if isinstance(message, StartTransfer):
                 self.take(message)
                 continue
             key = message.peer, message.sends
@@ -131,7 +131,7 @@ class WorkerLinks:
             self._ways[key].join(message.link, socket.socket(fileno=fds[0]))
 
 
-def _fills(order: SendBlocks, block_size: int) -> Int32:
+def _fills(order: StartTransfer, block_size: int) -> Int32:
     """Tokens written of each block. Raises ValueError where there are not as many blocks."""
     count = len(order.blocks)
     last = order.num_tokens - (count - 1) * block_size

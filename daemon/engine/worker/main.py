@@ -35,6 +35,7 @@ from daemon.engine.worker.compile_watch import CompileWatch
 from daemon.engine.worker.preload import KINDS, preload, preload_idly
 from daemon.models.shape import ModelError
 from daemon.protocol.worker import (
+    CancelTransfer,
     Compiling,
     Failed,
     Fallback,
@@ -44,8 +45,7 @@ from daemon.protocol.worker import (
     Plan,
     Ready,
     Reply,
-    SendBlocks,
-    StopSending,
+    StartTransfer,
     ToWorker,
 )
 from daemon.state.batch import MOST_BESIDE_DRAFTS
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 _SWITCH_S = 0.0005
 """The longest that one thread computes while another has an answer to send."""
-_ORDERS = Plan | SendBlocks | StopSending
+_ORDERS = Plan | StartTransfer | CancelTransfer
 _IDLE_S = 0.02
 """After so long without a message a worker gets things ready for later steps."""
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from daemon.control.client import ControlError, MessageReader, Told, no_daemon, question
+from daemon.control.client import ControlError, Message, MessageReader, no_daemon, question
 from daemon.protocol.control import Closer, Watch
 from tui.source import Disconnected
 
@@ -31,7 +31,7 @@ class DaemonSource:
         if self._writer is not None:
             self._writer.write(question(closer))
 
-    async def news(self) -> AsyncGenerator[Told | Disconnected, None]:
+    async def news(self) -> AsyncGenerator[Message | Disconnected, None]:
         """Each message of the daemon; after a loss, one `Disconnected` a try."""
         backoff_s = FIRST_BACKOFF_S
         since_s: float | None = None
@@ -52,7 +52,7 @@ class DaemonSource:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
-    async def _connection(self) -> AsyncGenerator[Told, None]:
+    async def _connection(self) -> AsyncGenerator[Message, None]:
         """What one connection tells. Raises OSError, TimeoutError or ControlError at its end."""
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(os.fspath(self.path))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from daemon.control.client import ControlError, Told, decoded, encoded
+from daemon.control.client import ControlError, Message, decoded, encoded
 from daemon.protocol.control import FRAME_LIMIT_BYTES
 
 FIRST_LINE = b"llmd-top recording 1\n"
@@ -40,7 +40,7 @@ class RecordingWriter:
         except OSError as error:
             raise RecordingError(f"cannot record to {path}: {error.strerror}") from error
 
-    def write(self, time_s: float, message: Told) -> None:
+    def write(self, time_s: float, message: Message) -> None:
         """Append a message; a full disk or file ends the recording and nothing else."""
         if self.trouble:
             return
@@ -95,7 +95,7 @@ class Recording:
         """When a message was heard, in seconds after the first."""
         return self._records[number].time_s - self._records[0].time_s
 
-    def message(self, number: int) -> Told:
+    def message(self, number: int) -> Message:
         """A message. Raises RecordingError if it is none that this llmd-top understands."""
         record = self._records[number]
         try:

@@ -5,7 +5,7 @@ import time
 from bisect import bisect_right
 from collections.abc import AsyncGenerator
 
-from daemon.control.client import Told
+from daemon.control.client import Message
 from daemon.protocol.control import Closer, Snapshot
 from tui.recording import Recording
 from tui.source import Rewound
@@ -69,7 +69,7 @@ class Replay:
         self._at_s, self._since_s = self.at_s, time.monotonic()
         self._changed.set()
 
-    async def news(self) -> AsyncGenerator[Told | Rewound, None]:
+    async def news(self) -> AsyncGenerator[Message | Rewound, None]:
         """Each message when its time has come; after a jump what was before, then the newest."""
         while True:
             if self._jumped:

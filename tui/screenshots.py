@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from daemon.control.client import Told
+from daemon.control.client import Message
 from daemon.protocol.control import Closer, Story
 from tui.dashboard import LlmdTop
 from tui.recording import Recording, RecordingError
@@ -33,7 +33,7 @@ class _Silence:
     def ask(self, question: Closer) -> None:
         """Nobody answers."""
 
-    async def news(self) -> AsyncIterator[Told]:
+    async def news(self) -> AsyncIterator[Message]:
         """Nothing, for ever."""
         await asyncio.Event().wait()
         yield Story(-1, 0.0)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from daemon.control.client import Told
+from daemon.control.client import Message
 from daemon.protocol.control import Closer, Snapshot
 
 
@@ -23,7 +23,7 @@ class Rewound:
     before: tuple[Snapshot, ...]
 
 
-News = Told | Disconnected | Rewound
+News = Message | Disconnected | Rewound
 
 
 class Source(Protocol):

@@ -1,8 +1,8 @@
 """Messages between the runtime and an engine worker: one frozen, tagged struct each.
 
 Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, among them
-`StartTransfer` and `CancelTransfer`, and `Shutdown` at the end; over a socket of their own, `NewLink`s
-and those `StartTransfer` that wait for no plan.
+`StartTransfer` and `CancelTransfer`, and `Shutdown` at the end; over a socket of their own, each
+`NewLink` and each `StartTransfer` that waits for no plan.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
 `Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers, `Fallback`
 where torch stands in for kernels, `Compiling` where a step takes long because of that, or `Failed`.

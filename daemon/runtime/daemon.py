@@ -178,14 +178,14 @@ class Daemon:
             _journal(config, configured),
             link,
             ToWorkers(
-                plan=lambda instance, plan: workers.worker(instance).send(plan),
-                blocks=lambda instance, order: workers.worker(instance).start_transfer(order),
-                cancel_transfer=lambda instance, number: workers.worker(instance).cancel_transfer(
+                plan=lambda instance, plan: workers.of(instance).send(plan),
+                start_transfer=lambda instance, order: workers.of(instance).start_transfer(order),
+                cancel_transfer=lambda instance, number: workers.of(instance).cancel_transfer(
                     number
                 ),
-                link=lambda instance, link, fd: workers.worker(instance).new_link(link, fd),
-                hangs=lambda instance, why: workers.worker(instance).give_up(why),
-                is_stopped=lambda instance: workers.worker(instance).is_stopped,
+                link=lambda instance, link, fd: workers.of(instance).new_link(link, fd),
+                hangs=lambda instance, why: workers.of(instance).give_up(why),
+                is_stopped=lambda instance: workers.of(instance).is_stopped,
             ),
             power,
             config.scheduler.prompt_lookup,

@@ -75,7 +75,7 @@ class ToWorkers(msgspec.Struct, frozen=True):
     """The ways to reach an instance's worker; each takes the instance's index first."""
 
     plan: Callable[[int, Plan], None]
-    blocks: Callable[[int, StartTransfer], None]
+    start_transfer: Callable[[int, StartTransfer], None]
     cancel_transfer: Callable[[int, int], None]  # a transfer
     link: Callable[[int, NewLink, int], None]  # with a descriptor
     hangs: Callable[[int, str], None]  # end it, and why
@@ -126,7 +126,7 @@ class Runtime:
         self._timer: asyncio.TimerHandle | None = None
         self._carry_out: dict[type, Callable[[Any], None]] = {
             Submit: self._submit,
-            Send: lambda action: workers.blocks(action.source, self.links.order(action)),
+            Send: lambda action: workers.start_transfer(action.source, self.links.order(action)),
             CancelSend: lambda action: workers.cancel_transfer(action.source, action.transfer),
             Started: api.started,
             Finished: api.finished,

@@ -65,7 +65,7 @@ class Workers:
             log.debug("instance %s: %s (%s)", process.name, cores, cores.why)
             self._life.spawn(process.run())
 
-    def worker(self, instance: int) -> WorkerProcess:
+    def of(self, instance: int) -> WorkerProcess:
         """The worker process of an instance."""
         return self._processes[instance]
 

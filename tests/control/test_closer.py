@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from daemon.control.client import MessageReader, Told, question
+from daemon.control.client import Message, MessageReader, question
 from daemon.control.server import ControlServer, RefusalError
 from daemon.protocol.control import AskOwners, AskStory, BlockOwners, Closer, Story, Watch
 from tests.control.test_server import refusal
@@ -25,12 +25,12 @@ class Asked:
         return scenario.owners(scenario.swapping(1), asked.instance)
 
 
-async def told(path: Path, sent: bytes, count: int) -> list[Told]:
+async def told(path: Path, sent: bytes, count: int) -> list[Message]:
     """The first answers on one connection."""
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(sent)
     messages = MessageReader()
-    answers: list[Told] = []
+    answers: list[Message] = []
     async with asyncio.timeout(5):
         while len(answers) < count:
             answers += messages.feed(await reader.read(1 << 16))

@@ -33,8 +33,8 @@ _LEAST_SHARE = 0.4  # of the budget, however long the model took to load
 _WARM_SHARE = 0.1  # of the budget, at most, for steps that do not count
 _LONGER_SHARE = 0.3  # likewise, until the target forward size is known
 
-Told = Callable[[float, str], None]
-"""Progress: the share that is done, and what is done now."""
+Progress = Callable[[float, str], None]
+"""Receives the share that is done, and the current work."""
 
 
 @dataclass(slots=True)
@@ -52,26 +52,33 @@ class Measurements:
     most_times: int = 1  # as in `Profile`
 
 
-async def measure(load: Load, budget_s: float, told: Told, step_tokens: int = 0) -> Measurements:
+async def measure(
+    load: Load, budget_s: float, progress: Progress, step_tokens: int = 0
+) -> Measurements:
     """Load a worker and measure it for `budget_s` seconds in all. Raises ProfileError.
 
     `step_tokens`: longer steps are single prompts, as far as they show the target forward size; 0:
     no step that the worker allows is longer. A model that takes long to load gets a share of the
     time for its measurement all the same.
     """
-    told(0.0, "loading the model")
+    progress(0.0, "loading the model")
     began_s = time.monotonic()
     async with MeasuredWorker(load) as worker:
         left_s = budget_s - (time.monotonic() - began_s)
         left_s = max(left_s, _LEAST_SHARE * budget_s)
-        return await _Session(worker, load, step_tokens, left_s, told).run()
+        return await _Session(worker, load, step_tokens, left_s, progress).run()
 
 
 class _Session:
     """One worker and the time left."""
 
     def __init__(
-        self, worker: MeasuredWorker, load: Load, step_tokens: int, budget_s: float, told: Told
+        self,
+        worker: MeasuredWorker,
+        load: Load,
+        step_tokens: int,
+        budget_s: float,
+        progress: Progress,
     ) -> None:
         self._worker = worker
         self._maker = PlanMaker(load.block_size, load.max_slots)
@@ -88,7 +95,7 @@ class _Session:
         )
         room = self._num_blocks * load.block_size
         self._longer = longer_prompts(min(load.max_batch_tokens, load.max_len, room))
-        self._told = told
+        self._told = progress
         self._began_s = time.monotonic()
         self._budget_s = budget_s
         self._step = 0

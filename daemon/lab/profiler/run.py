@@ -13,7 +13,7 @@ from daemon.cost.profile import DeviceSpec, Edges, LinkSpec, ModelSpec, Profile
 from daemon.lab.profiler.experiments import HELD_OUT
 from daemon.lab.profiler.fit import Fitted, fit
 from daemon.lab.profiler.host import copy_bytes_per_s, dense_flops
-from daemon.lab.profiler.measure import Measurements, Told, measure
+from daemon.lab.profiler.measure import Measurements, Progress, measure
 from daemon.lab.profiler.points import Point, disturbed_share
 from daemon.lab.profiler.quality import lacks, refuse_unfit
 from daemon.protocol.worker import Load
@@ -32,18 +32,20 @@ class Profiled:
 
 
 def profile_machine(
-    config: Config, name: str, budget_s: float, told: Told, step_tokens: int = 0
+    config: Config, name: str, budget_s: float, progress: Progress, step_tokens: int = 0
 ) -> Profiled:
     """Measure the first configured instance for about `budget_s` seconds, its load included.
 
     `step_tokens` as in `measure`. Blocks. Raises ProfileError; ModelError and SizingError where
     there is nothing to measure.
     """
-    told(0.0, "finding the model")
-    served = find_model(config, told=lambda share: told(0.0, f"converting the model {share:.0%}"))
+    progress(0.0, "finding the model")
+    served = find_model(
+        config, progress=lambda share: progress(0.0, f"converting the model {share:.0%}")
+    )
     load = served.load(config, 0)
-    measured: Measurements = uvloop.run(measure(load, budget_s, told, step_tokens))
-    told(1.0, "fitting")
+    measured: Measurements = uvloop.run(measure(load, budget_s, progress, step_tokens))
+    progress(1.0, "fitting")
     refuse_unfit(measured.points, measured.wanted)
     fitted = fit(measured.points)
     doubts = lacks(measured.points, measured.wanted, fitted, measured.used_by_others)

@@ -212,7 +212,7 @@ async def test_a_conversation_in_a_terminal(runtime: ScriptedRuntime) -> None:
     terminal.type("/reset\n")
     await terminal.until(">>> ")
     terminal.type("/what\n")
-    await terminal.until("/what is no order")
+    await terminal.until("/what is no command")
     await terminal.until(">>> ")
     terminal.type("again\n")
     await terminal.until(ANSWER)

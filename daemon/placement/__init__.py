@@ -1,4 +1,4 @@
-"""Which instance takes a sequence: the placements, by the name that configuration uses. Pure."""
+"""The placements, which choose a sequence's instance, by their names in configuration. Pure."""
 
 from daemon.placement.aladdin import BestFit
 from daemon.placement.base import Placement
@@ -20,10 +20,10 @@ PLACEMENTS: dict[str, type[Placement]] = {
 
 
 SUCCESSORS = {"predictive": "least_loaded"}
-"""Names that configurations and journals of before may hold, and what is used in their place."""
+"""Names that older configurations and journals may hold, and what is used in their place."""
 
 NAMES = (*PLACEMENTS, *SUCCESSORS)
-"""All names that are read; those of `PLACEMENTS` are offered."""
+"""All names that are read; the names of `PLACEMENTS` are offered."""
 
 
 def placement_named(name: str) -> Placement:
@@ -32,6 +32,6 @@ def placement_named(name: str) -> Placement:
 
 
 def meanings() -> dict[str, str]:
-    """A line for each placement, by its name: the name, and what it means."""
+    """A line for each placement, by its name: the name and its meaning."""
     width = max(map(len, PLACEMENTS))
-    return {name: f"{name:<{width}}  {one.meaning}" for name, one in PLACEMENTS.items()}
+    return {name: f"{name:<{width}}  {placement.meaning}" for name, placement in PLACEMENTS.items()}

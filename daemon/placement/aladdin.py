@@ -14,13 +14,13 @@ GAMMA = 0.5
 """The share of an answer's length that counts as context: on average over its life, half."""
 
 THETA = 0.9
-"""The share of what is promised that is planned with, as predictions err; below 1."""
+"""The share of an SLO that is planned with, as predictions err; below 1."""
 
 
 class BestFit(Placement):
-    """Algorithm 1: instances by capacity_norm, the fullest first; the first takes it that satisfies
-    the constraints b to e. Where none does there is no further instance to open, and the least
-    loaded takes it.
+    """Algorithm 1: instances by capacity_norm, the fullest first; the first that satisfies the
+    constraints b to e takes the sequence. Where none does there is no further instance to open, and
+    the least loaded takes it.
     """
 
     name = "aladdin"
@@ -29,64 +29,72 @@ class BestFit(Placement):
     rebalances = True
 
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
-        """The fullest that fits."""
-        for one in sorted(candidates, key=lambda one: (-capacity_norm(one), one.instance)):
-            if fits(newcomer, one):
-                return one.instance
-        able = [one for one in candidates if one.capacity_tokens >= length_there(newcomer, one)]
+        """The fullest candidate that fits."""
+        for candidate in sorted(
+            candidates, key=lambda candidate: (-capacity_norm(candidate), candidate.instance)
+        ):
+            if fits(newcomer, candidate):
+                return candidate.instance
+        able = [
+            candidate
+            for candidate in candidates
+            if candidate.capacity_tokens >= length_there(newcomer, candidate)
+        ]
         return min(able or candidates, key=load_key).instance
 
 
-def capacity_norm(one: Candidate) -> float:
-    """The L2 norm of the number of those that are there, and of their weighted context."""
-    return hypot(one.load.num, _context(one))
+def capacity_norm(candidate: Candidate) -> float:
+    """The L2 norm of the number of sequences there and of their weighted context."""
+    return hypot(candidate.load.num, _context(candidate))
 
 
-def fits(newcomer: Newcomer, one: Candidate) -> bool:
+def fits(newcomer: Newcomer, candidate: Candidate) -> bool:
     """Whether all constraints hold, the cheapest looked at first."""
-    decodes = not answers_there(newcomer, one) or _keeps_pace(newcomer, one)  # b
-    return decodes and _prompts_in_time(newcomer, one) and _has_memory(newcomer, one)  # c and d, e
+    decodes = not answers_there(newcomer, candidate) or _keeps_pace(newcomer, candidate)  # b
+    return (
+        decodes and _prompts_in_time(newcomer, candidate) and _has_memory(newcomer, candidate)
+    )  # c and d, e
 
 
-def _context(one: Candidate) -> float:
-    load = one.load
+def _context(candidate: Candidate) -> float:
+    load = candidate.load
     return load.prompt_tokens + GAMMA * (load.likely_tokens - load.prompt_tokens)
 
 
-def _keeps_pace(newcomer: Newcomer, one: Candidate) -> bool:
-    """b: a step of decodes of all, half-way through their answers, takes as promised."""
+def _keeps_pace(newcomer: Newcomer, candidate: Candidate) -> bool:
+    """b: a step that decodes all, half-way through their answers, keeps the TPOT SLO."""
     own = newcomer.num_tokens + GAMMA * newcomer.num_left
-    context = (_context(one) + own) / THETA
-    return one.step_time.decode_s(one.load.num + 1, int(context)) <= newcomer.slo_tpot_s
+    context = (_context(candidate) + own) / THETA
+    return candidate.step_time.decode_s(candidate.load.num + 1, int(context)) <= newcomer.slo_tpot_s
 
 
-def _prompts_in_time(newcomer: Newcomer, one: Candidate) -> bool:
-    """c: all prompts that wait are computed within the promised time to first token; d: and in the
-    time that those that draw tokens have saved.
+def _prompts_in_time(newcomer: Newcomer, candidate: Candidate) -> bool:
+    """c: all waiting prompts are computed within the TTFT SLO; d: and in the time that the
+    decoding sequences have saved.
     """
     if newcomer.brings_kv:
         return True
-    own = newcomer.num_tokens - one.cached_tokens(newcomer)
-    num_tokens = one.num_pending_tokens + one.prompt_left + own
-    prompts_s = one.step_time.drain_s(1.0, 0, 0, num_tokens)
+    own = newcomer.num_tokens - candidate.cached_tokens(newcomer)
+    num_tokens = candidate.num_pending_tokens + candidate.prompt_left + own
+    prompts_s = candidate.step_time.drain_s(1.0, 0, 0, num_tokens)
     if prompts_s > newcomer.slo_ttft_s - (newcomer.now - newcomer.arrived_s):
         return False
-    members = one.members
+    members = candidate.members
     begun = members.outputs > 0
     saved_s = newcomer.slo_tpot_s * members.outputs[begun] - members.since_s(newcomer.now)[begun]
     return not saved_s.size or prompts_s <= THETA * float(saved_s.min())
 
 
-def _has_memory(newcomer: Newcomer, one: Candidate) -> bool:
-    """e: at no step until all have ended do they hold more than there is."""
-    own = length_there(newcomer, one)
-    if one.load.likely_tokens + one.beyond + own <= one.capacity_tokens:
+def _has_memory(newcomer: Newcomer, candidate: Candidate) -> bool:
+    """e: at no step until all have ended do they hold more than the pool."""
+    own = length_there(newcomer, candidate)
+    if candidate.load.likely_tokens + candidate.beyond + own <= candidate.capacity_tokens:
         return True
-    if one.context + newcomer.num_tokens > one.capacity_tokens:
+    if candidate.context + newcomer.num_tokens > candidate.capacity_tokens:
         return False
-    members, (waiting, waiting_left) = one.members, one.queued
+    members, (waiting, waiting_left) = candidate.members, candidate.queued
     known = np.concatenate([members.known, waiting, int32([newcomer.num_tokens])])
     own_left = max(1, own - newcomer.num_tokens)
     left = np.concatenate([members.left, waiting_left, int32([own_left])])
-    shared = one.shared_tokens + one.cached_tokens(newcomer)
-    return float(Trajectory(known, left).peaks) <= one.capacity_tokens + shared
+    shared = candidate.shared_tokens + candidate.cached_tokens(newcomer)
+    return float(Trajectory(known, left).peaks) <= candidate.capacity_tokens + shared

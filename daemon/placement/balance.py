@@ -1,4 +1,4 @@
-"""Load balancing: a sequence that waits in vain moves to an instance that can run it now."""
+"""Load balancing: a sequence stuck in a queue moves to an instance that can run it now."""
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Listing
@@ -26,32 +26,34 @@ class Home(Protocol):
         """Predicted time to compute all that waits there."""
 
     def takes(self, num_tokens: int) -> bool:
-        """Whether it can hold so long a sequence, and is not to be left."""
+        """Whether it can hold a sequence of this length, and is not being drained."""
 
 
 Taker = tuple[Home, Headroom]
 
 LOOK = 512
-"""So many of those that are stuck are passed, as they may not go where room is, before the others
-of their queue have to wait for the next time."""
+"""Most stuck sequences of a queue that are passed, as they may not go where room is; the others
+wait for the next time."""
 
 
 class Balancer:
-    """Moves sequences that wait in vain to instances with headroom.
+    """Moves stuck sequences to instances with headroom.
 
     A sequence moves if it would not be in the next plan of its own instance, all blocks that come
     there by themselves counted, and is in the next plan of the other: so it gains, and does not
-    move again before that plan. Sequences are taken in their order; where one fits nowhere, nobody
-    overtakes it to where it might have gone.
+    move again before that plan. Sequences are taken in their order; where one fits nowhere, none
+    overtakes it to an instance that it might have gone to.
     """
 
     def __init__(self, homes: Listing[Home]) -> None:
         self._homes = homes
-        self._givers: set[int] = set()  # where somebody waits
-        self._content: set[int] = set()  # of them, where nobody waits in vain
+        self._givers: set[int] = set()  # where sequences wait
+        self._content: set[int] = set()  # of them, without a stuck sequence
 
     def balance(self, touched: Iterable[int], now: float) -> set[int]:
-        """Move what should; `touched` changed since the last call. Returns which it changed."""
+        """Move what should move; `touched` instances changed since the last call. Returns the
+        changed ones.
+        """
         for index in touched:
             self._content.discard(index)
             if self._homes[index].scheduler.waiting:
@@ -67,7 +69,7 @@ class Balancer:
         idle = [home for home in homes if not home.scheduler.waiting and home.takes(0)]
         roles = {home.role for home in idle}
         givers.sort(key=lambda index: -homes[index].scheduler.waiting.num_uncomputed_tokens)
-        takers: list[Taker] | None = None  # few givers have anybody who waits in vain
+        takers: list[Taker] | None = None  # few givers have a stuck sequence
         changed: set[int] = set()
         for giver in givers:
             scheduler, welcome = homes[giver].scheduler, _Welcome(homes[giver], roles)
@@ -97,12 +99,12 @@ class _Welcome:
     """
 
     def __init__(self, giver: Home, roles: set[Role]) -> None:
-        """Of these roles, those that take sequences that have not begun, and those that have."""
+        """Split `roles` into takers of sequences without a token and of sequences with one."""
         if len(roles) > (giver.role in roles) and giver.wait_s > OVERFLOW_S:
             self.fresh = self.begun = roles
         else:
-            self.fresh = {one for one in roles if one is giver.role or one is not Role.DECODE}
-            self.begun = {one for one in roles if one is giver.role or one is not Role.PREFILL}
+            self.fresh = {role for role in roles if role is giver.role or role is not Role.DECODE}
+            self.begun = {role for role in roles if role is giver.role or role is not Role.PREFILL}
 
     def may_take(self, home: Home, sequence: Sequence) -> bool:
         """Whether a sequence may go to an instance of one of the roles."""
@@ -111,15 +113,15 @@ class _Welcome:
 
 
 def _with_room(idle: list[Home]) -> list[Taker]:
-    """Those of these instances where somebody fits, with their headroom."""
+    """The idle instances where a sequence fits, with their headroom."""
     return [(home, room) for home in idle if not (room := Headroom(home.scheduler)).none]
 
 
 def _moves(
     stuck: Iterable[Sequence], welcome: _Welcome, takers: list[Taker]
 ) -> Iterator[tuple[Sequence, Home]]:
-    """(sequence, its new instance) of those that move. Who finds no room keeps those behind it from
-    all instances that it may go to, and from no others.
+    """(sequence, its new instance) of those that move. A sequence that finds no room keeps those
+    behind it from all instances that it may go to, and from no others.
     """
     left, num_passed = takers, 0
     for sequence in stuck:
@@ -152,13 +154,14 @@ def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
 def _asked(
     first: Sequence, behind: Iterator[Sequence], scheduler: Scheduler, only_begun: bool
 ) -> Iterator[Sequence]:
-    """Of those that are stuck, all or those that have begun."""
+    """The stuck sequences: all, or only those that have begun."""
     if not only_begun:
         yield first
         yield from behind
     else:
         key = first.order_key
-        yield from (one for one in scheduler.waiting.begun() if one.order_key >= key)
+        begun = scheduler.waiting.begun()
+        yield from (sequence for sequence in begun if sequence.order_key >= key)
 
 
 def may_leave(sequence: Sequence) -> bool:

@@ -1,4 +1,4 @@
-"""The base of placements: which of several instances a sequence is queued at."""
+"""The base of placements, which choose the instance that a sequence is queued at."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence as Listing
@@ -17,7 +17,7 @@ class Newcomer(NamedTuple):
     sequence: int
     num_tokens: int  # that it has
     likely_length: int  # when it ends
-    num_outputs: int  # of its tokens, those that its client has
+    num_outputs: int  # tokens that its client has
     brings_kv: bool  # nothing of it has to be computed again: its KV comes along
     now: float
     arrived_s: float
@@ -32,7 +32,7 @@ class Newcomer(NamedTuple):
 
 
 class LoadHere(NamedTuple):
-    """Those that run, wait, or are on their way to an instance, together."""
+    """The sequences that run, wait, or are on their way to an instance, summed up."""
 
     num: int
     prompt_tokens: int
@@ -41,7 +41,7 @@ class LoadHere(NamedTuple):
 
 
 class Members(NamedTuple):
-    """Those that have slots, as columns; in no order that means anything."""
+    """The sequences with slots, as columns, in arbitrary order."""
 
     known: Int32  # tokens that each has
     left: Int32  # steps until it is likely to end, at least one
@@ -49,14 +49,14 @@ class Members(NamedTuple):
     first_s: Float64  # when the first of them came; inf where none did
 
     def since_s(self, now: float) -> Float64:
-        """The time since then; 0 where none came."""
+        """The time since the first token; 0 where none came."""
         elapsed_s: Float64 = np.maximum(now - self.first_s, 0.0)
         return elapsed_s
 
 
 class Candidate(Protocol):
-    """An instance that could take the sequence, and its load. What costs more than to read a number
-    is worked out when a placement asks for it, and kept until something changes there.
+    """An instance that could take the sequence, and its load. What is costly to compute is computed
+    when a placement asks for it, and kept until something changes there.
     """
 
     @property
@@ -65,7 +65,7 @@ class Candidate(Protocol):
 
     @property
     def role(self) -> Role:
-        """What it prefers."""
+        """Its role: the work it prefers."""
 
     @property
     def num_pending_tokens(self) -> int:
@@ -89,11 +89,11 @@ class Candidate(Protocol):
 
     @property
     def capacity_tokens(self) -> int:
-        """What its whole pool holds."""
+        """Tokens that its whole pool holds."""
 
     @property
     def free_tokens(self) -> int:
-        """Of that, what nobody holds and nobody has reserved."""
+        """Tokens of the pool that are neither held nor reserved."""
 
     @property
     def max_running(self) -> int:
@@ -109,42 +109,42 @@ class Candidate(Protocol):
 
     @property
     def step_time(self) -> StepTimeModel:
-        """What its steps take."""
+        """The model of its step times."""
 
     @property
     def load(self) -> LoadHere:
-        """All that run, wait, or are on their way."""
+        """All sequences that run, wait, or are on their way."""
 
     @property
     def beyond(self) -> int:
-        """Tokens that those that run longer than was likely have beyond that, and will yet have:
-        `load` has them with their likely lengths.
+        """Tokens that answers longer than was likely have beyond that, and will yet have: `load`
+        counts them with their likely lengths.
         """
 
     @property
     def context(self) -> int:
-        """Tokens that those that run have computed."""
+        """Computed tokens of running sequences."""
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens of them that are counted again for each who shares their blocks."""
+        """Tokens of `context` that are counted again for each further owner of their blocks."""
 
     @property
     def prompt_left(self) -> int:
-        """Tokens of prompts that are being computed, as far as they are not."""
+        """Tokens that running prompts still have to compute."""
 
     @property
     def members(self) -> Members:
-        """Those that run."""
+        """The running sequences."""
 
     @property
     def queued(self) -> tuple[Int32, Int32]:
-        """(known tokens, steps until it is likely to end) of those first in its queue, and of those
-        on their way.
+        """(known tokens, steps until the likely end) of the first sequences in its queue, and of
+        those on their way.
         """
 
     def cached_tokens(self, newcomer: Newcomer) -> int:
-        """Of a newcomer's tokens, those whose KV is there."""
+        """The newcomer's tokens whose KV is there."""
 
 
 class Placement(ABC):
@@ -154,21 +154,21 @@ class Placement(ABC):
     meaning: ClassVar[str]
     """One line for help texts."""
     looks_at_lengths: ClassVar[bool] = False
-    """Whether one that still waits is placed anew when its length is predicted."""
+    """Whether a waiting sequence is placed anew when its length is predicted."""
     rebalances: ClassVar[bool] = False
-    """Whether those that wait are placed anew where others were longer than predicted."""
+    """Whether waiting sequences are placed anew where others were longer than predicted."""
 
     @abstractmethod
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
         """The `instance` of one of the candidates, which are two or more.
 
-        `seed` is all the chance there is: the Core gives each sequence another one, and keeps it
-        when it is placed anew: then it is the same draw, with more known of it.
+        `seed` is the only randomness: the Core gives each sequence another one, and keeps it when
+        the sequence is placed anew: the same draw, with more known of the sequence.
         """
 
 
 def answers_there(newcomer: Newcomer, candidate: Candidate) -> bool:
-    """Whether its answer is drawn there too, if nothing changes."""
+    """Whether its answer is decoded there too, if nothing changes."""
     return newcomer.brings_kv or candidate.role is not Role.PREFILL
 
 

@@ -1,4 +1,4 @@
-"""Placement by role: which instances a sequence is offered to first, and when it overflows.
+"""Placement by role: the instances a sequence is offered to first, and its overflow.
 
 Splitwise section 4.2: a prompt goes to the prompt pool; where the queue there is too long to the
 mixed pool, and where that is too long to the pool of the other role. Roles are preferences: an
@@ -11,15 +11,15 @@ from typing import Protocol, TypeVar
 from daemon.state.role import Role
 
 OVERFLOW_S = 2.0
-"""A queue is too long when those that wait there take so long to compute."""
+"""The time to compute what waits in a queue beyond which the queue is too long."""
 
 
 class Ranked(Protocol):
-    """What is asked of an instance here."""
+    """An instance as placement by role sees it."""
 
     @property
     def role(self) -> Role:
-        """What it prefers."""
+        """Its role: the work it prefers."""
 
     @property
     def wait_s(self) -> float:
@@ -30,14 +30,14 @@ AnyRanked = TypeVar("AnyRanked", bound=Ranked)
 
 
 def preferred(candidates: Listing[AnyRanked], wanted: Role) -> list[AnyRanked]:
-    """Those of the first pool whose shortest queue is not too long; if all are, of the pool with
-    the shortest queue. `wanted` is PREFILL or DECODE.
+    """The candidates of the first pool whose shortest queue is not too long; if all are too long,
+    of the pool with the shortest queue. `wanted` is PREFILL or DECODE.
     """
     pools: dict[Role, list[AnyRanked]] = {wanted: [], Role.MIXED: []}
-    for one in candidates:
-        pools.setdefault(one.role, []).append(one)
+    for candidate in candidates:
+        pools.setdefault(candidate.role, []).append(candidate)
     filled = [pool for pool in pools.values() if pool]
     for pool in filled:
-        if min(one.wait_s for one in pool) <= OVERFLOW_S:
+        if min(candidate.wait_s for candidate in pool) <= OVERFLOW_S:
             return pool
-    return min(filled, key=lambda pool: min(one.wait_s for one in pool))
+    return min(filled, key=lambda pool: min(candidate.wait_s for candidate in pool))

@@ -7,8 +7,8 @@ from daemon.state.role import Role
 
 
 class ShortestQueue(Placement):
-    """Queues are as long as their pending tokens (Splitwise, section 4.2): of prompts what is not
-    computed, of answers what is likely to come, whether they run or wait.
+    """A queue's length is its pending tokens (Splitwise, section 4.2): of prompts those not
+    computed, of answers those likely to come, whether they run or wait.
     """
 
     name = "jsq"
@@ -16,12 +16,14 @@ class ShortestQueue(Placement):
     looks_at_lengths = True
 
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
-        """The one with the shortest queue; among equals the first."""
-        return min(candidates, key=lambda one: (pending_tokens(one), one.instance)).instance
+        """The candidate with the shortest queue; among equals the first."""
+        return min(
+            candidates, key=lambda candidate: (pending_tokens(candidate), candidate.instance)
+        ).instance
 
 
-def pending_tokens(one: Candidate) -> int:
-    """Tokens that an instance is still to compute of all that are there."""
-    if one.role is Role.PREFILL:
-        return one.num_pending_tokens + one.prompt_left
-    return one.load.likely_tokens + one.beyond - one.context
+def pending_tokens(candidate: Candidate) -> int:
+    """Tokens that an instance still has to compute of all its sequences."""
+    if candidate.role is Role.PREFILL:
+        return candidate.num_pending_tokens + candidate.prompt_left
+    return candidate.load.likely_tokens + candidate.beyond - candidate.context

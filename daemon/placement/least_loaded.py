@@ -12,10 +12,15 @@ class LeastLoaded(Placement):
     meaning = "where the fewest tokens wait, then to the most free memory"
 
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
-        """The least loaded one's index."""
+        """The index of the least loaded candidate."""
         return min(candidates, key=load_key).instance
 
 
-def load_key(one: Candidate) -> tuple[int, float, int, int]:
-    """What instances are ordered by: the least loaded one has the lowest."""
-    return one.num_pending_tokens, one.kv_share, one.num_running, one.instance
+def load_key(candidate: Candidate) -> tuple[int, float, int, int]:
+    """The key by which instances are ordered: lowest for the least loaded."""
+    return (
+        candidate.num_pending_tokens,
+        candidate.kv_share,
+        candidate.num_running,
+        candidate.instance,
+    )

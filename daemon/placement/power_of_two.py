@@ -1,4 +1,4 @@
-"""Power of two choices: of two instances that are drawn, the one with fewer long answers."""
+"""Power of two choices: the one of two random instances with fewer long answers."""
 
 from collections.abc import Sequence as Listing
 
@@ -7,9 +7,9 @@ from daemon.scheduler.load_sums import HEAVY_TOKENS
 
 
 class PowerOfTwo(Placement):
-    """TetriInfer's dispatcher (section 3.3.4): of the instances with room for the whole predicted
-    length two are drawn, and that one takes the sequence which has the lowest ratio of heavy to
-    light answers with it. Where nobody has room, two of all are drawn.
+    """TetriInfer's dispatcher (section 3.3.4): two of the instances with room for the whole
+    predicted length are drawn, and the one with the lower ratio of heavy to light answers, the
+    newcomer included, takes it. Where none has room, two of all are drawn.
     """
 
     name = "power_of_two"
@@ -17,30 +17,32 @@ class PowerOfTwo(Placement):
     looks_at_lengths = True
 
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
-        """The better one of two that the seed draws."""
-        ordered = sorted(candidates, key=lambda one: one.instance)
-        able = [one for one in ordered if _has_room(newcomer, one)] or ordered
+        """The better of two candidates that the seed draws."""
+        ordered = sorted(candidates, key=lambda candidate: candidate.instance)
+        able = [candidate for candidate in ordered if _has_room(newcomer, candidate)] or ordered
         if len(able) > 2:
             drawn = _mixed(seed)
             first = drawn % len(able)
             second = (first + 1 + (drawn >> 32) % (len(able) - 1)) % len(able)
             able = [able[first], able[second]]
         heavy = newcomer.likely_length - newcomer.num_tokens + newcomer.num_outputs > HEAVY_TOKENS
-        return min(able, key=lambda one: _key(one, heavy)).instance
+        return min(able, key=lambda candidate: _key(candidate, heavy)).instance
 
 
-def _has_room(newcomer: Newcomer, one: Candidate) -> bool:
-    length = length_there(newcomer, one)
-    needed = length - one.cached_tokens(newcomer)
-    has_slot = one.num_running + one.num_waiting < one.max_running
-    fits = one.free_tokens - one.num_pending_tokens >= needed  # cached blocks are free ones, too
-    return has_slot and fits and one.capacity_tokens >= length
+def _has_room(newcomer: Newcomer, candidate: Candidate) -> bool:
+    length = length_there(newcomer, candidate)
+    needed = length - candidate.cached_tokens(newcomer)
+    has_slot = candidate.num_running + candidate.num_waiting < candidate.max_running
+    fits = (
+        candidate.free_tokens - candidate.num_pending_tokens >= needed
+    )  # cached blocks are free ones, too
+    return has_slot and fits and candidate.capacity_tokens >= length
 
 
-def _key(one: Candidate, heavy: bool) -> tuple[float, int, int]:
+def _key(candidate: Candidate, heavy: bool) -> tuple[float, int, int]:
     """The share of heavy answers with it, which is ordered as their ratio to light ones."""
-    load = one.load
-    return (load.num_heavy + heavy) / (load.num + 1), load.num, one.instance
+    load = candidate.load
+    return (load.num_heavy + heavy) / (load.num + 1), load.num, candidate.instance
 
 
 def _mixed(seed: int) -> int:

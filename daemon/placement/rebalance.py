@@ -1,9 +1,9 @@
-"""Rebalancing: who waits goes from where answers run on to where others ended early.
+"""Rebalancing: waiting sequences go from where answers run on to where answers ended early.
 
 Aladdin's Algorithm 2. An instance's error is what its steps take beyond what was planned as its
-sequences were placed: those that run on add to it, those that ended early take from it. Each move
-takes from the one's error and adds to the other's, as far as neither changes sides: so the sum of
-errors falls with each, and nothing is ever moved back.
+sequences were placed: answers that run on add to it, those that ended early take from it. Each
+move takes from the giver's error and adds to the taker's, as far as neither changes sign: so the
+sum of errors falls with each, and nothing is ever moved back.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,17 +12,17 @@ from typing import NamedTuple
 from daemon.cost.step_time import StepTimeModel
 
 MOST_MOVES = 4
-"""At one time."""
+"""Most moves at one time."""
 
 
 class PlanError(NamedTuple):
-    """How far what is there differs from what was planned."""
+    """The difference between an instance's load and what was planned."""
 
     tokens: int  # of context
     num: int  # of sequences
 
     def seconds(self, step_time: StepTimeModel) -> float:
-        """What it adds to a step."""
+        """The time that it adds to a step."""
         return step_time.decode_s(self.num, self.tokens) - step_time.decode_s(0, 0)
 
 
@@ -34,7 +34,7 @@ def moves(
 ) -> Iterator[tuple[int, float, float]]:
     """(number, giver's error, taker's error) of those that move, each with the errors after it.
 
-    Of each that waits: what it adds to a step of the giver, and of the taker.
+    `waiting`: for each sequence the time it adds to a step of the giver, and of the taker.
     """
     count = 0
     for number, (here_s, there_s) in enumerate(waiting):

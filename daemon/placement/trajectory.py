@@ -1,7 +1,7 @@
-"""Trajectories: what an instance holds and how long its steps take, until all there have ended.
+"""Trajectories: an instance's held tokens and step times until all its sequences have ended.
 
-All grow by a token a step until each ends. So memory is fullest just before somebody ends, and
-between two ends the time of a step grows with what is attended to.
+All grow by a token a step until each ends. So memory is fullest just before a sequence ends,
+and between two ends the time of a step grows with what is attended to.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ from daemon.cost.step_time import Float64
 
 
 class Trajectory:
-    """Of sequences that have `known` tokens and end after `left` steps each; [..., n], of many
-    instances at once. One of no tokens and no steps left is none.
+    """The trajectory of sequences with `known` tokens that end after `left` steps; [..., n], of
+    many instances at once. A sequence of no tokens and no steps left is none.
     """
 
     def __init__(self, known: npt.NDArray[np.int32], left: npt.NDArray[np.int32]) -> None:
@@ -22,10 +22,10 @@ class Trajectory:
         self._flat = order
         ends = left.take(self._flat).astype(np.float64)
         sizes = known.take(self._flat)
-        self.ends: Float64 = ends  # in steps, the first first
+        self.ends: Float64 = ends  # in steps, ascending
         behind = sizes[..., ::-1].cumsum(axis=-1, dtype=np.float64)[..., ::-1]
         self.counts: Float64 = np.arange(left.shape[-1], 0, -1, dtype=np.float64)  # until each end
-        self._held_now: Float64 = behind  # by those that end then or later
+        self._held_now: Float64 = behind  # by sequences that end then or later
         self.at_ends: Float64 = behind + self.counts * ends  # tokens, just before each
 
     @property
@@ -42,8 +42,8 @@ class Trajectory:
         return after
 
     def ends_s(self, base_s: Float64, row_s: Float64, context_s: Float64) -> Float64:
-        """When each end is expected, from now, where steps take so long: alone, for each decode,
-        and for each token that it attends to; [..., 1].
+        """The expected time of each end from now. A step takes `base_s`, `row_s` for each decode
+        and `context_s` for each token attended to; [..., 1].
         """
         before = np.empty_like(self.ends)
         before[..., :1] = 0.0
@@ -54,7 +54,7 @@ class Trajectory:
         return expected
 
     def in_place(self, of_ends: Float64) -> Float64:
-        """What is of each end, for the sequences as they were given."""
+        """Values of the ends, in the order in which the sequences were given."""
         placed = np.empty(of_ends.shape)
         placed.reshape(-1)[self._flat] = of_ends
         return placed

@@ -1,4 +1,4 @@
-"""One step of one instance, as columns: what to compute, and what came of it.
+"""One step of one instance, as columns: the work that a worker is to compute.
 
 A step is just `{sequence: num_tokens}`: prefill, chunk, recompute and decode are one idea.
 """
@@ -11,9 +11,8 @@ from daemon.wire.columns import Column, int32
 _NONE = msgspec.field(default_factory=int32)
 
 MOST_BESIDE_DRAFTS = 32
-"""Tokens of a step that has drafts, these among them. Beyond so many single tokens step times go by
-other laws than those that were measured (a CPU's programs end there), and looking for drafts takes
-time of its own for each row."""
+"""Most tokens of a step that has drafts, these among them. Beyond that step times differ from the
+measured ones (a CPU's programs end there), and looking for drafts takes time for each row."""
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -47,8 +46,10 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     in_places: Column = _NONE  # int32 [I]: host blocks ...
     in_blocks: Column = _NONE  # ... copied to device blocks
     awaits: int = 0  # the plan up to which swap copies must be done before the step; 0: none
-    drafts: Column = _NONE  # int32 [B]: drafted tokens behind a row's own, if anybody drafts
-    times: int = 1  # so often: again with what each row drew, a token further; decodes alone
+    drafts: Column = _NONE  # int32 [B]: drafted tokens behind a row's own, if any has drafts
+    times: int = (
+        1  # steps in one plan: each a token further, with what the last sampled; decodes alone
+    )
 
     @property
     def num_tokens(self) -> int:

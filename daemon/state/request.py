@@ -1,4 +1,4 @@
-"""What a client asked for, and the life of one token stream of it."""
+"""A request's sampling parameters, and the states of its token streams."""
 
 from enum import IntEnum
 
@@ -18,11 +18,11 @@ class FinishReason(IntEnum):
 
 
 NO_PLACE = "the instance that could hold this request is lost, and none that is left can"
-"""The error of a sequence that no instance can go on with: the server's state is to blame."""
+"""The error of a sequence that no instance can go on with: a fault of the server's state."""
 
 
 class State(IntEnum):
-    """Where a sequence is in its life."""
+    """The state of a sequence in its life."""
 
     WAITING = 0
     RUNNING = 1
@@ -50,12 +50,12 @@ def request_of(sequence: int) -> int:
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How the next token is drawn; one for each sequence, so that n > 1 differ by seed.
+    """Parameters for sampling the next token; one set per sequence, so that n > 1 differ by seed.
 
-    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 switch a filter off. `logprobs` -1
-    is none, k >= 0 asks for the drawn token's and the k best; `prompt_logprobs` asks the same of
-    the prompt's tokens. `seed` and positions alone decide the noise of draws, so recompute, swap
-    and handoff reproduce it. `grammar` (llguidance's, as text; empty: none) allows only tokens that
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 switch a filter off. `logprobs` -1 is
+    none, k >= 0 asks for the sampled token's and the k best; `prompt_logprobs` asks the same of the
+    prompt's tokens. `seed` and positions alone decide the noise of sampling, so recompute, swap and
+    migration reproduce it. `grammar` (llguidance's, as text; empty: none) allows only tokens that
     continue it; the API has compiled it once before it comes here.
     """
 

@@ -1,10 +1,10 @@
-"""The role of an instance: what of a request it computes."""
+"""The role of an instance: the part of a request that it computes."""
 
 from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What of a request an instance computes; its value is what files and flags write."""
+    """The part of a request that an instance computes; files and flags write its value."""
 
     MIXED = "mixed"  # prompts and answers
     PREFILL = "prefill"  # prompts, whose KV it hands over
@@ -13,4 +13,4 @@ class Role(StrEnum):
 
 AUTO = "auto"
 ROLES_MODES = (AUTO, Role.MIXED.value)
-"""Who gives instances their roles: the watcher; or nobody, so that they stay as configured."""
+"""Ways to set roles: the watcher sets them, or they stay as configured."""

@@ -13,7 +13,7 @@ NEVER = 1 << 30
 """A token count that no sequence reaches."""
 
 UNKNOWN_TOKENS = 256
-"""The likely length of an answer of which nothing is known."""
+"""The likely length of an answer without any prediction."""
 
 
 class TransitionError(RuntimeError):
@@ -21,20 +21,18 @@ class TransitionError(RuntimeError):
 
 
 class Outlook(NamedTuple):
-    """What is expected of an answer of its age, by the answers that ended before."""
+    """The expected future of an answer of its age, learned from answers that ended."""
 
-    gittins_index: (
-        float  # tokens that it costs to end it, for what that is worth; see `gittins_index.py`
-    )
-    span_tokens: float  # the stretch that it is worth going on, on average
-    room_tokens: float  # what it may grow by, as far as those beside it have to know
+    gittins_index: float  # expected cost in tokens per chance to end; see `gittins_index.py`
+    span_tokens: float  # the stretch for which it is worth going on, on average
+    room_tokens: float  # growth that others have to leave room for
 
 
 class Left(NamedTuple):
-    """What is expected of a sequence until its answer ends, in whole numbers, to be summed up."""
+    """The expected rest of a sequence's answer, in whole numbers, to be summed up."""
 
     steps: int
-    work: int  # tokens that it holds in each of these steps, summed up
+    work: int  # tokens held, summed over these steps
 
 
 NOTHING_LEFT = Left(0, 0)
@@ -42,9 +40,9 @@ NO_OUTLOOK = Outlook(1.0, 1.0, 1.0)
 
 
 class Where(Enum):
-    """Where a sequence's KV is."""
+    """The place of a sequence's KV."""
 
-    NOWHERE = "nowhere"  # it waits, and nothing of it is kept
+    NOWHERE = "nowhere"  # it waits, and none of its KV is kept
     DEVICE = "device"  # it runs, and its blocks have it
     BOTH = "both"  # likewise; the host has its first blocks too, or will have when copies end
     HOST = "host"  # it waits, and the host's copy is all there is
@@ -68,7 +66,7 @@ class Residence:
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """What the Core knows of a token stream. While it runs, its slot holds the moving counts."""
+    """A token stream as the Core knows it. While it runs, its slot holds the changing counts."""
 
     id: int
     num_prompt_tokens: int
@@ -93,28 +91,28 @@ class Sequence:
     preemptions: int = 0
     preemptions_after_first: int = 0  # of them, when it had delivered a token already
     recomputed_tokens: int = 0
-    loans: int = 0  # how often another one lent it room
+    loans: int = 0  # how often it borrowed reserved blocks
     predicted_tokens: int = -1  # of output, in all; -1: no prediction came
     expected_tokens: int = -1  # the same, as scheduling sees it now: raised when it was too low
-    high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown
+    high_tokens: int = 0  # the 0.9 quantile of its length; 0: unknown
     trusted: bool = True  # whether scheduling follows its prediction
     outlook: Outlook = NO_OUTLOOK  # as of its rank, where the policy asks for it
     left: Left = NOTHING_LEFT  # likewise, as of when it was queued
     residence: Residence = field(default_factory=Residence)
     swaps: int = 0  # how often its KV came back from host memory
     swap_s: float = 0.0  # how long it then waited for the copies
-    paused_since_s: float = -1.0  # it gave way then, and has not delivered a token since; -1: no
+    paused_since_s: float = -1.0  # preempted then, without a token since; -1: no
     pause_cause: Cause = Cause.RECOMPUTED
-    paused_s: float = 0.0  # in its pauses that are over, but for those behind prompts
+    paused_s: float = 0.0  # in finished pauses, except behind prompts
     behind_prompts_s: float = 0.0  # behind prompts; of a running sequence, before it joined
     started: bool = False
-    ordered_to: int = -1  # the instance that an operator sent it to, and where it stays
-    rebalanced: bool = False  # it went where answers had fallen short of their predictions
+    ordered_to: int = -1  # the instance that an operator sent it to; it stays there
+    rebalanced: bool = False  # rebalancing moved it to another instance
     strikes: int = 0  # workers that died of a step with it, since its newest token
     first_token_s: float = -1.0
-    prompt_cost: int = 1  # one of its prompt tokens counts as so many of a step's budget
+    prompt_cost: int = 1  # of a step's budget, for each prompt token
     deadline_s: float = 0.0  # when its answer is due, as `arrived_s`; 0: it has no deadline
-    slo_scale: float = 0.0  # else it is due after so many times what it takes alone; 0: it is not
+    slo_scale: float = 0.0  # else due after this many times its time alone; 0: not due
     story: MarkList = field(default_factory=MarkList)
 
     @property
@@ -136,7 +134,7 @@ class Sequence:
 
     @property
     def expected_length(self) -> int:
-        """Its tokens after the stretch that it is worth going on; of a running one as ranked."""
+        """Its tokens after the stretch for which it is worth going on; as ranked, where it runs."""
         known = self.num_prompt_tokens + self.num_output_tokens
         return known + int(self.outlook.room_tokens)
 
@@ -150,8 +148,8 @@ class Sequence:
 
     @property
     def likely_length(self) -> int:
-        """Its length when it ends, as placement reckons: as was predicted, trusted or not, else as
-        answers were, else a guess. One that runs on is longer than this.
+        """Its length when it ends, as placement assumes: as predicted, trusted or not, else learned
+        from answers, else a guess. A sequence that runs on is longer than this.
         """
         outputs, most = self.predicted_tokens, self.max_tokens
         if outputs < self.expected_tokens:
@@ -162,7 +160,7 @@ class Sequence:
 
     @property
     def order_key(self) -> tuple[float, int]:
-        """What it is ordered by: rank, then arrival."""
+        """The key it is ordered by: rank, then arrival."""
         return self.rank, self.arrival
 
     @property
@@ -171,12 +169,12 @@ class Sequence:
         return self.num_prompt_tokens + self.max_tokens
 
     def pause(self, now: float, cause: Cause) -> None:
-        """It gives way; in a pause that was not over, the pause goes on."""
+        """Begin a pause at a preemption; a pause that is not over goes on."""
         if self.num_output_tokens and self.paused_since_s < 0.0:
             self.paused_since_s, self.pause_cause = now, cause
 
     def end_pause(self, now: float) -> float:
-        """Its next token came, or it ended; how long the pause was."""
+        """End the pause, as its next token came or it ended; returns the pause's length."""
         length_s = now - self.paused_since_s
         self.paused_s += length_s
         self.paused_since_s = -1.0

@@ -1,20 +1,20 @@
-"""What happened to one sequence and when: a bounded list of marks, for people who ask why."""
+"""The story of a sequence: a bounded list of marks with times, for people who ask why."""
 
 from typing import Any
 
 MAX_MARKS = 64
-"""Marks kept of one sequence; of a longer story the first half stays, and what came last."""
+"""Most marks kept of a sequence; a longer story keeps its first half and its newest marks."""
 
 
 _FULL = 4 * MAX_MARKS
 """A mark has four entries in the list."""
 
 MAX_ENDED = 64
-"""Sequences that have ended and whose stories can still be told: the newest."""
+"""Most ended sequences whose stories are kept: the newest."""
 
 
 class What:
-    """What a mark says; its `amount` and `other` mean what stands beside each."""
+    """The kinds of marks; the comments say what `amount` and `other` mean."""
 
     ARRIVED = "arrived"  # amount: prompt tokens
     HELD_BACK = "held back"  # other: the stream whose prompt it will share (n > 1)
@@ -29,21 +29,21 @@ class What:
     FETCHED = "fetched"  # admitted; amount: tokens whose KV comes back from host memory
     FOLLOWED = "followed"  # admitted; amount: tokens whose KV comes from the instance `other`
     RESTORED = "restored"  # that KV is there
-    CHUNK = "chunk"  # amount: tokens known beforehand that a step computes
+    CHUNK = "chunk"  # amount: prompt or recomputed tokens of a step
     FIRST = "first token"
     PROMOTED = "promoted"  # amount: its level from now on
     DEMOTED = "demoted"  # likewise
     GAVE_WAY = "gave way"  # preempted by the sequence `other`; amount: tokens whose KV is kept
     OUT_OF_BLOCKS = "out of blocks"  # preempted for a block that `other` needs; amount: likewise
     RESUMED = "resumed"  # after a pause; amount: its milliseconds; other: `pause.Cause`
-    WORKER_LOST = "worker lost"  # what ran there waits again, and is computed again
+    WORKER_LOST = "worker lost"  # it waits again, and is computed again
     FINISHED = "finished"  # amount: output tokens; other: FinishReason
 
 
 class MarkList:
     """Marks of one sequence, oldest first.
 
-    They lie in one flat list, so that the garbage collector has no object more for each of them.
+    They lie in one flat list, so that the garbage collector has no further object for each.
     """
 
     __slots__ = ("_flat", "num_dropped")
@@ -59,7 +59,7 @@ class MarkList:
         return list(zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True))
 
     def add(self, time_s: float, what: str, amount: int = 0, other: int = -1) -> None:
-        """One more mark; beyond MAX_MARKS the oldest of the second half is dropped."""
+        """Add a mark; beyond MAX_MARKS the oldest of the second half is dropped."""
         flat = self._flat
         if len(flat) == _FULL:
             del flat[2 * MAX_MARKS : 2 * MAX_MARKS + 4]

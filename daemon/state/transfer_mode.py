@@ -4,9 +4,9 @@ from enum import StrEnum
 
 
 class HandoffMode(StrEnum):
-    """What of the two is done; its value is what files and flags write."""
+    """The way to send a prompt's KV; files and flags write its value."""
 
-    AUTO = "auto"  # whichever is over sooner, as far as is known
+    AUTO = "auto"  # whichever is expected to end sooner
     SERIALIZED = "serialized"  # once the whole prompt is computed
     LAYERED = "layered"  # each layer as soon as it is computed
 

@@ -109,13 +109,13 @@ def are_linked(instances: Listing[Instance], links: LinkEnds) -> bool:
 
 def fleet(
     usable: Listing[Instance],
-    drawing: StepTimeModel,
+    decoding: StepTimeModel,
     prompts: StepTimeModel,
     links: LinkEnds,
     prompt_tokens: float,
 ) -> Fleet:
     """What is known of the instances and of their steps: with rows that draw, and without."""
-    costs = Costs(*drawing.terms)
+    costs = Costs(*decoding.terms)
     alone = Costs(*prompts.terms) if prompts.num_observed >= LEAST_STEPS else costs
     block_size = usable[0].scheduler.kv.block_size
     blocks = max(1, round(prompt_tokens / block_size))

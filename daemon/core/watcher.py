@@ -95,7 +95,7 @@ class Watcher:
         self.due_s = NEVER  # of the next look
         self._window = LoadWindow()
         self._decider = Decider()
-        self._drawing = StepTimeModel(memory=REMEMBERED)  # of steps with rows that draw
+        self._decoding = StepTimeModel(memory=REMEMBERED)  # of steps with rows that draw
         self._prompts = StepTimeModel(memory=REMEMBERED)  # of those without
         self._usable: list[int] = []
         self._linked: tuple[tuple[int, list[int]], bool] = (-1, []), False
@@ -151,7 +151,7 @@ class Watcher:
 
     def stepped(self, work: StepWork, elapsed_s: float) -> None:
         """A step took so long."""
-        (self._drawing if work.num_decodes else self._prompts).observe(work, elapsed_s)
+        (self._decoding if work.num_decodes else self._prompts).observe(work, elapsed_s)
 
     def ended(self, sequence: Sequence, reason: int, now: float) -> None:
         """An answer has ended. One whose client left says nothing of lengths, and of promises only
@@ -255,7 +255,7 @@ class Watcher:
             return "the instances are of different kinds"
         if not self._are_linked(usable):
             return "not all instances are linked"
-        if self._drawing.num_observed < LEAST_STEPS:
+        if self._decoding.num_observed < LEAST_STEPS:
             return "too few steps were seen"
         return ""
 
@@ -297,7 +297,7 @@ class Watcher:
     def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:
         """Of mixed, then of splits."""
         links, slo = self._core.migrator.transfers.links, self._slo
-        known = fleet(usable, self._drawing, self._prompts, links, load.prompt_tokens)
+        known = fleet(usable, self._decoding, self._prompts, links, load.prompt_tokens)
         first = forecast(load, known, slo, mixed(usable, self.pinned))
         return [
             msgspec.structs.replace(first, choice=MIXED),
@@ -336,7 +336,7 @@ class Watcher:
             due_s=self.due_s,
             window=self._window.state(),
             decider=msgspec.convert(msgspec.to_builtins(self._decider.state), DeciderState),
-            drawing=self._drawing.state(),
+            drawing=self._decoding.state(),
             prompts=self._prompts.state(),
             usable=list(self._usable),
             counted=self._counted,
@@ -351,7 +351,7 @@ class Watcher:
         self.mode, self.pinned, self.due_s = state.mode, set(state.pinned), state.due_s
         self._window = LoadWindow.restored(state.window)
         self._decider = Decider(msgspec.convert(msgspec.to_builtins(state.decider), DeciderState))
-        self._drawing = StepTimeModel.restored(state.drawing)
+        self._decoding = StepTimeModel.restored(state.drawing)
         self._prompts = StepTimeModel.restored(state.prompts)
         self._usable, self._counted = list(state.usable), state.counted
         self._num_shared = state.num_shared

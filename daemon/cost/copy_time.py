@@ -1,10 +1,10 @@
-"""What moving a block between device and host memory takes, learned from the copies that were."""
+"""The time to copy a block between device and host memory, learned from past copies."""
 
 _SHARE = 0.05
 
 
 class CopyTime:
-    """Seconds a block, out and in, smoothed."""
+    """Seconds per block, out and in, smoothed."""
 
     def __init__(self, block_s: float = 0.0) -> None:
         self.out_s = self.in_s = block_s
@@ -17,16 +17,16 @@ class CopyTime:
             self.in_s += _SHARE * (in_s / num_in - self.in_s)
 
     def round_trip_s(self, num_blocks: int) -> float:
-        """Out and back again."""
+        """The time to copy blocks out and back again."""
         return num_blocks * (self.out_s + self.in_s)
 
     def state(self) -> tuple[float, float]:
-        """All it has learned, as plain numbers."""
+        """The learned state, as plain numbers."""
         return self.out_s, self.in_s
 
     @classmethod
     def restored(cls, state: tuple[float, float]) -> "CopyTime":
-        """The model whose `state` this was."""
+        """The model with this `state`."""
         model = cls()
         model.out_s, model.in_s = state
         return model

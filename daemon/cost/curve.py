@@ -1,7 +1,7 @@
 """Measured curves and surfaces: values at knots, straight lines between them.
 
-A jump (a tile boundary) is two knots one apart. Below the first knot the value is the first one;
-beyond the last, the last slope goes on.
+A jump (a tile boundary) is two knots with a distance of 1. Below the first knot its value holds;
+beyond the last, the last slope continues.
 """
 
 from bisect import bisect_right

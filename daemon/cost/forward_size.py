@@ -1,7 +1,7 @@
 """The target forward size (TFS): the tokens with which a step uses its device nearly fully.
 
-EcoServe (sections 1 and 3.2) adds prompts to a step until it has so many tokens: with fewer the
-device is idle in part, with more a step takes longer and computes hardly more in a second.
+EcoServe (sections 1 and 3.2) adds prompts to a step up to this size: with fewer tokens the
+device is partly idle, with more a step takes longer and computes hardly more per second.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,13 @@ from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork
 
 FULL_SHARE = 0.9
-"""Of the best tokens per second. The rest costs more than it gives: a step whose base takes as long
-as b tokens needs 9 b for nine tenths, 19 b for nineteen twentieths, and all streams wait for it."""
+"""The share of the best tokens per second that counts as full. The rest costs more than it gives: a
+step whose base takes as long as b tokens needs 9 b for nine tenths, 19 b for nineteen twentieths,
+and all streams wait for it."""
 
 
 class ForwardSize(NamedTuple):
-    """A target forward size, and what it rests on."""
+    """A target forward size, and the measurements behind it."""
 
     num_tokens: int
     most_tokens: int  # the largest step that is known
@@ -31,7 +32,7 @@ class ForwardSize(NamedTuple):
         return 2 * self.num_tokens <= self.most_tokens
 
     def within(self, budget_tokens: int) -> int:
-        """The size as far as a step may have so many tokens; 0: too little is known to tell."""
+        """The size, at most `budget_tokens`; 0: too little is known."""
         known = self.levelled or self.most_tokens >= budget_tokens
         return min(self.num_tokens, budget_tokens) if known else 0
 
@@ -50,8 +51,8 @@ def forward_size(
 
 
 def size_of(profile: Profile) -> ForwardSize:
-    """That of a profile: of steps that compute one prompt from its start, up to the longest one
-    that the model takes and that was measured, where the profile says what was.
+    """The target forward size of a profile: for steps that compute one prompt from its start, up to
+    the longest one that the model takes and, where the profile says so, that was measured.
     """
     cost, most_tokens = step_cost(profile.step), profile.model.context_len
     if isinstance(profile.step, Operators):

@@ -1,6 +1,6 @@
-"""What is known of one model on one kind of device: step times, memory, links, power, price.
+"""The profile of one model on one kind of device: step times, memory, links, power, price.
 
-A profile is a JSON file. Those that come with llmd lie in `daemon/lab/profiles/`, `llmd profile`
+A profile is a JSON file. Profiles that come with llmd lie in `daemon/lab/profiles/`, `llmd profile`
 measures the machine it runs on, and converters make them from published tables.
 """
 
@@ -30,12 +30,12 @@ class ModelSpec(
     kv_dtype: str = "auto"  # of the KV cache: auto (as `dtype`) | int8 | fp8
 
     def weight_bytes(self, dtype: str) -> int:
-        """Bytes of the weights, of those that are not packed as `dtype`."""
+        """Bytes of the weights, those that are not packed held as `dtype`."""
         return self.packed_bytes + (self.num_params - self.packed_params) * DTYPE_BYTES[dtype]
 
 
 class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A way that copies take."""
+    """A link that copies take."""
 
     bytes_per_s: float
     latency_s: float = 0.0
@@ -49,8 +49,8 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     flops: float = 0.0  # dense peak in the model's dtype: MFU's denominator
     bandwidth_bytes_per_s: float = 0.0
     host_link: LinkSpec = LinkSpec(0.0)  # to host memory, one direction
-    peer_link: LinkSpec = LinkSpec(0.0)  # straight to a sibling device, one direction; 0: there is
-    # no such way, and what goes there passes the host links of both
+    peer_link: LinkSpec = LinkSpec(0.0)  # straight to a sibling device, one direction; 0: none,
+    # so transfers pass the host links of both
     idle_w: float = 0.0
     power_w: float = 0.0  # its limit as shipped
 
@@ -98,7 +98,7 @@ class Operators(
     tokens_s: Curve  # every operator that sees tokens alone, all layers; tile effects included
     prefill_s: Surface  # attention of one chunk: (its tokens, tokens before it)
     decode_s: Surface  # attention of all decodes: (decodes, mean context)
-    sampled_s: Curve = Curve((0.0,), (0.0,))  # output head and drawing, by sampled rows
+    sampled_s: Curve = Curve((0.0,), (0.0,))  # output head and sampling, by sampled rows
     communication_s: Curve = Curve((0.0,), (0.0,))  # all-reduces of tensor parallelism, by tokens
     overhead_s: float = 0.0  # of a step, whatever is in it
     row_s: float = 0.0  # of each sequence in a step
@@ -116,7 +116,7 @@ class Fit(
 
 
 class Edges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The way of a request outside the steps, measured end to end. Zero: not modelled."""
+    """A request's time outside the steps, measured end to end. Zero: not modelled."""
 
     request_s: float = 0.0  # from the client's send to the Core's arrival
     delivery_s: float = 0.0  # from a step's answer to the client's token
@@ -137,7 +137,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     power: PowerSpec | None = None
     edges: Edges = Edges()
     most_times: int = 1  # decode steps that its worker computes as one
-    source: tuple[str, ...] = ()  # where the numbers come from, and what was assumed
+    source: tuple[str, ...] = ()  # origin of the numbers, and assumptions
 
     @property
     def num_devices(self) -> int:

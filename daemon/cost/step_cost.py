@@ -10,7 +10,7 @@ _DENSE_SAMPLES = 1024
 
 
 class StepCost(Protocol):
-    """Anything that tells what a step takes."""
+    """A model of step times."""
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step (of one stage, in a pipeline)."""

@@ -1,6 +1,7 @@
-"""What the next step will take, learned from the steps that were: the model that policies ask.
+"""The expected time of the next step, learned from past steps: the model that policies ask.
 
-It is fitted live, sees no tile effects, and errs: policies plan with it, nothing is promised by it.
+It is fitted live, sees no tile effects, and errs: policies plan with it, but no guarantee rests on
+it.
 """
 
 from itertools import chain
@@ -65,12 +66,12 @@ class StepTimeModel:
 
     @property
     def terms(self) -> tuple[float, ...]:
-        """(base, a, b, c, d), as they are known."""
+        """(base, a, b, c, d), as learned so far."""
         return self._terms
 
     @property
     def num_observed(self) -> int:
-        """Steps that it has learned from."""
+        """The number of steps that it has learned from."""
         return self._count
 
     def predict_s(self, work: StepWork) -> float:
@@ -86,37 +87,37 @@ class StepTimeModel:
         return self.predict_s(StepWork(0, 0, ((num_tokens, 0),)))
 
     def chunk_s(self, num_tokens: int) -> float:
-        """What so many prompt tokens add to a step that runs anyway."""
+        """The time that `num_tokens` of a prompt add to a step that runs anyway."""
         return self.prefill_s(num_tokens) - self._terms[0]
 
     def drain_s(
         self, num_steps: float, num_decodes: int, context: int, num_prompt_tokens: int
     ) -> float:
-        """Expected time of so many steps with all these in them, of prompts that are short beside
-        what they attend to in all.
+        """Expected time of `num_steps` that compute all these together; prompts are short beside
+        the tokens they attend to.
         """
         base, a, b, c, _ = self._terms
         return base * num_steps + a * num_decodes + b * context + c * num_prompt_tokens
 
     def decode_s(self, num_decodes: int, context: int) -> float:
-        """Expected time of a step of decodes alone that attend to `context` tokens together."""
+        """Expected time of a step of decodes alone, which attend to `context` tokens together."""
         return self.predict_s(StepWork(num_decodes, context))
 
     def alone_s(self, num_prompt_tokens: int, num_output_tokens: int) -> float:
-        """What such an answer takes on a machine that does nothing else, as the worker measured it
-        before it was ready (EcoServe's t_p + t_g x l, section 4); 0: it has not.
+        """The time of such an answer on an idle machine, as the worker measured it before it was
+        ready (EcoServe's t_p + t_g x l, section 4); 0: not measured.
         """
         step_s, token_s = self.alone
         return step_s * (1 + num_output_tokens) + token_s * num_prompt_tokens
 
     @property
     def decode_terms(self) -> tuple[float, float, float]:
-        """What such a step takes: alone, for each decode, and for each token of the context."""
+        """The time of a decode step: its base, per decode, and per token of the context."""
         return self._terms[0], self._terms[1], self._terms[2]
 
     def saturating_tokens(self, most: int) -> int:
-        """How long a prompt has to be, up to `most`, to take as long again as a step without any:
-        longer ones keep the device busy alone (the L_m of DistServe, section 3.1).
+        """The length of a prompt, up to `most`, that takes as long as a step's base: longer prompts
+        keep the device busy alone (the L_m of DistServe, section 3.1).
         """
         base, _, _, c, d = self._terms
         if c <= 0.0 and d <= 0.0:
@@ -125,7 +126,7 @@ class StepTimeModel:
         return max(1, min(most, int(2.0 * base / (c + root))))
 
     def state(self) -> tuple[float, ...]:
-        """All it has learned, as plain numbers."""
+        """The learned state, as plain numbers."""
         return (
             self.mean_s,
             self._memory,
@@ -140,7 +141,7 @@ class StepTimeModel:
     def restored(
         cls, state: tuple[float, ...], alone: tuple[float, float] = (0.0, 0.0)
     ) -> "StepTimeModel":
-        """The model whose `state` and `alone` these were."""
+        """The model with this `state` and `alone`."""
         numbers = np.array(state)
         model = cls(state[0], memory=state[1])
         model.alone = alone

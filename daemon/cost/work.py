@@ -1,4 +1,4 @@
-"""What a step computes, in the few numbers that its time depends on (Vidur section 4.3)."""
+"""The work of a step, in the few numbers that its time depends on (Vidur section 4.3)."""
 
 import msgspec
 import numpy as np
@@ -13,8 +13,8 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
     num_decodes: int
     decode_context: int  # tokens that all decodes together attend to, their own included
     chunks: tuple[tuple[int, int], ...] = ()  # (tokens of the chunk, tokens before it)
-    num_samples: int = 0  # rows whose logits are drawn from
-    times: int = 1  # so often, each time a token further; the numbers above are of the first time
+    num_samples: int = 0  # rows whose logits are sampled
+    times: int = 1  # steps in one, each a token further; the numbers above are of the first
 
     @property
     def num_tokens(self) -> int:
@@ -25,7 +25,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def once(self) -> "StepWork":
-        """What is computed each of its times, in the mean."""
+        """The mean work of each of its `times`."""
         if self.times == 1:
             return self
         context = self.decode_context + self.num_decodes * (self.times - 1) // 2

@@ -1,1 +1,1 @@
-"""How long answers will be. Pure: randomness is an argument."""
+"""Predictors of answers' lengths. Pure: randomness is an argument."""

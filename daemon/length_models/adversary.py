@@ -1,4 +1,4 @@
-"""The adversary: as wrong as a predictor can be, and sure of it. For simulations and tests."""
+"""The adversary: a predictor that is confidently wrong. For simulations and tests."""
 
 from daemon.length_models.calibration import ordered
 from daemon.length_models.prediction import Asked, Prediction
@@ -14,9 +14,9 @@ class Adversary:
     declared = f"adversary (lengths mirrored at {MIRROR} tokens: the order is reversed)"
 
     def predict(self, asked: Asked) -> Prediction:
-        """The mirrored truth, with no doubt at all."""
+        """The mirrored truth, without a margin."""
         said = self.MIRROR * self.MIRROR / max(1, asked.truth)
         return ordered(said, said)
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
-        """It does not want to learn."""
+        """Learn nothing."""

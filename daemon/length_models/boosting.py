@@ -20,7 +20,7 @@ class BoostedTrees:
 
     DEPTH = 3
     NUM_BINS = 16
-    PRIOR = 20.0  # rows' worth of doubt: a leaf's value is drawn towards zero
+    PRIOR = 20.0  # rows' worth of doubt: a leaf's value is shrunk towards zero
 
     def __init__(self, num_trees: int = 60, rate: float = 0.1) -> None:
         self._num_trees = num_trees
@@ -38,7 +38,7 @@ class BoostedTrees:
         return self._base + float(self._values[leaves].sum())
 
     def fit(self, x: Float32, y: Float32, at_least: Bool) -> None:
-        """Learn from N >= 1 rows x [N, C] and y [N], anew; `at_least` [N]: where y is a bound."""
+        """Fit anew to N >= 1 rows x [N, C] and y [N]; `at_least` [N]: y is a lower bound."""
         edges = _edges(x, self.NUM_BINS)
         codes = np.stack(
             [np.searchsorted(edge, column) for edge, column in zip(edges, x.T, strict=True)], 1
@@ -105,12 +105,12 @@ class _Histogram:
 
 
 def _edges(x: Float32, num_bins: int) -> list[Float32]:
-    """Of each column its up to `num_bins` - 1 thresholds: quantiles, each once."""
+    """The up to `num_bins` - 1 thresholds of each column: distinct quantiles."""
     shares = np.arange(1, num_bins) / num_bins
     quantiles = np.quantile(x, shares, axis=0, method="lower")
     return [np.unique(column).astype(np.float32) for column in quantiles.T]
 
 
 def _edge(edges: Float32, split: int) -> float:
-    """The threshold over bin `split`; over the last bin nothing lies."""
+    """The threshold over bin `split`; infinite over the last bin."""
     return float(edges[split]) if split < edges.size else np.inf

@@ -1,4 +1,4 @@
-"""From a predictor's guess to calibrated quantiles, by how far its recent guesses were off."""
+"""Calibration: from a predictor's guess to quantiles, by the errors of its recent guesses."""
 
 import math
 from collections import defaultdict
@@ -7,7 +7,7 @@ from daemon.length_models.prediction import Prediction
 from daemon.length_models.recent import Recent
 
 TAIL = 0.1
-"""Chance that an answer is longer than the high quantile."""
+"""The chance that an answer is longer than the high quantile."""
 
 
 class Calibration:
@@ -15,7 +15,7 @@ class Calibration:
 
     Short guesses are off by larger factors than long ones, so ratios are kept by the guess's power
     of two; a class counts once it has `LEAST` of them, before that all ratios do, and before there
-    are enough of those, the guess stands and may be wrong by a factor of `FIRST`.
+    are enough at all, the guess stands and may be wrong by a factor of `FIRST`.
     """
 
     LEAST = 32
@@ -26,9 +26,9 @@ class Calibration:
         self._classes: defaultdict[int, Recent] = defaultdict(lambda: Recent(class_window))
 
     def observe(self, guess: float, num_tokens: int, cut: bool = False) -> None:
-        """An answer had `num_tokens` where `guess` (> 0) was said; `cut`: it had at least so many.
+        """Learn that an answer with the guess `guess` (> 0) had `num_tokens`; `cut`: at least that.
 
-        The guess must be one made before the answer was known, by what was known then.
+        The guess must have been made before the answer was known.
         """
         ratio = num_tokens / guess
         self._all.add(ratio, cut)
@@ -45,7 +45,7 @@ class Calibration:
 
 
 def ordered(middle: float, high: float, max_tokens: int = 0) -> Prediction:
-    """These as whole tokens, at least 1, in rising order, and within `max_tokens` if it is > 0."""
+    """Two quantiles as whole tokens, at least 1, ascending, at most `max_tokens` if that is > 0."""
     most = max_tokens if max_tokens > 0 else math.inf
     centre = max(1, round(min(middle, most)))
     return Prediction(middle=centre, high=max(centre, round(min(high, most))))

@@ -1,4 +1,4 @@
-"""Aladdin section 4: the mean output of finished requests whose prompts were about as long."""
+"""Aladdin section 4: the mean output of finished requests with prompts of similar length."""
 
 from collections import defaultdict
 
@@ -12,8 +12,8 @@ class ConditionalMean:
     """Prompts fall into classes by powers of two; the quantiles are those of the class's history.
 
     A class counts once it has `LEAST` requests, before that all requests do, and before anything
-    finished, `FIRST` tokens; that is also what is said of answers of which nothing is known but
-    that they were longer than all whole ones.
+    finished, `FIRST` tokens; answers of which only is known that they were longer than all
+    whole ones are predicted likewise.
     """
 
     LEAST = 8
@@ -25,7 +25,7 @@ class ConditionalMean:
     )
 
     def __init__(self, store: VectorStore | None = None) -> None:
-        """With a store it knows what that remembers, and adds to it."""
+        """With a store it starts from the store's rows, and adds to them."""
         self._classes: defaultdict[int, Recent] = defaultdict(lambda: Recent(self.CLASS_WINDOW))
         self._all = Recent(self.WINDOW)
         self._store = store
@@ -43,13 +43,13 @@ class ConditionalMean:
         return ordered(lengths.mean(self.FIRST), lengths.upper(TAIL, most), asked.max_tokens)
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
-        """Count it in its class and among all."""
+        """Count a finished request in its class and among all."""
         self._count(asked.num_prompt_tokens, num_tokens, asked.cuts(num_tokens))
         if self._store is not None:
             self._store.add(asked, num_tokens)
 
     def recall(self, store: VectorStore) -> None:
-        """Count all that a store remembers."""
+        """Count all rows of a store."""
         rows = store.rows
         columns = (rows["num_prompt_tokens"], rows["num_tokens"], cut_short(rows))
         for row in zip(*(column.tolist() for column in columns), strict=True):

@@ -1,5 +1,5 @@
-"""What goes wrong with predictors."""
+"""The error of a predictor's name."""
 
 
 class PredictorError(ValueError):
-    """No such predictor; the message lists those there are."""
+    """No such predictor; the message lists the known ones."""

@@ -12,7 +12,7 @@ class FeatureModel:
     """Fits the logarithm of the length, anew whenever the store has grown by a quarter."""
 
     FIRST = 64  # rows before the first fit
-    ROWS = 4096  # the newest that are learned from
+    ROWS = 4096  # newest rows to learn from
     MOST_WAIT = 512  # requests from one fit to the next
     declared = "features (boosted trees over prompt features; error calibrated on recent answers)"
 
@@ -23,7 +23,7 @@ class FeatureModel:
         self.learn()
 
     def guess(self, asked: Asked) -> float:
-        """The trees' length."""
+        """The length that the trees predict."""
         return math.exp(min(self._trees(columns_of(asked)), 20.0))
 
     def learn(self) -> None:

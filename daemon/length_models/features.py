@@ -1,4 +1,4 @@
-"""A dozen and a half cheap numbers of a prompt's text that tell of the answer's length."""
+"""A dozen and a half cheap features of a prompt's text that predict the answer's length."""
 
 import math
 import re
@@ -9,7 +9,7 @@ import numpy as np
 from daemon.length_models.prediction import Float32
 
 EDGE_CHARS = 600
-"""Words are looked for so far from both ends: that is where instructions stand."""
+"""Characters at both ends in which words are looked for: instructions stand there."""
 
 
 class _Flag(NamedTuple):
@@ -94,7 +94,7 @@ FEATURES = (
 NUM_FEATURES = len(FEATURES)
 
 _SMALL, _CAPITAL, _DIGIT, _SPACE, _SYMBOL = range(5)
-_KINDS = np.full(256, _SMALL, np.uint8)  # of bytes of UTF-8; those of other scripts count as small
+_KINDS = np.full(256, _SMALL, np.uint8)  # of UTF-8 bytes; other scripts count as small
 _KINDS[:128] = _SYMBOL
 _KINDS[[*b" \t\n\r\v\f"]] = _SPACE
 _KINDS[ord("0") : ord("9") + 1] = _DIGIT
@@ -125,8 +125,8 @@ _MOST_AMOUNT = 10_000
 def features(text: str) -> Float32:
     """[F]: the numbers of `FEATURES` for a prompt, of any length, in tens of microseconds.
 
-    Give the words of the one who asks, not the whole conversation and no template: what surrounds
-    them is the same in every request and hides them.
+    Give the user's words, not the whole conversation and no template: what surrounds them is the
+    same in every request and hides them.
     """
     shown = text if len(text) <= 2 * EDGE_CHARS else text[:EDGE_CHARS] + "\n" + text[-EDGE_CHARS:]
     low = shown.lower()
@@ -135,7 +135,7 @@ def features(text: str) -> Float32:
     raw = np.frombuffer(shown.encode(errors="replace"), np.uint8)
     kinds = np.bincount(_KINDS[raw], minlength=5).tolist()
     size = max(1, raw.size)
-    scale = len(text) / max(1, len(shown))  # what was not shown has as many words and lines
+    scale = len(text) / max(1, len(shown))  # the rest is taken to have as many words and lines
     last_line = shown.rstrip().rpartition("\n")[2]
     amount = _amount_tokens(words)
     numbers = [
@@ -155,7 +155,7 @@ def features(text: str) -> Float32:
 
 
 def _amount_tokens(words: list[str]) -> float:
-    """Tokens of what is asked for in numbers, as "in 50 words" or "five ideas"; 0: nothing is."""
+    """Tokens of an amount that is asked for, as "in 50 words" or "five ideas"; 0: none is."""
     for place, word in enumerate(words):
         if word in _NUMBERS or word[0].isdigit():
             number = _NUMBERS.get(word) or min(int(word[:6]), _MOST_AMOUNT)

@@ -1,4 +1,4 @@
-"""What learned models see of a request, or of many stored ones: counts, features, the vector."""
+"""The inputs of learned models, of one request or many stored ones: counts, features, vector."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from daemon.length_models.prediction import Asked, Float32
 from daemon.length_models.store import Rows
 
 NUM_COLUMNS = 2 + NUM_FEATURES
-"""Columns without the vector."""
+"""The number of columns without the vector."""
 
 VECTOR_LENGTH = 2.0
 
@@ -24,7 +24,7 @@ def columns_of(asked: Asked) -> Float32:
 
 
 def columns_of_rows(rows: Rows) -> Float32:
-    """[N, 2 + F]: the same of stored requests."""
+    """[N, 2 + F]: the same columns of stored requests."""
     columns = np.empty((rows.size, NUM_COLUMNS), np.float32)
     columns[:, 0] = rows["num_prompt_tokens"]
     columns[:, 1] = rows["max_tokens"]

@@ -1,4 +1,4 @@
-"""What predictors that learn have in common: a store, a model of it, and a calibrated band."""
+"""The common part of predictors that learn: a store, a model of it, and a calibrated band."""
 
 from typing import Protocol
 
@@ -12,25 +12,25 @@ from daemon.length_models.store import VectorStore, cut_short
 
 
 class LengthModel(Protocol):
-    """Tells lengths from what a store remembers; made with that store."""
+    """A model that predicts lengths from a store's rows; made with that store."""
 
     @property
     def declared(self) -> str:
         """Its name and its error in a sentence."""
 
     def guess(self, asked: Asked) -> float:
-        """Output tokens (> 0); asked only when something is stored."""
+        """Predict output tokens (> 0); asked only when something is stored."""
 
     def learn(self) -> None:
-        """The store has one row more, or was just opened."""
+        """Learn, as the store has one row more or was just opened."""
 
 
 class Learned:
     """A model as a Predictor: the conditional mean until `LEAST` whole answers are known.
 
-    A finished request first calibrates what was guessed when it was asked about, so that the band
-    says how far guesses are off on requests that the model has not learned from; then it is stored
-    and learned. Of an answer that was cut, all learn only that it is longer.
+    A finished request first calibrates the guess that was made for it, so that the band shows the
+    error on requests that the model has not learned from; then it is stored and learned. Of an
+    answer that was cut, all learn only that it is longer.
     """
 
     LEAST = 64
@@ -69,6 +69,6 @@ class Learned:
         self._model.learn()
 
     def _guess(self, asked: Asked) -> float:
-        """At least a token, and within what was asked for: nobody answers more."""
+        """The model's guess: at least a token, and at most the request's limit."""
         guess = max(1.0, self._model.guess(asked))
         return min(guess, asked.max_tokens) if asked.max_tokens > 0 else guess

@@ -1,4 +1,4 @@
-"""The MLP regressor on embedding and features: what ALISE's Algorithm 1 falls back to."""
+"""The MLP regressor on embedding and features: the fallback of ALISE's Algorithm 1."""
 
 import math
 
@@ -10,7 +10,7 @@ from daemon.length_models.store import Rows, VectorStore, cut_short
 from daemon.length_models.trained import Trained
 
 CENTRE = math.log(200.0)
-"""Outputs are logarithms of lengths from here on, so that zero is a sensible beginning."""
+"""Offset of the outputs, which are logarithms of lengths: zero is a sensible beginning."""
 
 
 class Mlp:
@@ -27,11 +27,11 @@ class Mlp:
         self._trained = Trained(store, self._slopes, (self.HIDDEN, 1), self.DOUBT, seed)
 
     def guess(self, asked: Asked) -> float:
-        """The network's length."""
+        """The length that the network predicts."""
         return math.exp(min(CENTRE + float(self._trained(asked)[0]), 20.0))
 
     def learn(self) -> None:
-        """Some steps more."""
+        """Train for some steps more."""
         self._trained.learn()
 
     def _slopes(self, rows: Rows, outputs: Float32) -> Float32:

@@ -25,9 +25,9 @@ class Network:
         self._weights: list[Float32] = []
         for fan_in, fan_out in pairwise(sizes):
             scale = np.sqrt(2.0 / fan_in) if len(self._weights) < len(sizes) - 2 else 0.0
-            drawn = chance.standard_normal((fan_in + 1, fan_out)) * scale
-            drawn[-1] = 0.0  # the bias
-            self._weights.append(drawn.astype(np.float32))
+            initial = chance.standard_normal((fan_in + 1, fan_out)) * scale
+            initial[-1] = 0.0  # the bias
+            self._weights.append(initial.astype(np.float32))
         self._means = [np.zeros_like(weight) for weight in self._weights]
         self._squares = [np.zeros_like(weight) for weight in self._weights]
         self._num_steps = 0

@@ -20,10 +20,10 @@ class Noisy:
         self.declared = f"noisy:{sigma:g} (truth * lognormal error, sigma {sigma:g})"
 
     def predict(self, asked: Asked) -> Prediction:
-        """The truth, times the error that `chance` draws; the band is that error's."""
+        """The truth times the error of `chance`; the band is that error's."""
         said = asked.truth * math.exp(self._sigma * asked.chance)
         spread = math.exp(self._sigma * TAIL_Z)
         return ordered(said, said * spread)
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
-        """There is nothing to learn."""
+        """Learn nothing."""

@@ -1,10 +1,10 @@
-"""The oracle: it knows the answer. The bound that no predictor passes; for simulations alone."""
+"""The oracle, which knows the answer: the bound of all predictors; for simulations alone."""
 
 from daemon.length_models.prediction import Asked, Prediction
 
 
 class Oracle:
-    """Says the truth."""
+    """A predictor that returns the truth."""
 
     declared = "oracle (no error)"
 
@@ -13,4 +13,4 @@ class Oracle:
         return Prediction(asked.truth, asked.truth)
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
-        """There is nothing to learn."""
+        """Learn nothing."""

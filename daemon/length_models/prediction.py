@@ -1,4 +1,4 @@
-"""What a predictor is asked, and what it answers."""
+"""The interface of predictors: a request as they see it, and their prediction."""
 
 from typing import Protocol
 
@@ -14,8 +14,8 @@ Float64 = npt.NDArray[np.float64]
 class Asked(msgspec.Struct, frozen=True):
     """A request as predictors see it: counts and vectors, never text.
 
-    Only a simulation knows `truth`, the output tokens; `chance` is its draw from the standard
-    normal distribution. `guess` is filled in by whoever hands the request on to `observe`.
+    Only a simulation knows `truth`, the output tokens; `chance` is its sample of the standard
+    normal distribution. The caller of `observe` fills in `guess`.
     """
 
     num_prompt_tokens: int
@@ -24,10 +24,10 @@ class Asked(msgspec.Struct, frozen=True):
     vector: Float32 | None = None  # [D]: the text's embedding, of length 1
     truth: int = -1
     chance: float = 0.0
-    guess: float = 0.0  # `Prediction.guess` of when it was asked about; 0: nothing was said
+    guess: float = 0.0  # `Prediction.guess` made for it; 0: none
 
     def cuts(self, num_tokens: int) -> bool:
-        """Whether an answer of so many tokens was ended by the limit: it would be longer."""
+        """Whether the limit ended an answer of `num_tokens`: it would be longer."""
         return 0 < self.max_tokens <= num_tokens
 
 
@@ -40,14 +40,14 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 class Predictor(Protocol):
-    """Says how many output tokens a request will have, and learns from those that finish."""
+    """Predicts a request's number of output tokens, and learns from finished requests."""
 
     @property
     def declared(self) -> str:
         """Its name and its error in a sentence, for every report."""
 
     def predict(self, asked: Asked) -> Prediction:
-        """The answer's length as far as it can be told."""
+        """Predict the answer's length."""
 
     def observe(self, asked: Asked, num_tokens: int) -> None:
-        """A request finished with so many output tokens; as many as it was allowed: or cut."""
+        """Learn from a request that finished with `num_tokens`; at its limit it may be cut."""

@@ -11,14 +11,14 @@ from daemon.length_models.trained import Trained
 Int = npt.NDArray[np.intp]
 
 GRANULARITIES = (100, 200, 400)
-"""Tokens; those that the paper measures."""
+"""Tokens of a range, as the paper measures."""
 
 
 class Ranges:
     """Multinomial logistic regression on embedding and features; the last range has no end.
 
-    It says the mean of the answers that lay in the most likely range: which of two answers of one
-    range is longer, it does not know.
+    It predicts the mean of past answers in the most likely range, so it cannot order two answers of
+    one range.
     """
 
     LONGEST = 2000  # tokens; where the last range begins, or just before
@@ -40,14 +40,14 @@ class Ranges:
         )
 
     def guess(self, asked: Asked) -> float:
-        """The mean of what was seen of the most likely range, or else the range's middle."""
+        """The mean of answers in the most likely range, or else the range's middle."""
         likely = int(self._trained(asked).argmax())
         seen = self._seen[likely]
         centre = (likely + 0.5) * self._granularity
         return seen.mean(beyond=centre) if len(seen) else centre
 
     def learn(self) -> None:
-        """Some steps more."""
+        """Train for some steps more."""
         self._count(self._store.rows[-1:])
         self._trained.learn()
 
@@ -57,12 +57,14 @@ class Ranges:
             self._seen[number].add(*answer)
 
     def _range_of(self, rows: Rows) -> Int:
-        """[N]: in which range each answer ended, or was cut."""
+        """[N]: the range in which each answer ended, or was cut."""
         ranges: Int = rows["num_tokens"].astype(np.intp) // self._granularity
         return np.minimum(ranges, self._num_ranges - 1)
 
     def _slopes(self, rows: Rows, outputs: Float32) -> Float32:
-        """Of the cross entropy; an answer that was cut may lie in any range from there on."""
+        """The slopes of the cross entropy; an answer that was cut may lie in any range from there
+        on.
+        """
         places, ended = np.arange(self._num_ranges), self._range_of(rows)[:, None]
         possible = np.where(cut_short(rows)[:, None], places >= ended, places == ended)
         truth = _shares(np.where(possible, outputs, np.float32(-np.inf)))

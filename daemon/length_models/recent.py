@@ -1,4 +1,4 @@
-"""The latest values of a quantity, and where the next one will lie."""
+"""The latest values of a quantity, with mean and quantiles for the next one."""
 
 import math
 from array import array
@@ -15,10 +15,10 @@ _TINY = 1e-6
 class Recent:
     """At most `size` values, the oldest forgotten first; mean and quantiles at any time.
 
-    Of some only a lower bound is known, as of answers that were cut. Such a one hands its weight
-    over to all that are larger, in equal parts (the estimate of Kaplan and Meier in Efron's form).
-    Weight that is left over after the largest lies at `beyond`, which the caller chooses, or at the
-    largest if that is more.
+    Of some values only a lower bound is known, as of answers that were cut. A bound hands its
+    weight over to all larger values in equal parts (Kaplan and Meier's estimate in Efron's form).
+    Weight that is left over after the largest value lies at `beyond`, which the caller chooses, or
+    at the largest if that is more.
     """
 
     def __init__(self, size: int) -> None:
@@ -33,7 +33,7 @@ class Recent:
         return len(self._sorted)
 
     def add(self, value: float, at_least: bool = False) -> None:
-        """Take one more; `at_least`: it is larger than this, nobody knows how much."""
+        """Add a value; `at_least`: it is a lower bound."""
         if len(self._in_order) == self._size:
             self._forget(*self._in_order.popleft())
         self._in_order.append((value, at_least))
@@ -44,7 +44,7 @@ class Recent:
         self._sum += value
 
     def mean(self, beyond: float = 0.0) -> float:
-        """Of at least one value."""
+        """The mean; there is at least one value."""
         if not self._num_bounds:
             return self._sum / len(self)
         weights, rest = self._weights()
@@ -56,7 +56,7 @@ class Recent:
         return self._at(math.ceil(len(self) / 2), beyond)
 
     def upper(self, share: float, beyond: float = 0.0) -> float:
-        """The next value is above this with a chance of at most `share`, where that can be told.
+        """A bound that the next value is above with a chance of at most `share`, where known.
 
         Holds for values that come in no particular order (the rank of split conformal prediction).
         """
@@ -64,7 +64,7 @@ class Recent:
         return self._at(min(rank, len(self)), beyond)
 
     def _at(self, rank: int, beyond: float) -> float:
-        """The value up to which values of so much weight lie."""
+        """The value at `rank` by weight."""
         if not self._num_bounds:
             return self._sorted[rank - 1]
         place = int(np.searchsorted(self._weights()[0].cumsum(), rank - _TINY))

@@ -17,14 +17,14 @@ from daemon.length_models.retrieval import Retrieval
 from daemon.length_models.store import VectorStore
 
 LIVE = ("none", "mean", "features", "mlp", "retrieval", "ranges")
-"""Those that a daemon can run: nobody tells it the truth.
+"""The predictors that a daemon, which does not know the truth, can run.
 
 To measure what predictions are worth, a daemon also takes `noisy:SIGMA`: its truth is the request's
 limit, which is the length of an answer that ignores its end.
 """
 
 VECTOR_KINDS = frozenset({"mlp", "retrieval", "ranges"})
-"""Those that look at the prompt's embedding, where there is one."""
+"""The predictors that use the prompt's embedding, where there is one."""
 
 CHOICES = (
     "none, mean, features, mlp, retrieval, ranges, ranges:TOKENS, oracle, noisy:SIGMA or adversary"
@@ -43,13 +43,14 @@ _MAKERS: dict[str, Callable[[VectorStore], Predictor]] = {
 
 
 KINDS = ("none", *_MAKERS, "noisy")
-"""Those of the simulator, without what may follow a colon."""
+"""The simulator's predictors, without what may follow a colon."""
 
 
 def length_predictor(name: str, store: VectorStore | None = None) -> Predictor | None:
     """The predictor of a flag's text; None for `none`. Raises PredictorError.
 
-    Those that learn know what `store` remembers and add to it; without one they begin afresh.
+    Predictors that learn start from the rows of `store` and add to them; without one they begin
+    afresh.
     """
     kind, colon, value = name.partition(":")
     store = VectorStore() if store is None else store

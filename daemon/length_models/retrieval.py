@@ -42,8 +42,8 @@ class Retrieval:
         return self._fallback.guess(asked)
 
     def _lengths(self, asked: Asked, rows: Rows) -> Float64:
-        """[K]: of the neighbours' answers. One that was cut short of this one's limit is as long as
-        the fallback expects, if that is more: to leave it out would leave the short ones.
+        """[K]: the lengths of the neighbours' answers. An answer cut short of this request's limit
+        is as long as the fallback expects, if that is more: without it only short ones would count.
         """
         lengths: Float64 = rows["num_tokens"].astype(np.float64)
         unknown = cut_short(rows)
@@ -54,5 +54,5 @@ class Retrieval:
         return lengths
 
     def learn(self) -> None:
-        """The store is the memory; the fallback learns."""
+        """Have the fallback learn; the store is this model's own memory."""
         self._fallback.learn()

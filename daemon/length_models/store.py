@@ -1,4 +1,4 @@
-"""What finished requests were like and how long their answers became: bounded, aged, no text."""
+"""The store of finished requests and their answers' lengths: bounded, aged, without text."""
 
 import math
 
@@ -13,24 +13,24 @@ Rows = npt.NDArray[np.void]
 
 ROW = np.dtype(
     [
-        ("time_s", "<f8"),  # when it finished, of any clock that survives a restart
+        ("time_s", "<f8"),  # finish time of any clock that survives a restart
         ("num_prompt_tokens", "<i4"),
         ("max_tokens", "<i4"),
-        ("num_tokens", "<i4"),  # of the answer; with `max_tokens` it was cut and would be longer
-        ("guess", "<i4"),  # of the store's predictor when it was asked; 0: nothing
+        ("num_tokens", "<i4"),  # of the answer; at `max_tokens` it was cut
+        ("guess", "<i4"),  # of the store's predictor at the time; 0: none
         ("features", "<f4", (NUM_FEATURES,)),
     ]
 )
 
 LONGEST_PAUSE_S = 86_400.0
-"""Clocks err after a start, before the network tells them the time; this much may cost old rows."""
+"""The longest pause that is believed: clocks err after a start, before the network sets them."""
 
 _FIRST_CAPACITY = 256
 _MOST_TOKENS = (1 << 31) - 1
 
 
 def cut_short(rows: Rows) -> Bool:
-    """[N]: whose answer ended at its limit; all that is known is that it would be longer."""
+    """[N]: whether the answer ended at its limit; it would be longer."""
     limits = rows["max_tokens"]
     cut: Bool = (limits > 0) & (rows["num_tokens"] >= limits)
     return cut
@@ -46,9 +46,9 @@ class VectorStore:
     def __init__(self, max_rows: int = 20_000, max_age_s: float = math.inf) -> None:
         self.max_rows = max(1, max_rows)
         self.max_age_s = max_age_s
-        self.guesser = ""  # who made the guesses: they calibrate nobody else
+        self.guesser = ""  # the predictor that made the guesses, which calibrate it alone
         self._now_s = -math.inf
-        self._first = self._end = 0  # of the rows that count
+        self._first = self._end = 0  # of the valid rows
         self._rows: Rows = np.zeros(min(_FIRST_CAPACITY, self._most_capacity), ROW)
         self._vectors: Float32 = np.zeros((self._rows.size, 0), np.float32)
 
@@ -71,8 +71,8 @@ class VectorStore:
         return int(self._vectors.shape[1])
 
     def resume(self, now_s: float) -> None:
-        """It is `now_s` after a pause. Where the clock says that rows are of the future, or that
-        the pause was longer than `LONGEST_PAUSE_S`, it is not believed: rows keep their ages.
+        """Go on at `now_s` after a pause. Where by the clock rows are of the future, or the pause
+        was longer than `LONGEST_PAUSE_S`, it is not believed: rows keep their ages.
         """
         pause_s = now_s - self._now_s
         if len(self) and not 0.0 <= pause_s <= LONGEST_PAUSE_S:
@@ -81,14 +81,14 @@ class VectorStore:
         self.advance(now_s)
 
     def advance(self, now_s: float) -> None:
-        """It is `now_s`: rows that are too old go. Time never runs backwards here."""
+        """Drop rows that are too old at `now_s`. Time never runs backwards here."""
         self._now_s = max(self._now_s, now_s)
         oldest_s = self._now_s - self.max_age_s
         if len(self) and self._rows["time_s"][self._first] < oldest_s:
             self._first += int(np.searchsorted(self.rows["time_s"], oldest_s))
 
     def add(self, asked: Asked, num_tokens: int) -> None:
-        """Remember a request that finished now, with so many output tokens."""
+        """Add a request that finished now with `num_tokens`."""
         self._make_room(asked.vector)
         self._rows[self._end] = (
             max(self._now_s, 0.0),
@@ -104,7 +104,7 @@ class VectorStore:
         self._first = max(self._first, self._end - self.max_rows)
 
     def nearest(self, vector: Float32, most: int, least_cosine: float) -> tuple[Float32, Rows]:
-        """Cosines and rows of the up to `most` nearest that are at least so near.
+        """Cosines and rows of the up to `most` nearest with at least `least_cosine`.
 
         `vector` has length 1. Among equals the newest count.
         """
@@ -117,13 +117,13 @@ class VectorStore:
         return cosines[found], self.rows[found]
 
     def signed_by(self, guesser: str) -> None:
-        """Guesses are this predictor's from now on; those of another are forgotten."""
+        """Keep guesses of this predictor from now on; another predictor's are forgotten."""
         if self.guesser != guesser:
             self.rows["guess"] = 0
             self.guesser = guesser
 
     def fill(self, rows: Rows, vectors: Float32) -> None:
-        """Take these rows instead of its own, the newest where they are too many."""
+        """Replace all rows by these, or by the newest where they are too many."""
         rows, vectors = rows[-self.max_rows :], vectors[-self.max_rows :]
         self._rows, self._vectors = rows.copy(), vectors.copy()
         self._first, self._end = 0, rows.size
@@ -131,11 +131,11 @@ class VectorStore:
 
     @property
     def _most_capacity(self) -> int:
-        """Rows are moved to the front once a quarter of them is new: seldom enough."""
+        """The largest capacity: rows move to the front only once a quarter of them is new."""
         return self.max_rows + max(64, self.max_rows // 4)
 
     def _make_room(self, vector: Float32 | None) -> None:
-        """Room for one more row, and for its vector; vectors of another encoder are dropped."""
+        """Make room for a row and its vector; vectors of another encoder are dropped."""
         count = len(self)
         dim = self.dim if vector is None else vector.size
         full = self._end == self._rows.size

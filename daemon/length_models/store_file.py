@@ -1,4 +1,4 @@
-"""A store as bytes and back: with a format and a checksum, so that no foreign byte is believed."""
+"""A store as bytes and back, with a format and a checksum against foreign or damaged bytes."""
 
 import hashlib
 import math
@@ -12,7 +12,7 @@ from daemon.length_models.store import ROW, Rows, VectorStore
 
 MAGIC = b"llmd lengths\n"
 FORMAT = 1
-"""Of the bytes after the checksum; raise it when a row or a feature changes."""
+"""The format of the bytes after the checksum; raise it when a row or a feature changes."""
 
 _CHECKSUM_BYTES = 16
 _LARGEST_DIM = 1 << 16
@@ -37,7 +37,7 @@ def unpacked(vectors: Int8) -> Float32:
 
 
 class _Content(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """All that a store remembers."""
+    """The content of a store."""
 
     format: int
     row_bytes: int
@@ -52,7 +52,7 @@ class _FaultError(ValueError):
 
 
 def to_bytes(store: VectorStore) -> bytes:
-    """What a store remembers; vectors take one byte a component."""
+    """The store as bytes; vectors take one byte per component."""
     content = _Content(
         format=FORMAT,
         row_bytes=ROW.itemsize,
@@ -68,8 +68,8 @@ def to_bytes(store: VectorStore) -> bytes:
 def from_bytes(
     data: bytes, max_rows: int = 20_000, max_age_s: float = math.inf
 ) -> tuple[VectorStore, str]:
-    """The store that `to_bytes` wrote, and "". Bytes that are no such thing, or damaged, or of
-    another version: an empty store, and what is wrong with them in a sentence. Raises nothing.
+    """The store that `to_bytes` wrote, and "". For foreign or damaged bytes, or another version's:
+    an empty store, and the fault in a sentence. Raises nothing.
     """
     store = VectorStore(max_rows, max_age_s)
     try:

@@ -1,4 +1,4 @@
-"""A network that learns from a store a few rows at a time: what MLP and ranges share."""
+"""A network that learns from a store a few rows at a time; MLP and ranges share it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,15 +15,15 @@ Slopes = Callable[[Rows, Float32], Float32]
 
 
 class Trained:
-    """Draws rows from the store and takes some steps for every request that finishes.
+    """Samples rows of the store and takes some steps for every request that finishes.
 
-    The cost of learning is so spread evenly: no request waits while a whole model is fitted. Only
-    when the store has doubled it begins anew, with columns scaled as they are by then.
+    So the cost of learning is spread evenly: no request waits while a whole model is fitted. Only
+    when the store has doubled does it begin anew, with columns scaled anew.
     """
 
     ROWS = 64  # of one step
     STEPS = 2  # for each finished request
-    FEW_ROWS = 512  # with fewer, weights are drawn to zero no more strongly: they would die
+    FEW_ROWS = 512  # weights shrink no more strongly with fewer rows: they would vanish
     FIRST_ROWS = 32  # before that it learns nothing
     FIRST_STEPS = (300, 2000)  # when it begins: at least, at most
     FARTHEST = 4.0  # standard deviations; what was never seen is not extrapolated further
@@ -38,7 +38,7 @@ class Trained:
         seed: int = 0,
     ) -> None:
         """`shape`: hidden units (0: the model is linear) and outputs. `doubt`: how strongly weights
-        are drawn to zero, against the evidence of one row.
+        are shrunk to zero, against the evidence of one row.
         """
         self._store = store
         self._slopes = slopes
@@ -56,7 +56,7 @@ class Trained:
         return outputs
 
     def learn(self) -> None:
-        """Some steps; from the beginning where vectors are of another encoder now."""
+        """Train for some steps; from the beginning where vectors are of another encoder now."""
         if self._store.dim != self._dim or len(self._store) >= self._next_rows:
             self._begin()
         elif len(self._store) >= self.FIRST_ROWS:
@@ -81,12 +81,12 @@ class Trained:
         rows, vectors = self._store.rows, self._store.vectors
         decay = self._doubt / max(rows.size, self.FEW_ROWS)
         for _ in range(num_steps):
-            drawn = self._chance.integers(rows.size, size=self.ROWS)
-            some = rows[drawn]
-            inputs = self._scaled(columns_of_rows(some), vectors[drawn])
+            picked = self._chance.integers(rows.size, size=self.ROWS)
+            some = rows[picked]
+            inputs = self._scaled(columns_of_rows(some), vectors[picked])
             self._network.step(inputs, partial(self._slopes, some), decay)
 
     def _scaled(self, columns: Float32, vectors: Float32) -> Float32:
-        """[N, 2 + F + D]: what the network sees."""
+        """[N, 2 + F + D]: the network's inputs."""
         scaled = (columns - self._centre) / self._scale
         return with_vectors(scaled.clip(-self.FARTHEST, self.FARTHEST), vectors)

@@ -1,6 +1,6 @@
 """An instance's wish for its card's limit: by role, by the operator, or by a search (`search.py`).
 
-Pure: whatever it is told comes with the driver's time in seconds.
+Pure: every call has the driver's time in seconds.
 """
 
 from collections import deque
@@ -11,17 +11,17 @@ from daemon.state.role import Role
 
 LOOK_S = 10.0
 LONGEST_LOOK_S = 60.0
-"""A look waits so long for enough steps; then it begins anew."""
+"""The longest time a look waits for enough steps; then it begins anew."""
 LEAST_STEPS = 20
 """Fewer steps say nothing of a pace, unless a whole look has no more of them."""
 ROUNDED_WATTS = 1.0
 """A card may take a limit as a whole number."""
 NUM_NEWEST = 5
-"""Readings within which a pace that breaks the promise shows, though a look has begun well."""
+"""Newest readings in which a pace that breaks the SLO shows, though a look has begun well."""
 
 
 class PowerGovernor:
-    """The wish of one instance; `wish_watts` is None as long as nobody knows its card.
+    """The wish of one instance; `wish_watts` is None while its card is unknown.
 
     Prompts use all the power there is, so that `prefill` and `mixed` get the card's default limit;
     `decode` gets what the search has found.
@@ -46,7 +46,7 @@ class PowerGovernor:
 
     @property
     def limits(self) -> CardLimits | None:
-        """What the card can be limited to; None: not known."""
+        """The limits that the card accepts; None: unknown."""
         return self._limits
 
     @property
@@ -62,13 +62,13 @@ class PowerGovernor:
 
     @property
     def why(self) -> str:
-        """Why the wish is what it is, in words."""
+        """The reason for the wish, in words."""
         if self.pinned_watts is not None:
             return "pinned"
         return self._search.why if self._searches else f"the card's default, for {self._role}"
 
     def pin(self, now: float, watts: float | None) -> None:
-        """Keep to so many watts, as near as the card can; None: choose by role again."""
+        """Pin the wish to `watts`, as near as the card can; None: choose by role again."""
         self.pinned_watts = watts
         self._begin(now)
 
@@ -79,19 +79,19 @@ class PowerGovernor:
             self._begin(now)
 
     def step(self, elapsed_s: float, num_decodes: int, num_tokens: int) -> None:
-        """A step has answered: its time, its tokens of answers, and all of its tokens."""
+        """Count a step that answered: its time, its tokens of answers, and all of its tokens."""
         self._window.step(elapsed_s, num_decodes, num_tokens)
         if num_decodes:
             self._newest.step(elapsed_s)
 
     def lost(self, now: float) -> None:
-        """The card cannot be read for now: what was gathered is of no use."""
+        """Forget what was gathered, as the card cannot be read for now."""
         self._window.begin(now, None)
         self._search.rest()
         self.last_look = None
 
     def sample(self, now: float, limits: CardLimits, sample: PowerSample) -> None:
-        """The card was read: once a second or so. This is when the wish may change."""
+        """Take a reading of the card, once a second or so. The wish may change then."""
         if limits != self._limits:
             self._limits = limits
             self._search.bound(limits)
@@ -118,7 +118,7 @@ class PowerGovernor:
         return self._role is Role.DECODE and self.pinned_watts is None
 
     def _is_held(self, sample: PowerSample) -> bool:
-        """Whether the wish is not in force, so that nobody sees what it would do."""
+        """Whether the wish is not in force, so that its effect cannot be seen."""
         return sample.cap_watts > self._search.cap_watts + ROUNDED_WATTS
 
     def _close(self, now: float, look: PowerLook) -> None:
@@ -133,7 +133,7 @@ class PowerGovernor:
 
 
 class _NewestSteps:
-    """How many of the newest few seconds' steps broke the promise."""
+    """The number of the newest few seconds' steps that broke the SLO."""
 
     def __init__(self, tpot_s: float) -> None:
         self._tpot_s = tpot_s
@@ -141,7 +141,7 @@ class _NewestSteps:
         self.clear()
 
     def clear(self) -> None:
-        """Forget them; those that answer before the next reading have begun before."""
+        """Forget all; steps that answer before the next reading have begun before."""
         self._seconds.clear()
         self._late = self._all = 0
         self._begins = True
@@ -151,7 +151,7 @@ class _NewestSteps:
         self._all += 1
 
     def second(self) -> None:
-        """The card was read."""
+        """Close a second, as the card was read."""
         if not self._begins:
             self._seconds.append((self._late, self._all))
         self._late = self._all = 0
@@ -159,5 +159,5 @@ class _NewestSteps:
 
     @property
     def late(self) -> bool:
-        """Whether most of them did."""
+        """Whether most of these steps were late."""
         return sum(2 * late - steps for late, steps in self._seconds) > 0

@@ -1,4 +1,4 @@
-"""What a stretch of time showed of an instance and its card: pace, energy, tokens, the cap."""
+"""Looks: an instance and its card over a stretch of time: pace, energy, tokens, the cap."""
 
 import math
 from collections import Counter
@@ -8,11 +8,11 @@ _GROWTH = math.log(1.01)
 """Times of steps are counted in buckets: a percentile is wrong by 0.5 % at most."""
 _SHORTEST_S = 1e-6
 NEAR = 0.97
-"""A card that does not tell whether its limit binds does where it draws this share of it."""
+"""A card that does not report whether its limit binds counts as bound at this share of it."""
 
 
 class CardLimits(NamedTuple):
-    """What a card can be limited to."""
+    """The power limits that a card accepts."""
 
     min_watts: float
     max_watts: float
@@ -24,7 +24,7 @@ class CardLimits(NamedTuple):
 
 
 class PowerSample(NamedTuple):
-    """A card at one moment; None is what it does not tell."""
+    """A card at one moment; None is what it does not report."""
 
     watts: float
     cap_watts: float
@@ -43,10 +43,10 @@ class PowerLook(NamedTuple):
     """One stretch of time."""
 
     span_s: float
-    num_steps: int  # that drew tokens of answers
+    num_steps: int  # that decoded tokens of answers
     num_decodes: int  # tokens of them
     num_tokens: int  # that went through the model in all steps
-    pace_s: float  # what 19 of 20 of those steps did not exceed; 0: there was none
+    pace_s: float  # 0.95 quantile of these steps' times; 0: there was none
     energy_j: float
     most_watts: float
     binding_share: float  # of the time
@@ -58,12 +58,12 @@ class PowerLook(NamedTuple):
 
     @property
     def watts(self) -> float:
-        """What was drawn, in the mean."""
+        """The mean power drawn."""
         return self.energy_j / self.span_s if self.span_s else 0.0
 
     @property
     def batch(self) -> float:
-        """Tokens of answers in a step, in the mean."""
+        """Mean tokens of answers in a step."""
         return self.num_decodes / self.num_steps if self.num_steps else 0.0
 
     @property
@@ -73,7 +73,7 @@ class PowerLook(NamedTuple):
 
 
 class PowerWindow:
-    """Gathers steps and samples into a look that has begun at some time."""
+    """Gathers steps and samples into a look."""
 
     def __init__(self) -> None:
         self.begin(0.0, None)
@@ -88,14 +88,14 @@ class PowerWindow:
         self._most_watts = 0.0
 
     def step(self, elapsed_s: float, num_decodes: int, num_tokens: int) -> None:
-        """A step has answered."""
+        """Count a step that answered."""
         self._num_tokens += num_tokens
         if num_decodes:
             self._num_decodes += num_decodes
             self._steps[round(math.log(max(elapsed_s, _SHORTEST_S)) / _GROWTH)] += 1
 
     def sample(self, now: float, sample: PowerSample) -> float:
-        """The card was read; the energy since it was read before, in joules."""
+        """Take a reading of the card; returns the energy since the one before, in joules."""
         span_s = max(0.0, now - self._newest_s)
         before = self._newest
         spent_j = sample.watts * span_s if before is not None else 0.0
@@ -112,12 +112,12 @@ class PowerWindow:
 
     @property
     def newest(self) -> PowerSample | None:
-        """How the card was when it was read the last time."""
+        """The newest reading of the card."""
         return self._newest
 
     @property
     def look(self) -> PowerLook:
-        """What it has gathered until the newest sample."""
+        """The look gathered until the newest sample."""
         span_s = self._newest_s - self._began_s
         return PowerLook(
             span_s=span_s,

@@ -6,16 +6,16 @@ from daemon.power.looks import CardLimits, PowerLook
 
 LOWER_BELOW = 0.8
 RAISE_ABOVE = 0.9
-"""Of the promised time of a token: below the one the cap may fall, above the other it rises."""
+"""Shares of the TPOT SLO: below the first the cap may fall, above the second it rises."""
 STEP_SHARE = 0.05
-"""Of the range between the lowest cap and the default limit, what one step is."""
+"""The size of a step, as a share of the range from the lowest cap to the default limit."""
 STEPS_UP = 4
 BINDS_SHARE = 0.05
 """A cap that binds for less of the time saves nothing."""
 ABOVE_DRAW = 1.05
-"""A cap that does not bind goes to so much of the most that the card drew."""
+"""A cap that does not bind goes to this multiple of the most that the card drew."""
 LEAST_GAIN = 1 / 3
-"""Of the share by which the drawn power falls, what the energy of a token has to fall by."""
+"""The least fall of a token's energy, as a share of the fall of the power drawn."""
 LEAST_FALL = 0.005
 """A draw that falls by less than this share says nothing of what a cap saves."""
 ALIKE = 0.1
@@ -25,7 +25,7 @@ _SLACK_WATTS = 1e-6
 
 
 class _Before(NamedTuple):
-    """How it was before the newest step down."""
+    """The cap and look before the newest step down."""
 
     cap_watts: float
     look: PowerLook
@@ -39,7 +39,7 @@ class CapSearch:
     """
 
     def __init__(self, tpot_s: float, min_share: float) -> None:
-        """`tpot_s`: most that a token may take; `min_share`: of the default limit, the least."""
+        """`tpot_s`: the TPOT SLO; `min_share`: the least cap, as a share of the default limit."""
         self._tpot_s = tpot_s
         self._min_share = min_share
         self._lowest_watts = self._highest_watts = 0.0
@@ -52,7 +52,7 @@ class CapSearch:
         self.why = ""
 
     def bound(self, limits: CardLimits) -> None:
-        """Keep to what the card can have; the first time the cap is the default limit."""
+        """Keep the cap within what the card accepts; it starts at the default limit."""
         highest = limits.clamped(limits.default_watts)
         lowest = min(max(limits.min_watts, self._min_share * highest), highest)
         if (lowest, highest) != (self._lowest_watts, self._highest_watts):
@@ -62,29 +62,29 @@ class CapSearch:
 
     @property
     def step_watts(self) -> float:
-        """One step."""
+        """The size of a step, in watts."""
         return STEP_SHARE * (self._highest_watts - self._lowest_watts)
 
     def rest(self) -> None:
-        """The load is another one from now on: nothing is compared with what was before."""
+        """Compare nothing with earlier looks, as the load is another one from now on."""
         self._before = None
 
     def hold(self, why: str) -> None:
-        """Stay: what the time since the last choice showed says nothing of the cap."""
+        """Keep the cap, as the time since the last choice says nothing of it."""
         self.rest()
         self.why = why
 
     def too_slow(self, look: PowerLook) -> bool:
-        """Whether the pace asks for more power at once."""
+        """Whether the pace needs more power at once."""
         return look.pace_s > RAISE_ABOVE * self._tpot_s
 
     def breaks(self, look: PowerLook) -> bool:
-        """Whether the promise is broken already."""
+        """Whether the SLO is broken already."""
         return look.pace_s > self._tpot_s
 
     def give_way(self, now: float, broken: bool) -> None:
-        """Back to where the pace was right a look ago. Where it was not ours: several steps up, or
-        to all the power where the promise is broken.
+        """Go back to the cap of a look ago, where the pace was right. Where this search did not
+        lower it: several steps up, or to full power where the SLO is broken.
         """
         before, self._before = self._before, None
         self._refuse(now, "as low as the pace allows")
@@ -96,7 +96,7 @@ class CapSearch:
         self.why = "raised to keep the pace"
 
     def decide(self, now: float, look: PowerLook) -> None:
-        """Choose the cap by what the time since the last choice showed."""
+        """Choose the cap by the look since the last choice."""
         if self.too_slow(look):
             self.give_way(now, self.breaks(look))
             return
@@ -132,7 +132,7 @@ class CapSearch:
             self.why = "as low as it may be"
 
     def _refuse(self, now: float, why: str) -> None:
-        """Remember the cap as one that did not do."""
+        """Remember the cap as a floor: it was too low or saved nothing."""
         if self._floor_watts is not None and now >= self._floor_until_s:
             self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)
         self._floor_watts = self.cap_watts
@@ -140,7 +140,7 @@ class CapSearch:
         self._floor_why = why
 
     def _forget_floor(self) -> None:
-        """What did not do before does now."""
+        """Forget the floor once a cap as low as it does well."""
         if self._floor_watts is not None and self.cap_watts <= self._floor_watts + _SLACK_WATTS:
             self._floor_watts = None
             self._wait_s = FIRST_WAIT_S
@@ -157,5 +157,5 @@ def _gains_nothing(before: PowerLook, now: PowerLook) -> bool:
     return fall > LEAST_FALL and 1.0 - is_j / was_j < LEAST_GAIN * fall
 
 
-def _alike(one: float, other: float) -> bool:
-    return abs(one - other) <= ALIKE * max(one, other)
+def _alike(first: float, second: float) -> bool:
+    return abs(first - second) <= ALIKE * max(first, second)

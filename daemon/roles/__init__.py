@@ -1,1 +1,1 @@
-"""Which instances compute prompts, draw tokens or do both: reckoned from the load. Pure."""
+"""The choice of roles: which instances prefill, decode or do both, by the load. Pure."""

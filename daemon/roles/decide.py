@@ -1,10 +1,10 @@
-"""When roles change: rarely, and back where what was measured is worse than what mixed would do.
+"""Decisions to change roles: rare, and taken back where a split does worse than mixed would.
 
-Each load gets one change, in its first minute: `LoadWindow` tells when it is another load. A split
-has to be better than mixed by a margin and to keep most promises; ties stay mixed.
+Each load gets one change, in its first minute: `LoadWindow` tells when the load changed. A split
+has to be better than mixed by a margin and to meet most SLOs; ties stay mixed.
 
 Queues of a busy machine swing within seconds, and a rule that follows them flips back and forth. To
-try each split for a while would cost its misses; so splits are forecast, and few are tried.
+try each split for a while would cost missed SLOs; so splits are forecast, and few are tried.
 """
 
 import math
@@ -17,59 +17,59 @@ from daemon.roles.forecast import Forecast, Split
 MIXED = str(Split(0, 1))
 
 FIRST_S, LAST_S = 20.0, 60.0
-"""Into a load's life a change may come in this time."""
+"""The span of a load's life in which a change may come."""
 ENOUGH, FEW = 40, 15
-"""So many requests tell a load; once LAST_S have passed, fewer do."""
+"""Requests that are enough to know a load: before LAST_S, and afterwards."""
 AGREED = 2
-"""So many looks in a row must want the same kind of change."""
+"""Looks in a row that must want the same kind of change."""
 MARGIN, LEAST_MARGIN, OF_MISSES = 0.05, 0.02, 0.4
-"""Of attainment, what a split must gain over mixed, or over another split: so much, or less where
-it is a good part of what mixed misses. Forecasts of what nearly all keep err by little."""
+"""The attainment that a split must gain over mixed or another split: MARGIN, or less where that is
+a good part of what mixed misses, as forecasts near full attainment err by little."""
 TIE = 0.01
-"""A split that gains no more than that over mixed gives way to it, and splits that are not farther
-apart are alike."""
+"""A split that gains no more than this over mixed gives way to it; splits within it are alike."""
 FLOOR = 0.6
-"""No split is worth a change that keeps fewer promises."""
+"""The least attainment of a split that is worth a change."""
 MEASURED = 40
-"""So many answers tell how a choice does."""
+"""Answers that are enough to measure a choice."""
 EXPECTED = 100
-"""For so many answers counts what was expected of mixed, beside those that were measured: few have
-ended when a split is chosen, and the first of them came when the load was young. Splits are held
-against the forecast of mixed, or against both together where that is less.
+"""The weight, in answers, of the forecast of mixed beside measured answers: few have ended when a
+split is chosen, and the first of them came when the load was young. Splits are compared with the
+forecast of mixed, or with both together where that is less.
 """
 POOR = 0.9
-"""Where fewer are kept, a late change may come: what was expected of mixed was not so."""
+"""Attainment of mixed below which a late change may come, as the forecast was wrong."""
 WORSE = 0.03
 FIRST_REST_S, MOST_REST_S = 300.0, 4800.0
-"""After a split that was worse than mixed none is tried for so long; twice that the next time."""
+"""The rest after a split that was worse than mixed, in which none is tried; it doubles each time.
+"""
 SETTLE_S = 5.0
-"""Requests that come sooner after a change are not counted for it."""
+"""Requests that arrive sooner after a change are not counted for it."""
 
 
 class KeptCount(msgspec.Struct, array_like=True):
-    """Answers that ended, and those of them that kept both promises."""
+    """The number of ended answers, and of those that met both SLOs."""
 
     num: int = 0
     kept: int = 0
 
     def add(self, kept: bool) -> None:
-        """One more."""
+        """Count an answer."""
         self.num += 1
         self.kept += kept
 
     @property
     def share(self) -> float:
-        """Of those that kept them; 1 before there are any."""
+        """The share that met both SLOs; 1 before there are any."""
         return self.kept / self.num if self.num else 1.0
 
     @property
     def tells(self) -> bool:
-        """Whether there are enough of them."""
+        """Whether there are enough answers to measure by."""
         return self.num >= MEASURED
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """What a look came to: the choice from now on, and why it is it."""
+    """The outcome of a look: the choice from now on, and the reason."""
 
     choice: str
     why: str
@@ -78,13 +78,13 @@ class Decided(msgspec.Struct, frozen=True):
 class DeciderState(msgspec.Struct, array_like=True):
     """All that a decider knows."""
 
-    since_s: float = -1.0  # of the load that it looks at
+    since_s: float = -1.0  # start of the load that it looks at
     changed_s: float = -1e9  # when it last chose anew
     is_settled: bool = False  # this load has had its change, or needs none
-    had_late: bool = False  # and its late one, or its split was given up
-    wanted: str = ""  # what the last looks wanted
+    had_late: bool = False  # and its late change, or its split was given up
+    wanted: str = ""  # kind of change that the last looks wanted
     num_wanted: int = 0
-    expected: float = -1.0  # of mixed, under this load; -1: nobody has reckoned it yet
+    expected: float = -1.0  # attainment of mixed under this load; -1: no forecast yet
     mixed: KeptCount = msgspec.field(default_factory=KeptCount)  # under this load
     split: KeptCount = msgspec.field(default_factory=KeptCount)
     rest_until_s: float = -1.0
@@ -92,7 +92,7 @@ class DeciderState(msgspec.Struct, array_like=True):
 
 
 class Decider:
-    """Looks at forecasts and at what was measured, and says what to choose."""
+    """Chooses by forecasts and by measured answers."""
 
     def __init__(self, state: DeciderState | None = None) -> None:
         self.state = state or DeciderState()
@@ -104,24 +104,24 @@ class Decider:
             (state.mixed if choice == MIXED else state.split).add(kept)
 
     def measured(self, choice: str) -> KeptCount:
-        """How the choice that is in force does under this load."""
+        """The measured answers of the choice in force under this load."""
         return self.state.mixed if choice == MIXED else self.state.split
 
     def begin(self, since_s: float) -> None:
-        """It is another load from then on."""
+        """Begin a new load at `since_s`."""
         state = self.state
         state.since_s, state.is_settled, state.had_late = since_s, False, False
         state.wanted, state.num_wanted, state.expected = "", 0, -1.0
         state.mixed, state.split = KeptCount(), KeptCount()
 
     def enough(self, now: float, num_requests: int) -> bool:
-        """Whether so many requests of this load tell what it is."""
+        """Whether `num_requests` are enough to know this load."""
         age_s = now - self.state.since_s
         return age_s >= FIRST_S and num_requests >= (ENOUGH if age_s < LAST_S else FEW)
 
-    def without(self, now: float, present: str, told: Sequence[Forecast]) -> Decided | None:
-        """What a look comes to that needs no new forecasts; None: it needs them. `told`: those of
-        the last look that had some.
+    def without(self, now: float, present: str, forecasts: Sequence[Forecast]) -> Decided | None:
+        """The outcome of a look that needs no new forecasts; None: it needs them. `forecasts`:
+        those of the last look that had some.
         """
         state = self.state
         if state.expected < 0.0:
@@ -129,7 +129,7 @@ class Decider:
         if fallen := self._fallen(now, present):
             return fallen
         if state.is_settled and not self._may_be_late(present):
-            return Decided(present, self._words(present, told, "this load is decided"))
+            return Decided(present, self._words(present, forecasts, "this load is decided"))
         if now < state.rest_until_s:
             why = f"no split is tried for another {state.rest_until_s - now:.0f} s"
             return Decided(present or self.mix(now), why)
@@ -138,8 +138,8 @@ class Decider:
     def look(
         self, now: float, present: str, forecasts: Sequence[Forecast], cost: float = 0.0
     ) -> Decided:
-        """Choose among forecasts, of which the first is that of mixed. `cost` is what moving
-        what is under way costs, as a share of the answers to come.
+        """Choose among forecasts, of which the first is that of mixed. `cost` is the cost of
+        migrating running sequences, as a share of the answers to come.
         """
         state = self.state
         mixed = forecasts[0]
@@ -151,7 +151,7 @@ class Decider:
         late = self._may_be_late(present)
         foretold = state.mixed.share if late else mixed.attainment
         expected = min(foretold, self._mixed_keeps(foretold))
-        here = next((one for one in forecasts if one.choice == present), mixed)
+        here = next((forecast for forecast in forecasts if forecast.choice == present), mixed)
         margin = min(MARGIN, max(LEAST_MARGIN, OF_MISSES * (1.0 - expected)))
         wanted, why = self._wanted(here, best, expected, margin + cost)
         if wanted == present:
@@ -169,14 +169,14 @@ class Decider:
         return Decided(wanted, self._words(wanted, forecasts, why))
 
     def mix(self, now: float) -> str:
-        """Mixed from now on, whatever forecasts say: this load has had its change."""
+        """Choose mixed whatever forecasts say; this load has had its change."""
         self.state.is_settled, self.state.changed_s = True, now
         return MIXED
 
     def _wanted(
         self, here: Forecast, best: Forecast, expected: float, margin: float
     ) -> tuple[str, str]:
-        """(the choice that the forecasts speak for, why); `expected` is of mixed."""
+        """(the choice that the forecasts favour, why); `expected` is of mixed."""
         if best.attainment < max(FLOOR, expected + margin) or best.choice == MIXED:
             if here.choice == MIXED:
                 return MIXED, "no split is better by enough"
@@ -188,7 +188,7 @@ class Decider:
         return best.choice, f"better than mixed by {best.attainment - expected:.2f}"
 
     def _fallen(self, now: float, present: str) -> Decided | None:
-        """Back to mixed, where a split was measured to be worse than that."""
+        """Go back to mixed, where the split in force was measured to be worse."""
         state = self.state
         if present == MIXED or not state.split.tells:
             return None
@@ -209,12 +209,12 @@ class Decider:
         )
 
     def _mixed_keeps(self, foretold: float) -> float:
-        """The share that mixed keeps, from what was foretold of it and what was measured."""
+        """The attainment of mixed, from its forecast and from measured answers."""
         mixed = self.state.mixed
         return (mixed.kept + EXPECTED * foretold) / (mixed.num + EXPECTED)
 
     def _may_be_late(self, present: str) -> bool:
-        """Whether mixed does so badly that what was expected of it was not so."""
+        """Whether mixed does so badly that its forecast was wrong."""
         state = self.state
         poor = state.mixed.tells and state.mixed.share < POOR
         return present == MIXED and state.is_settled and not state.had_late and poor
@@ -227,21 +227,21 @@ class Decider:
         state.wanted = what
 
     def _words(self, choice: str, forecasts: Sequence[Forecast], why: str) -> str:
-        """A decision in a line, with what was expected."""
-        best = max(forecasts[1:], key=lambda one: one.attainment, default=forecasts[0])
-        told = f"{choice}: {why}; expected of mixed {forecasts[0].attainment:.2f}"
+        """A decision in a line, with the forecasts."""
+        best = max(forecasts[1:], key=lambda each: each.attainment, default=forecasts[0])
+        line = f"{choice}: {why}; expected of mixed {forecasts[0].attainment:.2f}"
         if best is not forecasts[0]:
-            told += f", of {best.choice} {best.attainment:.2f}"
-        return told
+            line += f", of {best.choice} {best.attainment:.2f}"
+        return line
 
 
 def _best(forecasts: Sequence[Forecast]) -> Forecast:
-    """The best of them, of which the first is that of mixed. Where splits side by side keep as much
-    it is the middle one, which is far from where either promise breaks: the load may grow.
+    """The best forecast; the first is that of mixed. Of neighbouring splits that are alike it is
+    the middle one, which is far from where either SLO breaks: the load may grow.
     """
     mixed, *others = forecasts
-    most = max((one.attainment for one in others), default=-1.0)
+    most = max((other.attainment for other in others), default=-1.0)
     if mixed.attainment >= most:
         return mixed
-    alike = [one for one in others if one.attainment >= most - TIE]
+    alike = [other for other in others if other.attainment >= most - TIE]
     return alike[(len(alike) - 1) // 2]

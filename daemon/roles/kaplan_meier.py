@@ -1,7 +1,7 @@
-"""How long answers are, while many have not ended: Kaplan and Meier's estimate.
+"""The lengths of answers, while many have not ended: Kaplan and Meier's estimate.
 
-Early in a load those that have ended are the short ones. One that has not says that it is longer
-than what was drawn of it: each length's hazard is that of those that came so far.
+Early in a load the ended answers are the short ones. An unended answer shows that it is longer than
+its tokens so far: each length's hazard is that of the answers that came so far.
 """
 
 import math
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 Answer = tuple[int, int]
-"""(tokens of its prompt, tokens of its own that were drawn)."""
+"""(tokens of its prompt, output tokens so far)."""
 
 _Step = tuple[float, int, float]
-"""(the chance of such an answer, tokens of its prompt, tokens of its own)."""
+"""(the chance of such an answer, tokens of its prompt, output tokens)."""
 
 
 def likely_answers(
@@ -20,15 +20,15 @@ def likely_answers(
 ) -> tuple[list[Answer], float]:
     """(`count` equally likely answers in order of length, the mean length).
 
-    Each of `ended` stands for so many that have. What survives the longest of them goes on as if
-    memoryless. At least one must have ended. Each answer is the mean of its part of all: a few of
-    them, picked, would have long ones with long prompts among them by chance.
+    Each of `ended` stands for `each` ended answers. Answers that survive the longest of them go on
+    as if memoryless. At least one must have ended. Each answer is the mean of its part of all: a
+    few picked ones would have long ones with long prompts among them by chance.
     """
     lengths = [(tokens, 0, prompt) for prompt, tokens in ended]
-    num_ended, drawn = each * len(lengths), each * sum(tokens for tokens, _, _ in lengths)
+    num_ended, decodes = each * len(lengths), each * sum(tokens for tokens, _, _ in lengths)
     more = [(tokens, 1, prompt) for prompt, tokens in unended]
     lengths = sorted(lengths + more)
-    excess = (drawn + sum(tokens for tokens, _, _ in more)) / num_ended
+    excess = (decodes + sum(tokens for tokens, _, _ in more)) / num_ended
     at_risk, survival = num_ended + len(more), 1.0
     steps: list[_Step] = []
     for tokens, is_open, prompt in lengths:
@@ -48,7 +48,7 @@ def likely_answers(
 def _memoryless(
     survival: float, prompt: int, longest: float, excess: float, count: int
 ) -> Iterator[_Step]:
-    """What survives the longest, cut where the `count` parts of all end."""
+    """The steps beyond the longest ended answer, cut where the `count` parts of all end."""
     parts = math.ceil(survival * count - _NONE)
     edges = [survival, *(number / count for number in range(parts - 1, -1, -1))]
     for above, under in pairwise(edges):
@@ -64,7 +64,7 @@ def _entropy(share: float) -> float:
 
 
 def _parts(steps: Iterable[_Step], count: int) -> Iterator[Answer]:
-    """Of each `count`th of all, in order of length: (prompt as rows of it see it, mean length)."""
+    """For each `count`th of all, by length: (prompt as its rows see it, mean length)."""
     given, whole = 0, 1.0 / count
     left, tokens_sum, seen_sum = whole, 0.0, 0.0
     for chance, prompt, tokens in steps:
@@ -84,4 +84,4 @@ def _answer(tokens_sum: float, seen_sum: float, chance: float) -> Answer:
 
 
 _NONE = 1e-9
-"""A chance that rounding leaves where nobody survives."""
+"""A chance that rounding leaves where none survives."""

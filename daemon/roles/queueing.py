@@ -1,4 +1,4 @@
-"""Queues in closed form: waits for prompts to be computed, and batches of those who draw tokens."""
+"""Queues in closed form: the wait of prompts, and batches of decoding answers."""
 
 import math
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 def erlang_c(servers: int, offered: float) -> float:
-    """The chance that one has to wait for `servers` servers that are offered so much work at a
-    time; 1 where it is more than they can do.
+    """The chance of a wait for `servers` servers with the load `offered`; 1 where it is more than
+    they can do.
     """
     if offered >= servers:
         return 1.0
@@ -18,13 +18,13 @@ def erlang_c(servers: int, offered: float) -> float:
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A wait in line: nobody's with `1 - chance`, else exponential with a mean."""
+    """A wait in line: none with `1 - chance`, else exponential with a mean."""
 
     chance: float
-    mean_s: float  # of those who wait
+    mean_s: float  # where there is a wait
 
     def within(self, limit_s: float) -> float:
-        """The share that waits no longer."""
+        """The share that waits no longer than the limit."""
         if limit_s < 0.0 or self.mean_s == math.inf:
             return 0.0
         if self.mean_s <= 0.0:
@@ -33,13 +33,13 @@ class Waiting(msgspec.Struct, frozen=True):
 
     @property
     def overall_s(self) -> float:
-        """The mean of all."""
+        """The mean wait of all."""
         return self.chance * self.mean_s
 
 
 def waiting(rate: float, work_s: float, work_squares: float, servers: int = 1) -> Waiting:
-    """Before `servers` servers with one line, that get `rate` jobs a second of these moments of
-    work: Pollaczek and Khinchine's formula for one, for several as Lee and Longton have it.
+    """The wait before `servers` servers with one line, that get `rate` jobs a second with these
+    moments of work: Pollaczek and Khinchine's formula; for several servers Lee and Longton's.
     """
     offered = rate * work_s
     if offered >= servers:
@@ -50,7 +50,7 @@ def waiting(rate: float, work_s: float, work_squares: float, servers: int = 1) -
 
 
 def waiting_for_room(places: float, num: float, stay_s: float) -> Waiting:
-    """Where so many stay for `stay_s` each, on average, of whom `places` find room: Halfin and
+    """The wait for a place where `num` on average stay for `stay_s` each, in `places`: Halfin and
     Whitt's approximation of Erlang's formula, in closed form for thousands of places.
     """
     if num >= places:
@@ -63,21 +63,21 @@ def waiting_for_room(places: float, num: float, stay_s: float) -> Waiting:
     return Waiting(chance, stay_s / (places - num))
 
 
-class Drawing(msgspec.Struct, frozen=True):
-    """Answers that are drawn together, a token each in every step, in a state that lasts.
+class Decoding(msgspec.Struct, frozen=True):
+    """Answers that decode together, a token each in every step, in a steady state.
 
-    A step takes `base_s` and `row_s` for each that draws; more who draw make longer steps, and so
-    everybody stays longer. The number of those who draw wanders about its mean.
+    A step takes `base_s` and `row_s` for each decode; more decodes make longer steps, and so all
+    stay longer. The number of decodes wanders about its mean.
     """
 
-    step_s: float  # inf: more come than are ever done
-    num: float  # who draw, on average, at all instances
+    step_s: float  # inf: overloaded
+    num: float  # mean number of decodes, at all instances
     deviation: float  # of that number
-    per_one_s: float  # what one more of them adds to a step
-    memory_s: float  # how long the number takes to wander elsewhere
+    per_one_s: float  # time that a further decode adds to a step
+    memory_s: float  # time that the number takes to wander elsewhere
 
     def deviation_s(self, span_s: float) -> float:
-        """Of the mean step time over a span: long ones see the number wander to both sides."""
+        """The deviation of the mean step time over a span: it averages out over long spans."""
         if self.memory_s <= 0.0:
             return 0.0
         ratio = span_s / self.memory_s
@@ -85,20 +85,20 @@ class Drawing(msgspec.Struct, frozen=True):
         return self.per_one_s * self.deviation * math.sqrt(kept)
 
 
-def drawing(rate: float, tokens: float, base_s: float, row_s: float, instances: int) -> Drawing:
-    """The state of `instances` that share `rate` answers a second of so many tokens on average.
+def decoding(rate: float, tokens: float, base_s: float, row_s: float, instances: int) -> Decoding:
+    """The steady state of `instances` that share `rate` answers a second of `tokens` on average.
 
-    By Little's law `rate * tokens * step_s` draw. That number is taken as a birth and death
+    By Little's law `rate * tokens * step_s` decode. That number is taken as a birth and death
     process, linear about its mean: departures at `num / (tokens * step_s(num))`.
     """
     share = rate * tokens * row_s / instances
     if share >= 1.0:
-        return Drawing(math.inf, math.inf, math.inf, row_s / instances, math.inf)
+        return Decoding(math.inf, math.inf, math.inf, row_s / instances, math.inf)
     step_s = base_s / (1.0 - share)
     num = rate * tokens * step_s
     slowness = step_s / base_s if base_s > 0.0 else 1.0
     deviation = math.sqrt(num * slowness)
-    return Drawing(step_s, num, deviation, row_s / instances, tokens * step_s * slowness)
+    return Decoding(step_s, num, deviation, row_s / instances, tokens * step_s * slowness)
 
 
 def below(limit: float, mean: float, deviation: float) -> float:

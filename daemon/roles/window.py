@@ -1,8 +1,8 @@
-"""The observed load: counts in buckets of a few seconds, and when it became another one.
+"""The observed load: counts in buckets of a few seconds, and changes of the load.
 
 All since the last change is one load. It has changed where the newest half minute, or the newest
-two, differ from what was before by more than chance explains: each of the rate, the prompts and the
-answers is tested. Then everything from before is forgotten.
+two minutes, differ from earlier by more than chance explains: the rate, the prompts and the answers
+are tested each. Then everything earlier is forgotten.
 """
 
 import math
@@ -17,7 +17,7 @@ from daemon.roles.load import OfferedLoad
 
 BUCKET_S = 5.0
 RECENT = (6, 24)
-"""Buckets whose sums are compared with all that was before them."""
+"""Numbers of newest buckets whose sums are compared with all earlier ones."""
 LEAST_BEFORE = 6
 SURE = 4.5
 """Standard deviations that tell a change: chance alone reaches it once in weeks."""
@@ -27,32 +27,32 @@ LEAST_SAMPLES = 20
 LEAST_ARRIVALS = 10
 KEPT_SAMPLES = 256
 KEPT_ANSWERS = 2048
-"""More, since those that end first are the short ones, and the newest for a while the long ones."""
+"""More, since the answers that end first are short, and the newest are long for a while."""
 LEAST_SETTLE_S, SETTLED = 60.0, 3.0
-"""Answers that end are of all lengths after so long, or so many times as long as one stays."""
+"""Time until answers of all lengths end: seconds, or a multiple of an answer's stay."""
 SMOOTH = 0.02
 
 
 class LoadBucket(msgspec.Struct, array_like=True):
-    """What came in a stretch of time: counts, and sums of lengths and of their squares."""
+    """The arrivals and ends of a span of time: counts, sums of lengths and of their squares."""
 
     span_s: float = 0.0
     requests: int = 0
-    streams: int = 0  # answers that they ask for
+    streams: int = 0  # answers that the requests want
     prompt_tokens: int = 0
     prompt_squares: int = 0
-    ended: int = 0  # answers, once those that end are of all lengths
+    ended: int = 0  # answers, once answers of all lengths end
     answer_tokens: int = 0
     answer_squares: int = 0
 
     def add(self, other: "LoadBucket") -> None:
-        """Count what another one has, too."""
+        """Add the counts of another bucket."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class WindowState(msgspec.Struct, frozen=True, array_like=True):
-    """All that a window knows."""
+    """The state of a window."""
 
     since_s: float
     edge_s: float
@@ -66,11 +66,11 @@ class WindowState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LoadWindow:
-    """Counts arrivals and ends; `since_s` is when the present load began, -1: nothing came yet."""
+    """Counts arrivals and ends; `since_s` is the present load's start, -1: no arrival yet."""
 
     def __init__(self) -> None:
         self.since_s = -1.0
-        self._edge_s = 0.0  # when the open bucket is full
+        self._edge_s = 0.0  # time at which the open bucket is full
         self._before = LoadBucket()
         self._recent: deque[LoadBucket] = deque()
         self._open = LoadBucket()
@@ -81,28 +81,28 @@ class LoadWindow:
 
     @property
     def edge_s(self) -> float:
-        """When the open bucket is full."""
+        """The time at which the open bucket is full."""
         return self._edge_s
 
     def arrived(self, now: float, num_prompt_tokens: int, num_streams: int) -> None:
-        """A request came."""
+        """Count a request."""
         if self.since_s < 0.0:
             self._begin(now)
-        one = self._open
-        one.requests += 1
-        one.streams += num_streams
-        one.prompt_tokens += num_prompt_tokens
-        one.prompt_squares += num_prompt_tokens * num_prompt_tokens
+        bucket = self._open
+        bucket.requests += 1
+        bucket.streams += num_streams
+        bucket.prompt_tokens += num_prompt_tokens
+        bucket.prompt_squares += num_prompt_tokens * num_prompt_tokens
         self._prompts.append(num_prompt_tokens)
 
     def ended(self, now: float, arrived_s: float, num_prompt_tokens: int, num_tokens: int) -> None:
-        """An answer has ended; one that came before the present load is none of it."""
+        """Count an answer that ended; requests from before the present load are not of it."""
         if not num_tokens or self.since_s < 0.0:
             return
         stay_s = now - arrived_s
         self._stay_s += (SMOOTH if self._stay_s else 1.0) * (stay_s - self._stay_s)
         if now >= self.since_s + max(LEAST_SETTLE_S, SETTLED * self._stay_s):
-            # The first to end are the short ones: lengths are compared once that is over.
+            # The first to end are short: lengths are compared once that is over.
             self._open.ended += 1
             self._open.answer_tokens += num_tokens
             self._open.answer_squares += num_tokens * num_tokens
@@ -111,7 +111,7 @@ class LoadWindow:
             self._answers.append((num_prompt_tokens, num_tokens))
 
     def close(self, now: float) -> bool:
-        """Close the buckets that are full; whether the load has become another one."""
+        """Close the buckets that are full; whether the load has changed."""
         changed = False
         while self.since_s >= 0.0 and self._edge_s <= now:
             self._open.span_s = BUCKET_S
@@ -128,17 +128,17 @@ class LoadWindow:
 
     @property
     def span_s(self) -> float:
-        """How long the present load has been seen, in full buckets."""
+        """The time for which the present load was observed, in full buckets."""
         return self._before.span_s + len(self._recent) * BUCKET_S
 
     @property
     def num_requests(self) -> int:
-        """In that time."""
-        return self._before.requests + sum(one.requests for one in self._recent)
+        """The number of requests in that time."""
+        return self._before.requests + sum(bucket.requests for bucket in self._recent)
 
     def load(self, unended: Sequence[Answer], cached_share: float) -> OfferedLoad | None:
         """The present load; None before there is any. `unended` are answers of it that have not
-        ended: early on those that have are the short ones alone.
+        ended: early on only short ones have.
         """
         total = self._total()
         if not total.requests or not self._own_ended or total.span_s <= 0.0:
@@ -156,12 +156,12 @@ class LoadWindow:
         )
 
     def state(self) -> WindowState:
-        """All that it knows."""
+        """The state of this window."""
         return WindowState(
             since_s=self.since_s,
             edge_s=self._edge_s,
             before=msgspec.structs.replace(self._before),
-            recent=[msgspec.structs.replace(one) for one in self._recent],
+            recent=[msgspec.structs.replace(bucket) for bucket in self._recent],
             open=msgspec.structs.replace(self._open),
             prompts=list(self._prompts),
             answers=list(self._answers),
@@ -171,11 +171,11 @@ class LoadWindow:
 
     @classmethod
     def restored(cls, state: WindowState) -> "LoadWindow":
-        """The window whose state this was."""
+        """The window with this state."""
         window = cls()
         window.since_s, window._edge_s = state.since_s, state.edge_s
         window._before = msgspec.structs.replace(state.before)
-        window._recent.extend(msgspec.structs.replace(one) for one in state.recent)
+        window._recent.extend(msgspec.structs.replace(bucket) for bucket in state.recent)
         window._open = msgspec.structs.replace(state.open)
         window._prompts.extend(state.prompts)
         window._answers.extend(state.answers)
@@ -184,16 +184,16 @@ class LoadWindow:
         return window
 
     def _begin(self, now: float) -> None:
-        """From now on it is another load."""
+        """Begin a new load."""
         self.since_s, self._edge_s = now, now + BUCKET_S
         self._before, self._open = LoadBucket(), LoadBucket()
         self._own_ended = 0
-        for one in (self._recent, self._prompts, self._answers):
-            one.clear()
+        for kept in (self._recent, self._prompts, self._answers):
+            kept.clear()
 
     def _skip_rest(self, now: float) -> None:
-        """Skip what is left of a long time in which nothing came."""
-        idle = not any(one.requests or one.ended for one in self._recent)
+        """Skip the rest of a long idle time."""
+        idle = not any(bucket.requests or bucket.ended for bucket in self._recent)
         if idle and now - self._edge_s > RECENT[-1] * BUCKET_S:
             skipped_s = BUCKET_S * math.floor((now - self._edge_s) / BUCKET_S)
             self._before.span_s += skipped_s
@@ -201,28 +201,28 @@ class LoadWindow:
 
     def _total(self) -> LoadBucket:
         total = msgspec.structs.replace(self._before)
-        for one in self._recent:
-            total.add(one)
+        for bucket in self._recent:
+            total.add(bucket)
         return total
 
     def _changed(self) -> bool:
-        """Whether the newest buckets are of another load than those before."""
+        """Whether the newest buckets are of another load than earlier ones."""
         for count in RECENT:
             older = len(self._recent) - count
             if older < 0 or older * BUCKET_S + self._before.span_s < LEAST_BEFORE * BUCKET_S:
                 continue
             before, newest = msgspec.structs.replace(self._before), LoadBucket()
-            for index, one in enumerate(self._recent):
-                (before if index < older else newest).add(one)
+            for index, bucket in enumerate(self._recent):
+                (before if index < older else newest).add(bucket)
             if _rates_differ(before, newest, self._dispersion()) or _lengths_differ(before, newest):
                 return True
         return False
 
     def _dispersion(self) -> float:
-        """Variance of a bucket's requests over their mean, at least 1: bursts are no change. Of
-        neighbours' differences, which a change of the mean touches once.
+        """The variance of a bucket's requests over their mean, at least 1: bursts are no change. It
+        is taken of neighbours' differences, which a change of the mean touches once.
         """
-        counts = [one.requests for one in self._recent]
+        counts = [bucket.requests for bucket in self._recent]
         mean = sum(counts) / len(counts)
         if len(counts) < 3 or mean <= 0.0:
             return 1.0
@@ -231,7 +231,7 @@ class LoadWindow:
 
 
 def _rates_differ(before: LoadBucket, newest: LoadBucket, dispersion: float) -> bool:
-    """Whether requests come at another rate."""
+    """Whether requests arrive at another rate."""
     pooled = (before.requests + newest.requests) / (before.span_s + newest.span_s)
     expected = before.requests * newest.span_s / before.span_s
     if max(newest.requests, expected) < LEAST_ARRIVALS:
@@ -253,9 +253,9 @@ def _lengths_differ(before: LoadBucket, newest: LoadBucket) -> bool:
 
 
 def _means_differ(a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
-    """Of (count, sum, sum of squares). The variance is that of both together, as if nothing had
-    changed: a few lengths without a long one among them have too small a mean and variance of
-    their own. Lengths are as skew as exponential ones, so that so few go further astray.
+    """Whether two means differ, each given as (count, sum, sum of squares). The variance is that of
+    both together, as if nothing had changed: a few lengths without a long one have too small a mean
+    and variance of their own. Lengths are as skew as exponential ones, so few samples stray far.
     """
     if a[0] < LEAST_SAMPLES or b[0] < LEAST_SAMPLES:
         return False

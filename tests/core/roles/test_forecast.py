@@ -98,7 +98,9 @@ def test_where_one_has_ended_lengths_are_as_if_memoryless() -> None:
     made = OfferedLoad(1.0, EQUAL, tuple(tokens for _, tokens in answers), mean)
     lengths = made.lengths
     assert sum(lengths) / len(lengths) == pytest.approx(100.0, rel=0.03)
-    assert made.drawn_context == pytest.approx(200.0, rel=0.1), "100 of the prompt, E[n^2] / 2 E[n]"
+    assert made.decode_context == pytest.approx(200.0, rel=0.1), (
+        "100 of the prompt, E[n^2] / 2 E[n]"
+    )
 
 
 def test_rows_of_long_answers_have_the_prompts_of_those() -> None:
@@ -106,9 +108,9 @@ def test_rows_of_long_answers_have_the_prompts_of_those() -> None:
     prompts, answers = (100,) * 32 + (900,) * 32, (10,) * 32 + (90,) * 32
     made = OfferedLoad(1.0, prompts, answers, 50.0, answered=prompts)
     own = (10 * 10 + 90 * 90) / 2 / (2 * 50)
-    assert made.drawn_context == pytest.approx(0.1 * 100 + 0.9 * 900 + own)
+    assert made.decode_context == pytest.approx(0.1 * 100 + 0.9 * 900 + own)
     unknown = OfferedLoad(1.0, prompts, answers, 50.0)
-    assert unknown.drawn_context == pytest.approx(500 + own)
+    assert unknown.decode_context == pytest.approx(500 + own)
 
 
 @given(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from daemon.roles.queueing import (
     Waiting,
     below,
-    drawing,
+    decoding,
     erlang_c,
     waiting,
     waiting_for_room,
@@ -47,24 +47,24 @@ def test_a_batch_finds_its_own_size() -> None:
     """Two answers a second of 100 tokens: steps of 20 ms and 1 ms for each who draws come to 25 ms,
     at which five draw.
     """
-    drawn = drawing(2.0, 100.0, 0.020, 0.001, 1)
-    assert drawn.step_s == pytest.approx(0.025)
-    assert drawn.num == pytest.approx(5.0)
-    assert drawn.num == pytest.approx(2.0 * 100.0 * drawn.step_s)
-    assert drawing(2.0, 100.0, 0.020, 0.005, 1).step_s == math.inf
-    assert drawing(4.0, 100.0, 0.020, 0.001, 2).step_s == pytest.approx(0.025)
+    decodes = decoding(2.0, 100.0, 0.020, 0.001, 1)
+    assert decodes.step_s == pytest.approx(0.025)
+    assert decodes.num == pytest.approx(5.0)
+    assert decodes.num == pytest.approx(2.0 * 100.0 * decodes.step_s)
+    assert decoding(2.0, 100.0, 0.020, 0.005, 1).step_s == math.inf
+    assert decoding(4.0, 100.0, 0.020, 0.001, 2).step_s == pytest.approx(0.025)
 
 
 def test_who_draws_longer_sees_the_mean() -> None:
-    drawn = drawing(2.0, 100.0, 0.020, 0.001, 1)
-    spans = [drawn.deviation_s(span) for span in (0.0, 1.0, 10.0, 1000.0)]
+    decodes = decoding(2.0, 100.0, 0.020, 0.001, 1)
+    spans = [decodes.deviation_s(span) for span in (0.0, 1.0, 10.0, 1000.0)]
     assert spans == sorted(spans, reverse=True)
     assert spans[0] == pytest.approx(0.001 * math.sqrt(5.0 * 1.25))
     assert spans[-1] < 0.1 * spans[0]
 
 
 def test_a_step_without_cost_for_rows_does_not_wander() -> None:
-    assert drawing(2.0, 100.0, 0.020, 0.0, 1).deviation_s(1.0) == 0.0
+    assert decoding(2.0, 100.0, 0.020, 0.0, 1).deviation_s(1.0) == 0.0
 
 
 @given(st.floats(0.1, 50.0), st.integers(1, 8), st.floats(0.001, 0.2))

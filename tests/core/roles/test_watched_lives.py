@@ -29,7 +29,7 @@ class Restless(Decider):
     def enough(self, now: float, num_requests: int) -> bool:
         return True
 
-    def without(self, now: float, present: str, told: Listing[Forecast]) -> Decided | None:
+    def without(self, now: float, present: str, forecasts: Listing[Forecast]) -> Decided | None:
         return None
 
     def look(

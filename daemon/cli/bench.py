@@ -11,7 +11,7 @@ import uvloop
 
 from daemon.base.files import raise_descriptor_limit
 from daemon.cli.argument_parser import add_flags
-from daemon.cli.faults import UsageError, told
+from daemon.cli.faults import UsageError, error_text
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.progress import progress
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="for servers that refuse ignore_eos: answers then end where the model ends them",
     )
-    answers = "answers of each request, each with a row of its own; several are drawn at "
+    answers = "answers of each request, each with a row of its own; several are sampled at "
     answers += "temperature 1 (default: %(default)s)"
     longest = "leave out requests longer than N tokens (default: than the server says)"
     add_flags(
@@ -89,12 +89,12 @@ def bench(arguments: argparse.Namespace) -> int:
             print(f"llmd bench: {note}", file=sys.stderr)
         write_outputs(arguments, measured.run, measured.report)
     except WorkloadError as error:
-        print(f"llmd: {told(error)}", file=sys.stderr)
+        print(f"llmd: {error_text(error)}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # of stdout: whoever calls knows what it means
+    except BrokenPipeError:  # of stdout: the caller handles it
         raise
     except (AddressError, BenchError, ReportError, OSError) as error:
-        print(f"llmd: {told(error)}", file=sys.stderr)
+        print(f"llmd: {error_text(error)}", file=sys.stderr)
         return 1
     return INTERRUPTED if measured.interrupted else 0
 
@@ -106,19 +106,20 @@ def _spec(arguments: argparse.Namespace) -> BenchSpec:
         raise UsageError(f"--n must be from 1 to {MAX_SEQUENCES_PER_REQUEST}, got {arguments.n}")
     if not 0 <= arguments.timeout_s <= LONGEST_TIMEOUT_S:
         raise UsageError(f"--timeout-s must be from 0 (none) to {LONGEST_TIMEOUT_S:g}")
-    said = {name: getattr(arguments, name) for name in BenchSpec.__struct_fields__}
-    return BenchSpec(**said | {"api_key": said["api_key"] or os.environ.get("OPENAI_API_KEY", "")})
+    given = {name: getattr(arguments, name) for name in BenchSpec.__struct_fields__}
+    given["api_key"] = given["api_key"] or os.environ.get("OPENAI_API_KEY", "")
+    return BenchSpec(**given)
 
 
 @asynccontextmanager
 async def _following(load: LoadGenerator, num_answers: int) -> AsyncIterator[None]:
-    """Tell of the load while it runs."""
-    with progress() as told:
+    """Show the load's progress while it runs."""
+    with progress() as show:
 
         async def follow() -> None:
             while True:
                 ended, running = load.sent.ended, len(load.sent.answers) - load.sent.ended
-                told(ended, num_answers, f"{ended:,} of {num_answers:,}, {running:,} running")
+                show(ended, num_answers, f"{ended:,} of {num_answers:,}, {running:,} running")
                 await asyncio.sleep(REFRESH_S)
 
         following = asyncio.create_task(follow())
@@ -131,9 +132,9 @@ async def _following(load: LoadGenerator, num_answers: int) -> AsyncIterator[Non
 
 
 def _check_classes(wanted: WorkloadSpec) -> None:
-    for one in wanted.classes:
-        if one.scale:
+    for slo in wanted.classes:
+        if slo.scale:
             raise WorkloadError(
-                f"class {one.name!r}: scale needs the time of an answer alone, which an endpoint "
+                f"class {slo.name!r}: scale needs the time of an answer alone, which an endpoint "
                 "does not tell; a key's slo_scale is counted in the daemon's /metrics"
             )

@@ -12,7 +12,7 @@ from daemon.chat.prompt import converse
 from daemon.chat.screen import Screen
 from daemon.chat.talk import Talk
 from daemon.cli.argument_parser import add_flags
-from daemon.cli.exit_status import is_told
+from daemon.cli.exit_status import is_signalled
 from daemon.client.address import AddressError, base_url
 from daemon.runtime.greeting import DEFAULT_URL
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "question. Without: a conversation. /help lists its orders."
     )
     parser.add_argument("question", nargs="*", metavar="WORD", help="the question, if only one")
-    seed = "the same one draws the same answer (default: another each time)"
+    seed = "the same seed gives the same answer (default: another each time)"
     add_flags(
         parser,
         ("--url", str, "", "URL", f"the server (default: LLMD_URL if set, else {DEFAULT_URL})"),
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chat(arguments: argparse.Namespace) -> int:
-    """0: it was answered, or ended by the user; 1: it could not be."""
+    """Ask one question, or hold a conversation. 0: answered, or ended by the user; 1: it failed."""
     screen = _screen()
     try:
         talk = _talk(arguments)
@@ -58,7 +58,7 @@ def chat(arguments: argparse.Namespace) -> int:
 
 
 def _screen() -> Screen:
-    """On this process's streams: closed ones take nothing, `?` is for what one lacks."""
+    """A screen on this process's streams; `?` replaces what one cannot encode."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -67,7 +67,7 @@ def _screen() -> Screen:
 
 
 def _talk(arguments: argparse.Namespace) -> Talk:
-    """Raises ChatError, AddressError."""
+    """A conversation with the server and model of the flags. Raises ChatError, AddressError."""
     url = base_url(arguments.url or os.environ.get("LLMD_URL") or DEFAULT_URL)
     api_key = (arguments.api_key or os.environ.get("LLMD_API_KEY", "")).strip()
     if not api_key.isprintable():
@@ -89,7 +89,7 @@ def _talk(arguments: argparse.Namespace) -> Talk:
 
 
 def _question(words: list[str]) -> str:
-    """What is asked on the command line and by a pipe; nothing: a conversation is wanted."""
+    """The question from the command line and from a pipe; empty: start a conversation."""
     question = _text(" ".join(words))
     if sys.stdin is None or sys.stdin.isatty():
         return question
@@ -98,7 +98,7 @@ def _question(words: list[str]) -> str:
 
 
 def _text(given: str) -> str:
-    """What the command line says, as text: U+FFFD for bytes that are none."""
+    """A word of the command line as text: U+FFFD for bytes that are not UTF-8."""
     return given.encode(errors="surrogateescape").decode(errors="replace")
 
 
@@ -112,6 +112,6 @@ def _converse(talk: Talk, screen: Screen) -> None:
 
 
 def _line(before: str) -> str:
-    if is_told():  # in mid-answer
+    if is_signalled():  # in mid-answer
         raise KeyboardInterrupt
     return input(before)

@@ -13,7 +13,7 @@ import msgspec
 
 from daemon.api.chat_template import unused_templates
 from daemon.api.template_process import what_is_wrong
-from daemon.cli.faults import told
+from daemon.cli.faults import error_text
 from daemon.cli.parser import overrides
 from daemon.cli.progress import progress
 from daemon.config.core_shares import CoreShare, core_shares
@@ -67,8 +67,8 @@ KEY = "engine.kernels"
 
 
 def kernel_notes(config: Config, instances: Iterable[InstanceSpec]) -> Iterator[str]:
-    """A sentence for each family of kernels that torch computes on a card that would serve."""
-    devices = {one.device for one in instances if one.device.startswith("cuda")}
+    """A sentence for each family of kernels that torch replaces on a card that would serve."""
+    devices = {spec.device for spec in instances if spec.device.startswith("cuda")}
     if not devices:
         return
     if config.engine.kernels == "torch":
@@ -84,14 +84,14 @@ def kernel_notes(config: Config, instances: Iterable[InstanceSpec]) -> Iterator[
 
 
 def _as_installed(card: CardStack) -> bool:
-    """Whether a verdict is of the libraries that would be used now; their builds do not count."""
+    """Whether a verdict is about the installed libraries; their build tags do not count."""
     pairs = ((version_of("torch"), card.torch), (version_of("triton"), card.triton))
     return all(here.partition("+")[0] == tried.partition("+")[0] for here, tried in pairs)
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Print all that would be used. 0: it would serve; 1: not on this machine, as it is now, or not
-    with this model; 2: the configuration is wrong.
+    """Print everything that `serve` would use. 0: it would serve; 1: not on this machine, as it is
+    now, or not with this model; 2: the configuration is wrong.
     """
     found = examine(arguments)
     if arguments.json:
@@ -102,7 +102,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 class Checked(msgspec.Struct):
-    """How far a configuration goes towards serving."""
+    """The result of a check: what was found, and what keeps it from serving."""
 
     loaded: Loaded | None = None
     folder: Path | None = None
@@ -116,11 +116,11 @@ class Checked(msgspec.Struct):
     status: int = 0
 
     def instances(self) -> Iterator[tuple[InstanceSpec, CoreShare]]:
-        """Each instance, and what it computes on."""
+        """Each instance, and its cores."""
         yield from zip(self.served.instances, self.cores, strict=True)
 
     def cannot(self, text: str, key: str = "") -> None:
-        """Remember what is in the way."""
+        """Record a reason why it cannot serve."""
         fault = ConfigFault("", key, text)
         if fault not in self.faults:  # instances that are alike have the same
             self.faults.append(fault)
@@ -128,7 +128,7 @@ class Checked(msgspec.Struct):
 
 
 def examine(arguments: argparse.Namespace) -> Checked:
-    """Do all that `serve` would do before it starts anything, and go on after a fault."""
+    """Do what `serve` does before it starts anything, and go on after a fault."""
     found = Checked()
     try:
         found.loaded = load(arguments.config, overrides(arguments))
@@ -149,7 +149,7 @@ def examine(arguments: argparse.Namespace) -> Checked:
     _serve_by(found, config, Found(config.instance))
     named = [spec.device for spec in config.instance]
     now = holder(config)
-    devices = released(ask_for(named), [one.device for one in now.instances] if now else ())
+    devices = released(ask_for(named), [spec.device for spec in now.instances] if now else ())
     absent = missing(named, devices)
     for text in absent:
         found.cannot(text, "instance")
@@ -161,20 +161,20 @@ def examine(arguments: argparse.Namespace) -> Checked:
 
 
 def _serve_by(found: Checked, config: Config, served: Found) -> Config:
-    """Remember which instances serve, and on which cores; the configuration with them."""
+    """Record which instances serve, and on which cores; return the configuration with them."""
     config = with_instances(config, served)
     found.served, found.cores = served, core_shares(config, read_cores())
     return config
 
 
 def _examine_model(found: Checked, config: Config, devices: Devices, *, convert: bool) -> None:
-    """The model, which instances serve it, and the pools of each."""
+    """Check the model, find the instances that serve it, and plan the pools of each."""
     try:
         if not convert and _needs_conversion(config):
             return
         found.folder = _folder(config)
         shape = _as_served(found.folder, config)
-        if config.model.quantize == NONE:  # what is to be rounded was looked at for that
+        if config.model.quantize == NONE:  # else `_as_served` has checked it already
             check_fit(found.folder, cache_folder(config), ask_fit)
         found.shape = shape
         found.sampling = default_sampling(config.model.generation_config, found.folder)
@@ -183,10 +183,10 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
             for text in model_notes(found.folder, found.shape, cache_folder(config))
         ]
         if unused := without_effect(config.model.generation_config, found.folder):
-            said = f"generation_config.json says what has no effect here: {', '.join(unused)}"
-            found.notes.append(ConfigFault("", "model.generation_config", said))
+            note = f"generation_config.json says what has no effect here: {', '.join(unused)}"
+            found.notes.append(ConfigFault("", "model.generation_config", note))
     except (ModelError, OSError) as error:
-        found.cannot(told(error))
+        found.cannot(error_text(error))
         return
     config = _serve_by(found, config, find(config, found.shape, devices))
     for spec in found.served.instances:
@@ -198,7 +198,7 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
 
 
 def model_notes(folder: Path, shape: ModelShape, cache: Path) -> Iterator[str]:
-    """What a model's files say that serving takes no notice of, or refuses where it is asked for.
+    """Notes on what a model's files contain and serving ignores, or refuses on request.
 
     Raises ModelError.
     """
@@ -210,13 +210,13 @@ def model_notes(folder: Path, shape: ModelShape, cache: Path) -> Iterator[str]:
         yield f"{folder}: fields of the GGUF file that are of no use here: {unused}"
     beyond = read_tokenizer(folder).beyond(shape.vocab_size)
     if beyond:
-        named = ", ".join(f"{one.content!r} ({one.id})" for one in beyond[:8])
+        named = ", ".join(f"{token.content!r} ({token.id})" for token in beyond[:8])
         more = f" and {len(beyond) - 8} more" if len(beyond) > 8 else ""
         yield (
             f"{folder / 'tokenizer.json'} has tokens beyond the model's vocabulary of "
             f"{shape.vocab_size}: {named}{more}; a prompt that contains one is refused"
         )
-    with suppress(OSError, ValueError, LookupError, TypeError):  # told below
+    with suppress(OSError, ValueError, LookupError, TypeError):  # reported below
         if further := unused_templates(folder):
             yield f"{folder}: chat templates that are of no use here: {', '.join(further)}"
     if wrong := what_is_wrong(folder):
@@ -301,14 +301,14 @@ def _shown(loaded: Loaded | None, served: Found) -> Iterator[tuple[str, Any, str
             shown = [f"{spec.name}={format_instance(spec)}" for spec in served.instances]
             source = source if value else "found"
         elif key == "key":
-            shown = [one.name for one in value]
+            shown = [key_config.name for key_config in value]
         elif value == "" and key in places:
             shown = str(places[key])
         yield key, shown, source
 
 
 def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:
-    """What is known of the model."""
+    """The model's shape and quantisation, as lines of text."""
     yield f"model {folder}"
     yield (
         f"  {shape.model_type}: {shape.num_params:,} parameters stored as {shape.dtype}, "
@@ -320,7 +320,7 @@ def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:
 
 
 def _rounding_line(kind: str, shape: ModelShape) -> str:
-    """What model.quantize makes of the weights."""
+    """A line on how model.quantize rounds the weights."""
     share = shape.packed_params / shape.num_params
     return (
         f"  quantized to {kind} when it is first served: {share:.0%} of the weights in "
@@ -364,14 +364,14 @@ def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
 
 
 def _weights_in(shape: ModelShape, plan: PoolPlan) -> str:
-    """How weights are held, where that is not what is computed in."""
+    """How weights are held, where that differs from the dtype of the states."""
     if shape.packed_params:
         return f", {shape.packed_params / shape.num_params:.0%} of the weights in blocks as stored"
     return f", weights held in {plan.weight_dtype}" if plan.weight_dtype != plan.dtype else ""
 
 
 def limits_line(limits: InstanceLimits) -> str:
-    """What an instance's steps keep to."""
+    """A line on an instance's policy and limits."""
     depth = f", {limits.depth} steps in flight" if limits.depth else ""
     return (
         f"  scheduling   {limits.policy}: {limits.max_running} running, "
@@ -380,7 +380,7 @@ def limits_line(limits: InstanceLimits) -> str:
 
 
 def host_line(host: HostPlan) -> str:
-    """What an instance's blocks are swapped to."""
+    """A line on an instance's host pool."""
     if not host.num_blocks:
         return f"  host pool          none  ({_HOST_REASONS[host.reason]})"
     return (
@@ -399,7 +399,7 @@ _REASONS = {
 
 
 _HOST_REASONS = {
-    "swap": "who gives way is not swapped",
+    "swap": "preempted sequences are not swapped",
     "host_bytes": "memory.host_bytes",
     "kv": "four times the KV pool",
     "ram": "this instance's share of available RAM",
@@ -426,7 +426,7 @@ def _room_lines(room: Room, size: PoolSize) -> Iterator[str]:
 
 
 def _number_bytes(demand: Demand) -> str:
-    """What follows the size of a head in the formula of a block."""
+    """The bytes of one number, as the last factor in the formula of a block."""
     if demand.kv_dtype == "auto":
         return f"{DTYPE_BYTES[demand.dtype]} bytes"
     return f"1 byte of {demand.kv_dtype}, and a scale of {SCALE_BYTES} bytes for each head"
@@ -441,8 +441,8 @@ def _folder(config: Config) -> Path:
     if source is None:
         return model_folder(path, cache)
     print(f"llmd: converting {source.name}, once", file=sys.stderr)
-    with progress() as told:
-        return model_folder(path, cache, told=lambda share: told(share, 1.0, "converting"))
+    with progress() as show:
+        return model_folder(path, cache, told=lambda share: show(share, 1.0, "converting"))
 
 
 def _as_served(folder: Path, config: Config) -> ModelShape:
@@ -452,7 +452,7 @@ def _as_served(folder: Path, config: Config) -> ModelShape:
 
 
 def _needs_conversion(config: Config) -> Path | None:
-    """The GGUF file that nobody has converted yet, if the model is one. Raises ModelError."""
+    """The model's GGUF file, if it is one and not yet converted. Raises ModelError."""
     path, cache = config.model.path, cache_folder(config)
     source = Path(path).expanduser() if path else embedded_gguf()
     if not is_gguf(source) or not source.is_file():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.cli.faults import told
+from daemon.cli.faults import error_text
 from daemon.lab.report.compare import as_text, read_report
 from daemon.lab.report.compare import compare as compared
 from daemon.lab.report.errors import ReportError
@@ -23,10 +23,10 @@ def compare(arguments: argparse.Namespace) -> int:
     """Print the comparison. 0: done; 1: a report cannot be read."""
     try:
         comparison = compared(read_report(arguments.a), read_report(arguments.b))
-    except BrokenPipeError:  # of stdout: whoever calls knows what it means
+    except BrokenPipeError:  # of stdout: the caller handles it
         raise
     except (ReportError, OSError) as error:
-        print(f"llmd: {told(error)}", file=sys.stderr)
+        print(f"llmd: {error_text(error)}", file=sys.stderr)
         return 1
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(comparison).decode(), indent=2))

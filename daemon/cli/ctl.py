@@ -27,11 +27,11 @@ from daemon.scheduler.policies import POLICIES, meanings
 
 TIMEOUT_S = 5.0
 RELOAD_TIMEOUT_S = 30.0
-"""The answer comes when all is done, and a file may lie on a slow disk."""
+"""The daemon answers only after it has read the file, perhaps from a slow disk."""
 
 
 def ctl(arguments: argparse.Namespace) -> int:
-    """Print what was asked for. 0: the daemon answered; 1: none did, or it refused.
+    """Carry out the verb and print its answer. 0: the daemon answered; 1: none did, or it refused.
 
     Raises UsageError.
     """
@@ -44,7 +44,7 @@ def ctl(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace, path: Path) -> str:
-    """What the daemon says to the verb. Raises ControlError and UsageError."""
+    """Send the verb to the daemon and format its answer. Raises ControlError and UsageError."""
     match arguments.verb:
         case "policy":
             return _policy(path, arguments.name, arguments.instance)
@@ -55,8 +55,8 @@ def _answer(arguments: argparse.Namespace, path: Path) -> str:
         case "reload":
             return reloaded(reload(path, RELOAD_TIMEOUT_S))
         case "drain" if arguments.instance is not None:
-            told = drain_instance(path, arguments.instance, TIMEOUT_S)
-            return instance_drained(told, arguments.instance)
+            snapshot = drain_instance(path, arguments.instance, TIMEOUT_S)
+            return instance_drained(snapshot, arguments.instance)
         case "drain":
             return drained(drain(path, TIMEOUT_S))
         case "resume" if arguments.instance is not None:
@@ -77,7 +77,7 @@ def _answer(arguments: argparse.Namespace, path: Path) -> str:
 
 
 def _policy(path: Path, name: str | None, instance: str | None) -> str:
-    """All policies, once the one of this name is chosen if there is one."""
+    """Choose the policy of this name, if one is given, and list all of them."""
     if instance is not None and not (name and instance):
         raise UsageError("--instance takes a name, and goes with a policy's")
     if name is None:
@@ -86,13 +86,13 @@ def _policy(path: Path, name: str | None, instance: str | None) -> str:
 
 
 def _roles(path: Path, mode: str | None) -> str:
-    """Who gives roles, once that is chosen if it is."""
-    told = choose_roles(path, mode, TIMEOUT_S) if mode else fetch_snapshot(path, TIMEOUT_S)
-    return "\n".join(roles_lines(told.roles))
+    """Choose how roles are given, if a mode is named, and describe the roles."""
+    snapshot = choose_roles(path, mode, TIMEOUT_S) if mode else fetch_snapshot(path, TIMEOUT_S)
+    return "\n".join(roles_lines(snapshot.roles))
 
 
 def reloaded(answer: Reloaded) -> str:
-    """A line for what changed, and one for what did not and would."""
+    """A line for the values that changed, and one for those that need a restart."""
     lines = [f"read {answer.file} again; changed: {', '.join(answer.changed) or 'nothing'}"]
     if answer.needs_restart:
         lines.append(f"needs a restart: {', '.join(answer.needs_restart)}")
@@ -100,25 +100,25 @@ def reloaded(answer: Reloaded) -> str:
 
 
 def drained(snapshot: Snapshot) -> str:
-    """What is left to do."""
+    """A line on a draining daemon: its remaining answers."""
     left = snapshot.running + snapshot.waiting
     return f"no new requests are taken; answers under way: {left}"
 
 
 def instance_drained(snapshot: Snapshot, name: str) -> str:
-    """What is left to move away from an instance."""
-    one = next(one for one in snapshot.instances if one.name == name)
-    left = one.running + one.waiting + one.parcels
+    """A line on a draining instance: its remaining sequences."""
+    status = next(status for status in snapshot.instances if status.name == name)
+    left = status.running + status.waiting + status.parcels
     return f"{name} takes nothing new; {left} sequences are to move away"
 
 
 def policies(snapshot: Snapshot) -> str:
-    """Every policy in a line of its own, with a star where an instance uses it; of several in use
+    """A line for each policy, with a star where an instance uses it; where several are in use,
     each names its instances.
     """
     used: dict[str, list[str]] = {}
-    for one in snapshot.instances:
-        used.setdefault(one.policy, []).append(one.name)
+    for status in snapshot.instances:
+        used.setdefault(status.policy, []).append(status.name)
     names = [*POLICIES, *sorted(used.keys() - POLICIES.keys())]
     lines = dict(zip(POLICIES, meanings(), strict=True))
     where = {name: f" ({', '.join(of)})" for name, of in used.items() if len(used) > 1}
@@ -129,7 +129,7 @@ def policies(snapshot: Snapshot) -> str:
 
 
 def placements(snapshot: Snapshot) -> str:
-    """Every placement in a line of its own, with a star at the one in use."""
+    """A line for each placement, with a star at the one in use."""
     used = snapshot.placement
     lines = placement.meanings()
     names = [*lines, *({used} - lines.keys() - {""})]

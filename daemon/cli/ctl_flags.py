@@ -16,7 +16,7 @@ Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_ctl(parser: argparse.ArgumentParser) -> None:
-    """Every verb with its flags."""
+    """Add every verb with its flags."""
     socket_help = f"the daemon's control socket {by_default('control.socket', ATTACHED)}"
     parser.add_argument("--socket", type=Path, metavar="PATH", help=socket_help)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -73,7 +73,7 @@ def _add_placement(verbs: Verbs) -> argparse.ArgumentParser:
 
 
 def _add_moving(verbs: Verbs) -> list[argparse.ArgumentParser]:
-    """The verbs that say where work is done."""
+    """Add the verbs about single instances and where work is done."""
     drain = verbs.add_parser(
         "drain",
         help="take no new requests, or use an instance no more",
@@ -99,22 +99,22 @@ def _add_moving(verbs: Verbs) -> list[argparse.ArgumentParser]:
     )
     chosen = verbs.add_parser(
         "roles",
-        help="show who gives instances their roles, or choose that",
+        help="show how instances get their roles, or choose that",
         description="auto: the load decides, for all instances, also for those with a configured "
-        "role or one from llmd ctl flip. mixed: they have their configured roles. Without a word: "
+        "role or one from llmd ctl flip. mixed: they have their configured roles. Without a mode: "
         "what was decided last, and why.",
     )
     mode = chosen.add_argument(
-        "mode", nargs="?", choices=ROLES_MODES, help="auto or mixed; without it, what is shown"
+        "mode", nargs="?", choices=ROLES_MODES, help="auto or mixed (default: show the roles)"
     )
     offer(mode, ROLES_MODES)
-    migrate = verbs.add_parser("migrate", help="go on with a sequence on another instance")
+    migrate = verbs.add_parser("migrate", help="migrate a sequence to another instance")
     migrate.add_argument("sequence", metavar="SEQUENCE", help="its number, as llmd-top shows it")
     migrate.add_argument("instance", metavar="INSTANCE", help="the one that it goes to")
     cap = verbs.add_parser(
         "cap",
         help="limit the power of an instance's card",
-        description="Keep the card to so many watts, as near as it can, whatever its role; with "
+        description="Limit the card to this power, as near as it can, whatever its role; with "
         "auto its role chooses again. Needs llmd-powerd. A restarted daemon chooses by role.",
     )
     cap.add_argument("instance", metavar="INSTANCE", help="its name")

@@ -1,4 +1,4 @@
-"""What stands where a flag is not given, for its help: taken from the configuration's schema."""
+"""Default values for help texts, taken from the configuration's schema."""
 
 from daemon import placement
 from daemon.config.load import flatten
@@ -7,7 +7,7 @@ from daemon.scheduler.policies import meanings
 
 POLICIES_BELOW = "policies:\n  " + "\n  ".join(meanings())
 PLACEMENTS_BELOW = "placements:\n  " + "\n  ".join(placement.meanings().values())
-"""For the end of a help text."""
+"""Tables for the end of a help text."""
 
 _DEFAULTS = flatten(Config())
 
@@ -18,6 +18,6 @@ def by_default(key: str, otherwise: str = "") -> str:
 
 
 def of_default(value: object, otherwise: str = "") -> str:
-    """The same of a value."""
+    """`(default: 8000)` of a value."""
     shown = f"{value:g}".replace("e+", "e") if isinstance(value, float) else str(value)
     return f"(default: {otherwise or shown})"

@@ -1,7 +1,7 @@
 """How a command ends early: its reader hangs up, the disk is full, a signal tells it to stop.
 
 Each is an end that scripts know by its status and that leaves no traceback: 128 + the number of a
-signal, SIGPIPE's where nobody reads the output any more.
+signal, SIGPIPE's where the reader of the output is gone.
 """
 
 import os
@@ -12,20 +12,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from daemon.cli.faults import told
+from daemon.cli.faults import error_text
 
 HUNG_UP = 128 + signal.SIGPIPE
 _INTERRUPTED = 128 + signal.SIGINT
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
-_told: list[int] = []
+_signals: list[int] = []
 """The signals other than Ctrl-C that have come."""
 
 
 def to_the_end(program: str, command: Callable[[], int]) -> int:
-    """The status of `command`, whatever ends it. `program` is how its sentences begin."""
-    _told.clear()
+    """Run `command`; return its status, whatever ends it. Messages begin with `program`."""
+    _signals.clear()
     _take_signals()
     try:
         try:
@@ -40,24 +40,26 @@ def to_the_end(program: str, command: Callable[[], int]) -> int:
         return _interrupted()
     except OSError as error:
         _say_no_more()
-        what = told(error) if error.filename else f"output cannot be written: {told(error)}"
+        what = error_text(error)
+        if not error.filename:
+            what = f"output cannot be written: {what}"
         with suppress(OSError):
             print(f"{program}: {what}", file=sys.stderr, flush=True)
         return 1
     except MemoryError as error:
-        print(f"{program}: {told(error)}", file=sys.stderr)
+        print(f"{program}: {error_text(error)}", file=sys.stderr)
         return 1
 
 
 def _flush() -> None:
-    """Write what is printed while somebody can still say that it failed."""
+    """Flush the output while an error can still be reported."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
 
 
 def _take_signals() -> None:
-    """What ends the process at once shall let it clean up; what is ignored stays ignored."""
+    """Let signals that would end the process at once clean up first; ignored ones stay ignored."""
     if threading.current_thread() is not threading.main_thread():
         return
     for number in _ENDING:
@@ -66,25 +68,25 @@ def _take_signals() -> None:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    """Do what Ctrl-C does: an event loop has a way of its own to end by it, which loses nothing."""
-    _told.append(number)
+    """Do what Ctrl-C does: an event loop ends cleanly by it."""
+    _signals.append(number)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
 
 
-def is_told() -> bool:
-    """Whether a signal other than Ctrl-C has come, for who goes on after Ctrl-C."""
-    return bool(_told)
+def is_signalled() -> bool:
+    """Whether a signal other than Ctrl-C has come, for code that goes on after Ctrl-C."""
+    return bool(_signals)
 
 
 def _interrupted() -> int:
-    """The status of a command that was told to end: by the first signal that said so."""
-    return 128 + (_told[0] if _told else signal.SIGINT)
+    """The status of a command that a signal ended: by the first of them."""
+    return 128 + (_signals[0] if _signals else signal.SIGINT)
 
 
 def _say_no_more() -> None:
-    """What is still buffered would be written at the exit, and fail again."""
+    """Drop the buffered output, which would be written at the exit and fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -2,11 +2,11 @@
 
 
 class UsageError(Exception):
-    """Flags that do not go together, or a value that cannot be: told in a sentence, status 2."""
+    """Flags that contradict each other, or an impossible value: one sentence, status 2."""
 
 
-def told(error: Exception) -> str:
-    """What the error says, without Python's own way of writing an error of the system."""
+def error_text(error: Exception) -> str:
+    """The error's message in one line, without Python's own way of writing an OSError."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError):

@@ -10,7 +10,7 @@ _INSTANCES = ("cpu", *(f"cuda:{number}" for number in range(8)))
 
 
 def add_instance_flag(parser: argparse._ActionsContainer, what: str) -> None:
-    """Add it; `what` says in a help text what it names."""
+    """Add the flag; `what` begins its help text."""
     instance = parser.add_argument(
         "--instance",
         nargs="+",

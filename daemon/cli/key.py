@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verbs of `llmd key`."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     new = verbs.add_parser("new", help="make a key and print it, once")
-    new.add_argument("name", metavar="NAME", help="whose key it is: letters, digits, . _ -")
+    new.add_argument("name", metavar="NAME", help="the key's owner: letters, digits, . _ -")
 
 
 def key(arguments: argparse.Namespace) -> int:

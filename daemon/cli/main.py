@@ -16,8 +16,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    # Imported here, where a signal finds somebody who knows how to end.
-    from daemon.cli.faults import UsageError, told
+    # Imported here, where `to_the_end` already handles signals.
+    from daemon.cli.faults import UsageError, error_text
     from daemon.cli.parser import build_parser
     from daemon.config.load import ConfigError
 
@@ -30,7 +30,7 @@ def _run(words: Sequence[str]) -> int:
             print(f"llmd: {fault}", file=sys.stderr)
         return 2
     except UsageError as error:
-        print(f"llmd: {told(error)}", file=sys.stderr)
+        print(f"llmd: {error_text(error)}", file=sys.stderr)
         return 2
 
 

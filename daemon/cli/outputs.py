@@ -1,4 +1,4 @@
-"""Where a report goes, alike for `llmd simulate` and `llmd bench`."""
+"""The output flags of `llmd simulate` and `llmd bench`, and the writing of reports."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ from daemon.lab.report.report import Report
 
 
 def add_output_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them, in a group of their own."""
+    """Add the output flags, in a group of their own."""
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print JSON instead of a table")
     for flag, what in (
@@ -33,7 +33,7 @@ def write_outputs(arguments: argparse.Namespace, run: RunLog, report: Report) ->
 
 
 def write_text(arguments: argparse.Namespace, json: str, text: str) -> None:
-    """Print one or the other, as --json says, and write --out. Raises OSError."""
+    """Print JSON or text, as --json says, and write --out. Raises OSError."""
     print(json if arguments.json else text, flush=True)
     if arguments.out is not None:
         write_whole(arguments.out, json.encode() + b"\n")

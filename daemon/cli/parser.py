@@ -33,11 +33,11 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
     ("--host", "server.host", str, "H", "address of the HTTP API", ""),
     ("--port", "server.port", int, "N", "port of the HTTP API; 0 takes a free one", ""),
     ("--socket", "control.socket", str, "PATH", "control socket of llmd-top and llmd ctl", SOCKET),
-    ("--policy", "scheduler.policy", str, "P", "who runs when: one of the policies below", ""),
+    ("--policy", "scheduler.policy", str, "P", "scheduling policy: one of those below", ""),
     ("--placement", "scheduler.placement", str, "P", "which instance takes a sequence", ""),
     (
         *("--roles", "scheduler.roles", str, "R"),
-        *("who gives instances their roles: auto (by the load), mixed (as configured)", ""),
+        *("how instances get their roles: auto (by the load), mixed (as configured)", ""),
     ),
     ("--predictor", "predict.kind", str, "KIND", f"of answer lengths: {', '.join(LIVE)}", ""),
     ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool", "the memory formula's"),
@@ -82,7 +82,7 @@ _ELSEWHERE: dict[str, str] = {
     "help": "`llmd --help` names all, and `llmd COMMAND --help` explains one",
     "version": "`llmd --version`",
 }
-"""What people type who know other servers, or other programs with commands."""
+"""Commands of other servers and programs, each with what llmd has in its place."""
 
 _OFFERED: dict[str, Sequence[str] | str] = {
     "control.socket": FILE,
@@ -93,12 +93,12 @@ _OFFERED: dict[str, Sequence[str] | str] = {
     "model.dtype": DTYPES,
     "model.quantize": QUANTIZE,
 }
-"""What completion offers for the values of keys."""
+"""Values that shell completion offers, by dotted key."""
 
 
 def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
-    """The parser of every command. Those of the workbench bring libraries along, and their flags:
-    only the ones whose names are among `asked` are filled in, so that `serve` starts fast.
+    """The parser of every command. Workbench commands import large libraries for their flags:
+    only those named in `asked` get them, so that `serve` starts fast.
     """
     parser = Parser(prog="llmd", description="Serve language models on this machine.")
     parser.add_argument("--version", action="version", version=f"llmd {__version__}")
@@ -113,8 +113,8 @@ def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
     add_ctl(ctl := commands.add_parser("ctl", help="ask or direct a running daemon"))
     verbs = {
         verb: f"`llmd ctl {verb}` asks a running daemon"
-        for one in ctl.below
-        for verb in one.choices
+        for subparsers in ctl.below
+        for verb in subparsers.choices
     }
     parser.elsewhere = verbs | _ELSEWHERE
     for name, help_text in (
@@ -135,7 +135,7 @@ def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
 
 
 def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the flags say, by dotted key; `--set` comes last and wins."""
+    """Values given by flags, by dotted key; `--set` comes last and wins."""
     given = vars(arguments)
     keys = ["model.path", *(key for _, key, *_ in _FLAGS)]
     found = {key: given[key] for key in keys if given[key] is not None}

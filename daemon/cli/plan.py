@@ -38,7 +38,7 @@ Rents = dict[Key, float | None]
 
 
 def add_plan_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them, in a group of their own."""
+    """Add the flags of searches, in a group of their own."""
     group = parser.add_argument_group("searches")
     group.add_argument(
         "--capacity",
@@ -98,10 +98,10 @@ def check_plan_flags(arguments: argparse.Namespace) -> None:
 
 
 def capacity(arguments: argparse.Namespace) -> int:
-    """Search, and print the report of the run at the rate found."""
+    """Search for the capacity, and print the report of the run at the rate found."""
     scenario = scenario_of(arguments)
     warn_of_named(group.profile for group in scenario.instance)
-    report = find_capacity(scenario, _goal(arguments), progress=_told).as_report()
+    report = find_capacity(scenario, _goal(arguments), progress=_print_trial).as_report()
     write_text(arguments, as_json(report), as_text(report))
     return 0
 
@@ -146,7 +146,7 @@ _HEAD = (
 
 
 def _rents(arguments: argparse.Namespace, points: dict[Key, Scenario]) -> Rents:
-    """What each point costs, known before anything is simulated. Raises PlannerError."""
+    """The rent of each point, known before anything is simulated. Raises PlannerError."""
     prices = DEFAULT_PRICES if arguments.prices is None else load_prices(arguments.prices)
     rents: Rents = {}
     faults = []
@@ -183,7 +183,7 @@ def _cells(row: SweepRow, rent: float | None) -> list[str]:
 
 
 def _rate(report: Report) -> float:
-    """Its capacity where one was searched, else what it served."""
+    """The report's capacity where it was searched, else the rate that was served."""
     return report.throughput_rps if report.capacity_rps is None else report.capacity_rps
 
 
@@ -218,7 +218,7 @@ def _goal(arguments: argparse.Namespace) -> Goal:
         "p99_queueing_s": arguments.slo_p99_queueing,
     }
     if arguments.slo_ttft is not None and arguments.slo_tpot is not None:
-        bounds["unserved_fraction"] = 1.0  # both promises, kept together, are the whole condition
+        bounds["unserved_fraction"] = 1.0  # both SLOs, kept together, are the whole condition
     return Goal(**{name: bound for name, bound in bounds.items() if bound is not None})
 
 
@@ -227,7 +227,7 @@ def _given(arguments: argparse.Namespace, flag: str) -> bool:
     return value is not None and value is not False  # 0 is a value
 
 
-def _told(trial: Trial) -> None:
+def _print_trial(trial: Trial) -> None:
     verdict = "sustained" if trial.sustained else f"not sustained: {', '.join(trial.failed)}"
     print(f"{trial.rate_rps:.4g} requests/s {verdict}", file=sys.stderr)
 
@@ -238,7 +238,7 @@ def _named(key: Key) -> str:
 
 
 def _plain(row: SweepRow, rent: float | None) -> dict[str, object]:
-    """A row for scripts."""
+    """A row as plain values, for JSON."""
     per_dollar = _per_dollar(row.report, rent) if row.report is not None else None
     return {
         **row.key._asdict(),

@@ -1,4 +1,4 @@
-"""What a program can print of its own command line: shell completion, and a page for man."""
+"""Shell completion and the manual page, printed from a program's own command line."""
 
 import argparse
 from collections.abc import Collection, Iterator, Sequence
@@ -12,11 +12,11 @@ _PREAMBLE = {"bash": "COMP_WORDBREAKS=${COMP_WORDBREAKS//@}"}
 
 SHELLS = ("bash", "zsh")
 EVERYTHING = "--print-"
-"""What the flags begin with: whoever asks for one needs the whole parser."""
+"""Prefix of the printing flags, which need the whole parser."""
 
 
 def add_printing(parser: argparse.ArgumentParser) -> None:
-    """Give a program's parser the flags that print what is made of it."""
+    """Add the flags that print completion and the manual page."""
     parser.add_argument(
         f"{EVERYTHING}completion",
         action=_Print,

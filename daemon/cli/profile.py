@@ -12,7 +12,7 @@ import numpy as np
 
 from daemon.base.nearest import unknown
 from daemon.cli.argument_parser import add_flags, offer
-from daemon.cli.faults import UsageError, told
+from daemon.cli.faults import UsageError, error_text
 from daemon.cli.parser import add_config_flags, overrides
 from daemon.cli.profile_warnings import warn_of
 from daemon.cli.progress import progress
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 BUDGET_S = 100.0
 LEAST_BUDGET_S = 2.0
 WIDEST_TOKENS = max(policy.batch_tokens for policy in POLICIES.values())
-"""Of a step, where nobody wrote how many it may have."""
+"""Tokens of a step, where the configuration does not say."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,34 +95,34 @@ def profile(arguments: argparse.Namespace) -> int:
         if arguments.journal is not None or arguments.profile is not None:
             return _refit(arguments)
         return _measure(arguments)
-    except BrokenPipeError:  # of stdout: whoever calls knows what it means
+    except BrokenPipeError:  # of stdout: the caller handles it
         raise
     except (ProfileError, DeviceError, ModelError, SizingError, OSError) as error:
-        print(f"llmd: {told(error)}", file=sys.stderr)
+        print(f"llmd: {error_text(error)}", file=sys.stderr)
         return 1
 
 
 def _measure(arguments: argparse.Namespace) -> int:
     if not arguments.budget_s >= LEAST_BUDGET_S:
         raise UsageError(f"--budget-s must be at least {LEAST_BUDGET_S:g} s")
-    loaded = load(arguments.config, said := overrides(arguments))
+    loaded = load(arguments.config, given := overrides(arguments))
     step_tokens = 0
     if not loaded.written.scheduler.max_batch_tokens:
         step_tokens = loaded.config.scheduler.max_batch_tokens
-        loaded = load(arguments.config, {**said, "scheduler.max_batch_tokens": WIDEST_TOKENS})
+        loaded = load(arguments.config, {**given, "scheduler.max_batch_tokens": WIDEST_TOKENS})
     config = loaded.config
     folder = cache_folder(config) / "profiles"
     _check_place(arguments.out or folder / "any")
     from daemon.lab.profiler.run import (
-        profile_machine,  # here: a wrong configuration is told at once
+        profile_machine,  # here: a wrong configuration is reported at once
     )
 
-    with progress() as told:
+    with progress() as show:
         made = profile_machine(
             config,
             arguments.name,
             arguments.budget_s,
-            lambda share, what: told(share, 1.0, what),
+            lambda share, what: show(share, 1.0, what),
             step_tokens,
         )
     print("\n".join(summary(made)))
@@ -164,7 +164,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def summary(made: "Profiled") -> Iterator[str]:
-    """What was measured and how well the fit repeats it, as lines of a table."""
+    """The measurements and the fit's error on them, as lines of a table."""
     from daemon.lab.profiler.experiments import HELD_OUT
     from daemon.lab.profiler.fit import step_errors
 
@@ -195,7 +195,7 @@ def summary(made: "Profiled") -> Iterator[str]:
 
 
 def size_line(profile: Profile) -> str:
-    """With how many tokens a step fills the device."""
+    """A line on how many tokens a step needs to fill the device."""
     size = size_of(profile)
     return (
         f"target forward size {size_words(size)} tokens ({size.tokens_per_s:,.0f} tokens/s of a "

@@ -1,4 +1,4 @@
-"""The warning of a profile that was measured poorly, alike for who makes it and who uses it."""
+"""The warning of a poorly measured profile, for `llmd profile` and `llmd simulate`."""
 
 import sys
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def warn_of(profile: Profile) -> None:
 
 
 def warn_of_named(profiles: Iterable[str]) -> None:
-    """The same for profiles by name or path; one that cannot be read is told where it is used."""
+    """The same for profiles by name or path; an unreadable one is reported where it is used."""
     for name in sorted(set(profiles)):
         try:
             warn_of(load_profile(name))

@@ -1,15 +1,15 @@
-"""One bar on stderr for everything that takes a while."""
+"""A progress bar on stderr for everything that takes a while."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Told = Callable[[float, float, str], None]
-"""Told (done, of how much in all, what is going on)."""
+ShowProgress = Callable[[float, float, str], None]
+"""Shows (done, total, what is going on)."""
 
 
 @contextmanager
-def progress() -> Iterator[Told]:
+def progress() -> Iterator[ShowProgress]:
     """A bar with an estimate of the time left; nothing where stderr is no terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total, what: None
@@ -26,7 +26,7 @@ def progress() -> Iterator[Told]:
     with bars.Progress(*columns, console=Console(stderr=True), auto_refresh=False) as bar:
         task = bar.add_task("", total=None)
 
-        def told(done: float, total: float, what: str) -> None:
+        def show(done: float, total: float, what: str) -> None:
             bar.update(task, completed=done, total=total, description=what, refresh=True)
 
-        yield told
+        yield show

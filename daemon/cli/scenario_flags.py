@@ -44,11 +44,11 @@ _LIMITS: tuple[tuple[str, int, str, str], ...] = (
     ("block-size", 1, "tokens of a KV block", ""),
     ("depth", 0, "steps in flight", "chosen from the step time"),
 )
-"""Each flag, its least value, what it is and what 0 gives the choice back to."""
+"""Each flag, its least value, its meaning and what 0 stands for."""
 
 
 def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them, in groups of their own."""
+    """Add the flags, in groups of their own."""
     parser.add_argument(
         "scenario", nargs="?", type=Path, metavar="SCENARIO.toml", help="flags override its values"
     )
@@ -79,8 +79,8 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--handoff",
         choices=HANDOFF_MODES,
-        help="how a prompt goes to another instance: once it is computed, layer by layer as it is, "
-        f"or as is sooner {_default(HandoffSpec, 'mode')}",
+        help="when a prompt's KV is transferred: once it is computed, layer by layer meanwhile, or "
+        f"whichever is sooner {_default(HandoffSpec, 'mode')}",
     )
     group.add_argument(
         "--n",
@@ -107,7 +107,7 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
         "--roles",
         metavar="R",
         help="of the instances: auto (by the load, as a daemon), mixed (all), or P:D such as 2:6 "
-        "(so many for prompts, so many for answers) (default: as each [[instance]] says)",
+        "(2 for prefill, 6 for decode) (default: as each [[instance]] says)",
     )
     offer(roles, ROLES_MODES)
     predictor = group.add_argument(
@@ -117,20 +117,20 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--swap",
         choices=SWAP_MODES,
-        help="of those who give way: copied ahead of need, copied at need, computed again, or "
-        "nobody gives way to a newcomer (default: the policy's own)",
+        help="KV of preempted sequences: copied ahead of need, copied at need, computed again, or "
+        "newcomers preempt none (default: the policy's own)",
     )
     group.add_argument(
         "--decode-admission",
         choices=DECODE_ADMISSIONS,
-        help="what a newcomer must leave room for: what it has, all that is predicted of it and of "
-        "those that run, or what they have when the first of them is done "
+        help="what a newcomer needs room for: its present tokens, all that is predicted for it and "
+        "for running sequences, or what they hold when the first of them ends "
         f"{_default(ScenarioLimits, 'decode_admission')}",
     )
     wait = f"wait before a promotion of mlfq {_default(ScenarioLimits, 'starve_s')}"
     pause = (
         "longest pause of a stream that has begun, under gittins (default: "
-        f"{PAUSE_SHARE:g} of the shortest gap promised, such as --slo-gap; without one "
+        f"{PAUSE_SHARE:g} of the shortest SLO for gaps, such as --slo-gap; without one "
         f"{SchedulerConfig().max_pause_s:g})"
     )
     add_flags(
@@ -148,13 +148,13 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
 
 
 def _default(kind: type[msgspec.Struct], name: str, otherwise: str = "") -> str:
-    """What a scenario has where the flag is not given."""
+    """The default of a scenario's field, for its flag's help."""
     fields = {field.name: field.default for field in msgspec.structs.fields(kind)}
     return of_default(fields[name], otherwise)
 
 
 def scenario_of(arguments: argparse.Namespace) -> Scenario:
-    """File and flags together. Raises ScenarioError, WorkloadError."""
+    """The scenario of file and flags together. Raises ScenarioError, WorkloadError."""
     if arguments.scenario is None:
         if not arguments.profile:
             raise ScenarioError("on what? give --profile NAME, or a scenario file")
@@ -222,7 +222,7 @@ def _limits(arguments: argparse.Namespace, base: ScenarioLimits) -> ScenarioLimi
 
 
 def _from(least: int) -> Callable[[str], int]:
-    """A whole number that is not below `least`, as a flag's type."""
+    """A flag's type: a whole number of at least `least`."""
 
     def parsed(text: str) -> int:
         try:

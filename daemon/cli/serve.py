@@ -21,6 +21,6 @@ def serve(arguments: argparse.Namespace) -> int:
     except ModelError as error:
         print(f"llmd: {error}", file=sys.stderr)
         return 1
-    from daemon.runtime.daemon import run  # here: what is wrong so far is told at once
+    from daemon.runtime.daemon import run  # here: faults so far are reported at once
 
     return run(loaded, read)

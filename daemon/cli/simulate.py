@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from daemon.cli.argument_parser import FOLDER, offer
-from daemon.cli.faults import told
+from daemon.cli.faults import error_text
 from daemon.cli.outputs import add_output_flags, write_outputs
 from daemon.cli.plan import add_plan_flags, capacity, check_plan_flags, sweep_all
 from daemon.cli.profile_warnings import warn_of
@@ -31,7 +31,7 @@ WRONG = (
     JournalError,
     PlannerError,
 )
-"""What was asked for cannot be: flags, or a file that they name."""
+"""Errors of the command line: of flags, or of a file that they name."""
 
 FAILED = (ReportError, SimulationError, OSError)
 
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Simulate and report. 0: done; 1: it came to nothing; 2: what was asked is wrong."""
+    """Simulate and report. 0: done; 1: it failed; 2: the command line is wrong."""
     try:
         check_plan_flags(arguments)
         if arguments.sweep:
@@ -73,13 +73,13 @@ def simulate(arguments: argparse.Namespace) -> int:
             from daemon.lab.report.perfetto import write_trace
 
             write_trace(run, arguments.perfetto)
-    except BrokenPipeError:  # of stdout: whoever calls knows what it means
+    except BrokenPipeError:  # of stdout: the caller handles it
         raise
     except WRONG as error:
-        print(f"llmd: {told(error)}", file=sys.stderr)
+        print(f"llmd: {error_text(error)}", file=sys.stderr)
         return 2
     except FAILED as error:
-        print(f"llmd: {told(error)}", file=sys.stderr)
+        print(f"llmd: {error_text(error)}", file=sys.stderr)
         return 1
     return 0
 
@@ -89,13 +89,13 @@ def _scenario(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     from daemon.lab.simulator.run import Options, prepare, run
 
     prepared = prepare(scenario_of(arguments))
-    for profile in {one.name: one for one in prepared.profiles}.values():
+    for profile in {profile.name: profile for profile in prepared.profiles}.values():
         warn_of(profile)
-    with progress() as told:
+    with progress() as show:
         options = Options(
             journal=arguments.journal_out,
             spans=arguments.perfetto is not None,
-            progress=lambda ended, total: told(ended, total, f"{ended:,} of {total:,} requests"),
+            progress=lambda ended, total: show(ended, total, f"{ended:,} of {total:,} requests"),
         )
         log = run(prepared, options)
     return log, report_of(prepared, log)
@@ -143,7 +143,7 @@ def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
 
 
 def _refuse_idle_flags(arguments: argparse.Namespace) -> None:
-    """A flag that would do nothing beside `--journal` was misunderstood. Raises ScenarioError."""
+    """Refuse flags that have no effect beside `--journal`. Raises ScenarioError."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     given = [

@@ -17,34 +17,38 @@ from daemon.protocol.control import (
 from daemon.state.role import AUTO
 
 MAX_ROWS = 8
-"""Transfers, and flips, that are listed."""
+"""How many transfers, and flips, are listed."""
 
 
 def as_json(snapshot: Snapshot) -> str:
-    """The whole snapshot as one JSON object; columns become lists, what is array-like becomes
-    objects. An instance has the transfers that it is an end of.
+    """The whole snapshot as one JSON object: columns become lists, array-like structs become
+    objects, and each instance lists the transfers that it sends or receives.
     """
     plain = msgspec.to_builtins(snapshot, enc_hook=_column_as_list)
-    plain["counters"]["due"] = [msgspec.structs.asdict(one) for one in snapshot.counters.due]
-    plain["roles"]["expected"] = [msgspec.structs.asdict(one) for one in snapshot.roles.expected]
+    plain["counters"]["due"] = _objects(snapshot.counters.due)
+    plain["roles"]["expected"] = _objects(snapshot.roles.expected)
     for name in ("sequences", "transfers", "flips"):
-        plain[name] = [msgspec.structs.asdict(one) for one in getattr(snapshot, name)]
-    for one, status in zip(plain["instances"], snapshot.instances, strict=True):
+        plain[name] = _objects(getattr(snapshot, name))
+    for instance, status in zip(plain["instances"], snapshot.instances, strict=True):
         if status.reserved is not None:
-            one["reserved"] = _reserved(status.reserved)
-        one["transfers"] = [
+            instance["reserved"] = _reserved(status.reserved)
+        instance["transfers"] = [
             transfer
             for transfer in plain["transfers"]
-            if one["name"] in (transfer["source"], transfer["target"])
+            if instance["name"] in (transfer["source"], transfer["target"])
         ]
     return msgspec.json.format(msgspec.json.encode(plain).decode(), indent=2)
 
 
+def _objects(structs: Sequence[msgspec.Struct]) -> list[dict[str, Any]]:
+    return [msgspec.structs.asdict(struct) for struct in structs]
+
+
 def _reserved(reserved: ReservedStatus) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(reserved)
-    plain["groups"] = [msgspec.structs.asdict(one) for one in reserved.groups]
+    plain["groups"] = _objects(reserved.groups)
     if reserved.lending is not None:
-        plain["lending"]["shown"] = [msgspec.structs.asdict(one) for one in reserved.lending.shown]
+        plain["lending"]["shown"] = _objects(reserved.lending.shown)
     return plain
 
 
@@ -67,13 +71,13 @@ def as_text(snapshot: Snapshot) -> str:
     lines += [_instance_row(instance) for instance in snapshot.instances]
     if snapshot.roles.mode == AUTO:
         lines += ["", *roles_lines(snapshot.roles)[:2]]
-    lines += _below("TRANSFERS", [_transfer(one) for one in snapshot.transfers])
-    lines += _below("FLIPS", [_flip(one) for one in reversed(snapshot.flips)])
+    lines += _below("TRANSFERS", [_transfer(transfer) for transfer in snapshot.transfers])
+    lines += _below("FLIPS", [_flip(flip) for flip in reversed(snapshot.flips)])
     return "\n".join(lines)
 
 
 def _predictor(snapshot: Snapshot) -> list[str]:
-    """A line on how answer lengths are predicted; none where they are not."""
+    """A line on the predictor of answer lengths, if there is one."""
     predictor, counters = snapshot.predictor, snapshot.counters
     if predictor.kind == "none":
         return []
@@ -91,22 +95,22 @@ def _predictor(snapshot: Snapshot) -> list[str]:
 
 
 def _placement(snapshot: Snapshot) -> list[str]:
-    """A line on how instances are chosen; none where there is no choice."""
+    """A line on the placement, if there are several instances."""
     several = len(snapshot.instances) > 1 and snapshot.placement
     return [f"placement {snapshot.placement}"] if several else []
 
 
 def _losses(snapshot: Snapshot) -> list[str]:
-    """What went wrong since the start, a line each."""
+    """A line for each thing that went wrong since the start."""
     lines = []
     if snapshot.api.deaths:
         lines.append(f"the API process was started again {snapshot.api.deaths} times")
     if snapshot.journal_dropped:
         lines.append(f"the journal misses {snapshot.journal_dropped} events")
-    for one in snapshot.instances:
-        if one.fallbacks:
-            families = ", ".join(family for family, _why in one.fallbacks)
-            lines.append(f"{one.name}: torch computes {families}: slower than its own kernels")
+    for status in snapshot.instances:
+        if status.fallbacks:
+            families = ", ".join(family for family, _why in status.fallbacks)
+            lines.append(f"{status.name}: torch computes {families}: slower than its own kernels")
     return lines
 
 
@@ -134,28 +138,29 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _below(title: str, rows: Sequence[str]) -> list[str]:
-    """A title and its first rows, and how many more there are; nothing where there is none."""
+    """A title, its first rows, and how many more there are; nothing without rows."""
     if not rows:
         return []
     more = len(rows) - MAX_ROWS
     return ["", title, *rows[:MAX_ROWS], *([f"and {more} more"] if more > 0 else [])]
 
 
-def _transfer(one: TransferStatus) -> str:
-    sort = ("ahead" if one.ahead else "tail") + (", from host memory" if one.from_host else "")
-    age, expected = _milliseconds(one.age_s), _milliseconds(one.expected_s)
-    how_far = f"{age} of about {expected}" if one.expected_s else age
+def _transfer(status: TransferStatus) -> str:
+    sort = ("ahead" if status.ahead else "tail") + (", from host memory" * status.from_host)
+    age, expected = _milliseconds(status.age_s), _milliseconds(status.expected_s)
+    how_far = f"{age} of about {expected}" if status.expected_s else age
     return (
-        f"{one.source} -> {one.target}  sequence {one.sequence}  {one.num_blocks} blocks, "
-        f"{one.num_bytes / 2**20:.1f} MiB  {sort}  {how_far}"
+        f"{status.source} -> {status.target}  sequence {status.sequence}  "
+        f"{status.num_blocks} blocks, {status.num_bytes / 2**20:.1f} MiB  {sort}  {how_far}"
     )
 
 
-def _flip(one: FlipStatus) -> str:
-    """One line; the newest comes first."""
+def _flip(status: FlipStatus) -> str:
+    """A line on one flip."""
     return (
-        f"{one.number}  {one.instance}: {one.was} -> {one.role} ({one.why}), "
-        f"{_duration(one.age_s)} ago: {how_far(one.flip_s, one.clear_s, idle=one.idle)}"
+        f"{status.number}  {status.instance}: {status.was} -> {status.role} ({status.why}), "
+        f"{_duration(status.age_s)} ago: "
+        f"{how_far(status.flip_s, status.clear_s, idle=status.idle)}"
     )
 
 

@@ -18,7 +18,7 @@ _VALUES = (*_DRAWN, "drift", "shared_prefix", "prefix_groups")
 
 
 def add_workload_flags(parser: argparse.ArgumentParser) -> None:
-    """Add them, in a group of their own. What is not given is None: a file's value stands then."""
+    """Add the flags, in a group of their own; one that is not given is None and changes nothing."""
     group = parser.add_argument_group("workload")
     group.add_argument(
         "--trace", type=Path, metavar="FILE", help="requests of an Azure, Mooncake or length file"
@@ -49,18 +49,18 @@ def add_workload_flags(parser: argparse.ArgumentParser) -> None:
     ):
         default = of_default(getattr(spec, flag.replace("-", "_")))
         add_flags(group, (f"--{flag}", kind, None, metavar, f"{what} {default}"))
-    _add_promises(group)
+    _add_slos(group)
 
 
-def _add_promises(group: argparse._ArgumentGroup) -> None:
+def _add_slos(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--slo",
         type=_slo_class,
         action="append",
         default=[],
         metavar="CLASS",
-        help="a class of requests and its promises in seconds, such as chat:0.8:ttft=1:tpot=0.05 "
-        "(name, share, promises); once for each class",
+        help="a class of requests and its SLOs in seconds, such as chat:0.8:ttft=1:tpot=0.05 "
+        "(name, share, SLOs); once for each class",
     )
     for name, what in (
         ("ttft", "to the first token"),
@@ -68,12 +68,12 @@ def _add_promises(group: argparse._ArgumentGroup) -> None:
         ("gap", "between two tokens, at most"),
         ("normalized-latency", "of latency for each output token"),
     ):
-        promised = f"seconds {what}, promised to every request"
-        add_flags(group, (f"--slo-{name}", float, None, "S", promised))
+        slo = f"seconds {what}: the SLO of every request"
+        add_flags(group, (f"--slo-{name}", float, None, "S", slo))
 
 
 def workload_spec(arguments: argparse.Namespace, base: WorkloadSpec | None = None) -> WorkloadSpec:
-    """What the flags ask for, over `base` if there is one: each changes what it names.
+    """The workload of the flags; over a `base`, each flag changes its own value.
 
     Raises WorkloadError where they contradict each other or name no requests.
     """
@@ -85,7 +85,7 @@ def workload_spec(arguments: argparse.Namespace, base: WorkloadSpec | None = Non
     elif base is None:
         raise WorkloadError("which requests? give --trace FILE or --workload NAME")
     # A rate, a scale of the trace's own times and a process instead of them exclude each other:
-    # a flag for one lets go of what `base` says of the others.
+    # a flag for one of them resets what `base` says of the others.
     if "rate" in changes or changes.get("arrivals"):
         changes.setdefault("rate_scale", 0.0)
     elif "rate_scale" in changes:
@@ -97,16 +97,16 @@ def workload_spec(arguments: argparse.Namespace, base: WorkloadSpec | None = Non
 
 
 def _classes(arguments: argparse.Namespace) -> tuple[SloClass, ...]:
-    """The classes that the flags name, or the one with their promises; none without such flags."""
-    promises = {
+    """The classes that the flags name, or one class with the --slo-... values, if any."""
+    slos = {
         "ttft_s": arguments.slo_ttft,
         "tpot_s": arguments.slo_tpot,
         "gap_s": arguments.slo_gap,
         "normalized_latency_s": arguments.slo_normalized_latency,
     }
-    given = {name: value for name, value in promises.items() if value is not None}
+    given = {name: value for name, value in slos.items() if value is not None}
     if arguments.slo and given:
-        raise WorkloadError("--slo names classes, --slo-ttft and its like promise to all: use one")
+        raise WorkloadError("--slo names classes, --slo-ttft and its like are for all: use one")
     return (SloClass(**given),) if given else tuple(arguments.slo)
 
 

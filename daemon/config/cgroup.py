@@ -7,10 +7,9 @@ ROOT = Path("/")
 
 
 def limits(name: str, root: Path = ROOT) -> Iterator[tuple[Path, str]]:
-    """The folder and the text of a control file, of the process's own group and of each around it.
+    """Folder and text of a control file, for the process's own group and each group around it.
 
-    Nothing where there is no control group or the file is not there: of the outermost group, or
-    inside a container whose outer groups are hidden.
+    Groups without the file are left out: the outermost one, and those hidden by a container.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="ascii").splitlines()

@@ -1,4 +1,4 @@
-"""What types cannot say: ranges, names, and values that must agree with each other."""
+"""Checks beyond types: ranges, names, and values that must agree with each other."""
 
 import math
 import re
@@ -70,7 +70,7 @@ _AT_LEAST: dict[str, float] = {
 
 
 _CARD = re.compile(r"[A-Za-z0-9-]{1,95}")
-"""As llmd-powerd takes it."""
+"""A card's UUID, as llmd-powerd accepts it."""
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
 _AT_MOST = {
     "server.port": 65535,
@@ -80,11 +80,11 @@ _AT_MOST = {
     "scheduler.prefill_chunk": _INT32_MAX,
     "memory.kv_blocks": _INT32_MAX,
 }
-"""Counts are 32 bits wide in columns, and all else 64 in messages."""
+"""Counts are 32 bits wide in columns, and all other integers 64 in messages."""
 
 
 def check(config: Config) -> Iterator[Fault]:
-    """Every fault of a configuration whose types are right."""
+    """Find every fault of a configuration whose types are right."""
     yield from _ranges(config)
     yield from _paths(config)
     yield from _choices(config)
@@ -114,7 +114,7 @@ def _short(value: float) -> str:
 
 
 def _paths(config: Config) -> Iterator[Fault]:
-    """No file or host of the system has a name with a zero in it."""
+    """Refuse paths and hosts with a zero character, which the system cannot have."""
     for key in _PATHS:
         if "\0" in _value(config, key):
             yield key, "must not hold a zero character"
@@ -204,7 +204,7 @@ def _power(config: Config) -> Iterator[Fault]:
 
 
 def _limits(config: Config, spec: InstanceSpec, place: str) -> Iterator[Fault]:
-    """What an instance's own limits lack."""
+    """Faults of an instance's own limits."""
     for name in OWN_COUNTS:
         value = getattr(spec, name)
         if not 0 <= value <= _INT32_MAX:

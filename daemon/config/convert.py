@@ -1,4 +1,4 @@
-"""Parsed TOML as a `Config`, value by value: all that is wrong is told, and left at its default."""
+"""Parsed TOML as a `Config`, value by value: a wrong value is reported and left at its default."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,14 +15,14 @@ _MADE_UP: Mapping[str, Callable[[int], str]] = {
     "name": "made-up-{}".format,
     "hash": "{:064x}".format,
 }
-"""Values of required fields that nothing is wrong with; a configuration with them is never used."""
+"""Valid values for missing required fields; a configuration with them is never used."""
 
 Faults = list[tuple[str, str]]
-"""A dotted key and a sentence for all that is wrong."""
+"""For each fault the dotted key and a sentence."""
 
 
 class Converted(NamedTuple):
-    """What could be read, and what could not."""
+    """A configuration, and the faults of the values that could not be read."""
 
     config: Config
     faults: Faults
@@ -48,14 +48,14 @@ def _section(name: str, value: Any, kind: Any) -> tuple[Any, Faults]:
         return _struct(name, value, kind, 0)
     if not isinstance(value, list | tuple):
         return (), [(name, f"expected array, got {type(value).__name__}")]
-    found = [_struct(f"{name}[{n}]", one, element, n) for n, one in enumerate(value)]
+    found = [_struct(f"{name}[{n}]", table, element, n) for n, table in enumerate(value)]
     return tuple(struct for struct, _ in found), [fault for _, wrong in found for fault in wrong]
 
 
 def _struct(place: str, value: Any, kind: type[msgspec.Struct], number: int) -> tuple[Any, Faults]:
-    """A struct of every field that can be read.
+    """A struct with every field that can be read.
 
-    What it needs and has not is made up, so that the structs behind it keep their numbers.
+    Missing required fields are made up, so that later structs of a list keep their numbers.
     """
     values: dict[str, Any] = {}
     faults: Faults = []
@@ -77,7 +77,7 @@ def _struct(place: str, value: Any, kind: type[msgspec.Struct], number: int) -> 
 
 
 def _plain(key: str, message: str) -> tuple[str, str]:
-    """msgspec's message with the place apart: `server.cors_origins[1]`, `expected str, got int`."""
+    """A msgspec message as key and text: `server.cors_origins[1]`, `expected str, got int`."""
     found = _AT.search(message)
     text = _AT.sub("", message).replace("`", "")
     return key + (found[1] if found else ""), text[:1].lower() + text[1:]

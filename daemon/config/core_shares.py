@@ -1,10 +1,10 @@
-"""Which cores each instance computes on: those of the daemon, dealt out to its CPU workers.
+"""The cores of each instance: those of the daemon, dealt out to its CPU workers.
 
 Workers that each run a thread on every core wait for each other at every operation. So each gets
 cores of its own, whole ones (both hardware threads of a core go to one worker) and of one NUMA node
-where there are as many workers as nodes; it runs one thread on each. It is kept on them, but where
-they are all that the daemon has. The daemon, its API and the workers of GPUs are kept nowhere: each
-has one busy thread, for which the kernel finds the core that is idle at the moment.
+where there are as many workers as nodes; it runs one thread on each. It is pinned to them, unless
+they are all the daemon's cores. The daemon, its API and the workers of GPUs are not pinned: each
+has one busy thread, for which the kernel finds a core that is idle at the moment.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ _GPU = "a GPU's worker may run on every core"
 
 
 class CoreShare(msgspec.Struct, frozen=True):
-    """What one worker computes on, and the rules that decided on it."""
+    """The cores of one worker, and the rules that gave it those."""
 
-    threads: int  # that compute; 0: as many as there are CPUs
-    cpus: tuple[int, ...] = ()  # that it is kept on; empty: wherever the daemon may run
+    threads: int  # that compute; 0: one for each CPU
+    cpus: tuple[int, ...] = ()  # that it is pinned to; empty: wherever the daemon may run
     why: str = ""
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ def core_shares(config: Config, cores: Cores) -> tuple[CoreShare, ...]:
 
 
 def deal(cores: Cores, num_workers: int, threads: int = 0) -> list[CoreShare]:
-    """The cores dealt out to so many CPU workers; `threads` of each, where it is not 0."""
+    """Deal out the cores to `num_workers` CPU workers, with `threads` each (0: by their cores)."""
     parts = _parts(cores.cores, num_workers)
     granted = _granted([len(part) for part in parts], cores.granted)
     return [
@@ -56,12 +56,12 @@ def deal(cores: Cores, num_workers: int, threads: int = 0) -> list[CoreShare]:
 def _share(
     cores: Cores, part: Sequence[CpuCore], threads: int, asked: bool, num_workers: int
 ) -> CoreShare:
-    """The share of a worker that may use `part`; whether its threads were asked for."""
+    """The share of a worker that may use `part`; `asked`: the configuration sets its threads."""
     cpus = tuple(sorted(cpu for core in part for cpu in core.cpus))
     kept = () if len(part) == len(cores.cores) else cpus
     why = _of(part, cores)
     if asked and threads > len(cpus):
-        # Kept there, threads would wait for each other on one core: let them go where it is idle.
+        # Pinned, threads would wait for each other on one core: let them go where it is idle.
         return CoreShare(threads, (), f"daemon.threads, more than the CPUs of its {why}: not kept")
     if num_workers > 1:
         why += f" for {num_workers} workers"
@@ -75,9 +75,10 @@ def _share(
 
 
 def _granted(sizes: Sequence[int], total: int) -> list[int]:
-    """`total` threads over workers of so many cores, evenly: each has one, at most one a core.
+    """Threads of each worker: `total` evenly over their `sizes` in cores; at least 1, at most one a
+    core.
 
-    Where there are fewer threads than workers they take turns; the sum is more than `total` then.
+    With fewer threads than workers the sum exceeds `total`, and the workers share time.
     """
     threads = [1] * len(sizes)
     left = total - len(sizes)
@@ -89,7 +90,7 @@ def _granted(sizes: Sequence[int], total: int) -> list[int]:
 
 
 def _of(part: Sequence[CpuCore], cores: Cores) -> str:
-    """Such as `4 of 8 cores, NUMA node 1`."""
+    """Words for some cores, such as `4 of 8 cores, NUMA node 1`."""
     total = len(cores.cores)
     text = f"{len(part)} of {total} cores" if len(part) < total else f"{total} cores"
     text = "the one core" if total == 1 else text
@@ -122,7 +123,7 @@ def _parts(cores: Sequence[CpuCore], num_workers: int) -> list[tuple[CpuCore, ..
 
 
 def _cut(cores: Sequence[CpuCore], count: int) -> list[tuple[CpuCore, ...]]:
-    """Neighbouring cores to each of `count` workers; all of them to everyone where they are fewer.
+    """Neighbouring cores for each of `count` workers; all cores for each where they are fewer.
 
     Neighbours mostly share a cache.
     """

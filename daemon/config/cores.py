@@ -1,6 +1,6 @@
 """The processor cores that this process may use: of /sys, its affinity mask and its control group.
 
-A core is one that computes by itself: hardware threads that share one (SMT) are one core here.
+A core here is a physical one: hardware threads that share it (SMT) count as one core.
 """
 
 import os
@@ -99,7 +99,7 @@ def _nodes(root: Path) -> dict[int, int]:
 
 
 def _quota(root: Path) -> float:
-    """The least that any control group around this process grants; 0: none limits it."""
+    """The smallest quota of the control groups around this process; 0: none."""
     granted = []
     for _, text in limits("cpu.max", root):
         try:

@@ -1,9 +1,9 @@
-"""Which CUDA devices there are: `python -m daemon.config.cuda` asks the driver.
+"""The CUDA devices of this machine: `python -m daemon.config.cuda` asks the driver.
 
-It is asked in a process of its own, which ends: whoever has once asked it holds files and memory of
-every GPU. The driver counts as torch will: CUDA_VISIBLE_DEVICES and slices of GPUs included. Free
-memory is NVML's, asked for by UUID, since NVML counts in another order; it needs no CUDA context,
-which would itself take memory.
+It does so in a process of its own, which ends: a process that has asked the driver keeps files and
+memory of every GPU. The driver numbers devices as torch will: CUDA_VISIBLE_DEVICES and slices of
+GPUs included. Free memory comes from NVML by UUID, since NVML numbers devices otherwise; it needs
+no CUDA context, which would itself take memory.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ import msgspec
 LIBRARY = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 TIMEOUT_S = 120.0
-"""Without persistence a driver takes seconds for each GPU to begin."""
+"""Without persistence mode a driver takes seconds to begin with each GPU."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DRIVER_IS_HERE = Path("/proc/driver/nvidia"), Path("/dev/dxg")
 _NO_DEVICE = 100
@@ -42,7 +42,7 @@ class Card(msgspec.Struct, frozen=True):
     capability: tuple[int, int] = (0, 0)  # of computing: major, minor
     total_bytes: int = 0
     free_bytes: int | None = None  # None: NVML cannot be asked
-    taken: str = ""  # why no program can have it now; empty: it can be had
+    taken: str = ""  # why it cannot be used now; empty: it can
 
 
 class Devices(msgspec.Struct, frozen=True):
@@ -53,19 +53,19 @@ class Devices(msgspec.Struct, frozen=True):
     torch_cuda: tuple[int, int] | None = None  # the version that torch is built with, if known
 
     def uuid_of(self, device: str) -> str:
-        """What NVML knows a device by; empty for one that it does not know, as the CPU."""
+        """The UUID by which NVML knows a device; empty for others, such as the CPU."""
         kind, _, number = device.partition(":")
         known = kind == "cuda" and int(number) < len(self.cards)
         return self.cards[int(number)].uuid if known else ""
 
 
 class DeviceError(Exception):
-    """A device is not there; the message names each that is missed, and says what there is."""
+    """Devices are missing; the message names them, and those that exist."""
 
 
 def ask_for(devices: Collection[str]) -> Devices:
-    """What the driver says, where a GPU is among `devices` ("cpu", "cuda:1"), or no device is
-    named and one must be found. For a CPU alone nobody is asked.
+    """Ask the driver, if a GPU is among `devices` ("cpu", "cuda:1") or none is named and one must
+    be found. For a CPU alone there is nothing to ask.
     """
     named = bool(devices) and not any(device.startswith("cuda:") for device in devices)
     return Devices() if named else cuda_devices()
@@ -91,13 +91,13 @@ def missing(devices: Collection[str], found: Devices) -> list[str]:
     if wanted and found.fault:
         return [f"{', '.join(wanted)} cannot be used: {found.fault}"]
     count = len(found.cards)
-    beyond = [one for one in wanted if int(one.partition(":")[2]) >= count]
+    beyond = [device for device in wanted if int(device.partition(":")[2]) >= count]
     there = "cuda:0 alone" if count == 1 else f"cuda:0 to cuda:{count - 1}"
-    return [f"{one} is not there: this machine has {there}" for one in beyond]
+    return [f"{device} is not there: this machine has {there}" for device in beyond]
 
 
 def cuda_devices() -> Devices:
-    """What this process's workers would find; blocks for a moment, or for seconds."""
+    """The devices that this process's workers would find; blocks for a moment, or for seconds."""
     command = [sys.executable, "-m", "daemon.config.cuda"]
     try:
         done = subprocess.run(
@@ -118,7 +118,7 @@ def cuda_devices() -> Devices:
 
 
 class Torch(NamedTuple):
-    """What is installed of it, as far as GPUs are concerned."""
+    """The installed torch's support of GPUs."""
 
     cuda: tuple[int, int] | None = None  # that it is built with, if known
     fault: str = ""  # why it would not see a GPU
@@ -138,7 +138,7 @@ def installed_torch() -> Torch:
         return Torch()
     if cuda[1]:
         return Torch((int(cuda[1]), int(cuda[2])))
-    # A clone has its environment beside its Makefile; what is elsewhere was installed.
+    # A clone has its environment beside its Makefile; any other one was installed.
     here = (Path(sys.prefix).parent / "Makefile").exists()
     command = "make venv TORCH=cuda" if here else "sudo make install TORCH=cuda"
     return Torch(
@@ -166,7 +166,7 @@ def _ask() -> Devices:
 
 
 def _card(driver: ctypes.CDLL, nvml: ctypes.CDLL | None, index: int) -> Card:
-    """What the driver and NVML say of one device."""
+    """One device, as the driver and NVML describe it."""
     device, name, raw = ctypes.c_int(), ctypes.create_string_buffer(256), (ctypes.c_ubyte * 16)()
     total = ctypes.c_size_t()
     driver.cuDeviceGet(ctypes.byref(device), index)
@@ -195,8 +195,8 @@ def _attribute(driver: ctypes.CDLL, device: ctypes.c_int, number: int) -> int:
 
 
 def _taken(driver: ctypes.CDLL, device: ctypes.c_int) -> str:
-    """Whether the compute mode keeps programs away. That somebody has an exclusive device shows in
-    no other way than by trying.
+    """Why the compute mode keeps programs away, if it does. Whether an exclusive device is in use
+    shows only by trying it.
     """
     mode = _attribute(driver, device, _COMPUTE_MODE)
     if mode == _PROHIBITED:

@@ -1,9 +1,9 @@
-"""Which devices serve where none is named: every GPU that can, or else the CPU.
+"""The choice of devices where none is named: every GPU that can serve, or else the CPU.
 
-A GPU can where its generation is supported, no other program keeps it, and where, by the formula of
+A GPU can serve if its generation is supported, no other program keeps it, and, by the formula of
 `daemon.memory.sizing`, the model, a step's work and the KV cache of one full context fit its free
-memory. Where that is true of none, a context that is shorter than the model's is better than a CPU.
-Devices that are named are taken as they are.
+memory. If none can, a GPU with a shorter context than the model's is better than a CPU. Devices
+that are named are used as they are.
 """
 
 from collections.abc import Collection, Iterator
@@ -25,8 +25,8 @@ from daemon.memory.sizing import (
 )
 
 LEAST_CAPABILITY = (8, 0)
-"""Of the kernels: Ampere. They are compiled and tested from there on; Triton and bfloat16 begin
-there, too.
+"""The kernels' least compute capability: Ampere. They are compiled and tested from there on; Triton
+and bfloat16 begin there, too.
 """
 BLACKWELL, FIRST_CUDA_OF_BLACKWELL = (10, 0), (12, 8)
 """Builds of torch with an older CUDA have no kernels for it."""
@@ -35,7 +35,7 @@ LEAST_CONTEXT = 4096
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a GPU must have for an instance, by the memory formula's terms."""
+    """An instance's demands on a GPU, by the memory formula's terms."""
 
     weight_bytes: int
     work_bytes: int  # a step's largest intermediate results, and what CUDA itself takes
@@ -43,9 +43,9 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     utilization: float = 1.0  # share of the card's memory that may be used
     capability: tuple[int, int] = LEAST_CAPABILITY
     what: str = "llmd's kernels need"  # that capability
-    tokens: int = 0  # in kv_bytes; 0: their number is not ours to choose
+    tokens: int = 0  # in kv_bytes; 0: the configuration sets their number
     block_size: int = 1  # tokens
-    least_tokens: int = 0  # that a pool must hold to be of any use
+    least_tokens: int = 0  # that a useful pool holds
 
     @property
     def total_bytes(self) -> int:
@@ -54,16 +54,16 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceCandidate(msgspec.Struct, frozen=True):
-    """A GPU that was looked at, and what came of it."""
+    """A GPU that was considered, and the verdict on it."""
 
     device: str
     card: str  # its name
     fault: str = ""  # why it does not serve, its kind before a colon; empty: it does
-    room: str = ""  # what it needs and has, where that was looked at
-    tokens: int = 0  # of the longest context that it would do for, if for a useful one
+    room: str = ""  # the memory that the model needs and the GPU has, if compared
+    tokens: int = 0  # of the longest context that would fit, if a useful one would
 
     def __str__(self) -> str:
-        """Such as `cuda:1 (NVIDIA L4) does not serve: too little memory: ...`."""
+        """The verdict, such as `cuda:1 (NVIDIA L4) does not serve: too little memory: ...`."""
         verdict = f"does not serve: {self.fault}" if self.fault else f"serves: {self.room}"
         return f"{self.device} ({self.card}) {verdict}"
 
@@ -92,8 +92,8 @@ def find(config: Config, model: PooledModel, devices: Devices) -> Found:
 
 
 def released(devices: Devices, held: Collection[str]) -> Devices:
-    """The devices as they will be once the daemon has ended that holds some of them: how much of
-    their memory is free then, nobody can tell now.
+    """The devices as they will be once the daemon that holds some of them has ended: their free
+    memory cannot be known now.
     """
     cards = tuple(
         msgspec.structs.replace(card, free_bytes=None, taken="") if f"cuda:{n}" in held else card
@@ -110,29 +110,32 @@ def choose(devices: Devices, needs: Needs) -> Found:
         _judged(f"cuda:{number}", card, needs, devices.torch_cuda)
         for number, card in enumerate(devices.cards)
     )
-    if all(one.fault for one in candidates):
+    if all(candidate.fault for candidate in candidates):
         candidates = tuple(_shortened(candidates))
-    able = tuple(InstanceSpec(one.device) for one in candidates if not one.fault)
+    able = tuple(InstanceSpec(candidate.device) for candidate in candidates if not candidate.fault)
     if able:
         return Found(named(able), candidates)
     count = len(candidates)
     none = "the one GPU here cannot" if count == 1 else f"none of the {count} GPUs here can"
-    kinds = ", ".join(dict.fromkeys(one.fault.partition(":")[0] for one in candidates))
-    return Found(named((InstanceSpec("cpu"),)), candidates, f"{none} serve this model: {kinds}")
+    kinds = dict.fromkeys(candidate.fault.partition(":")[0] for candidate in candidates)
+    why_cpu = f"{none} serve this model: {', '.join(kinds)}"
+    return Found(named((InstanceSpec("cpu"),)), candidates, why_cpu)
 
 
 def _shortened(candidates: tuple[DeviceCandidate, ...]) -> Iterator[DeviceCandidate]:
-    """The same, but those serve that hold the longest context of all, or at least half of it."""
-    longest = max(one.tokens for one in candidates)
-    for one in candidates:
-        if LEAST_CONTEXT <= one.tokens >= longest / 2:
-            room = f"contexts of up to {one.tokens:,} tokens; for the model's own it {one.room}"
-            one = msgspec.structs.replace(one, fault="", room=room)  # noqa: PLW2901
-        yield one
+    """The candidates, of which those serve that fit the longest context of all, or half of it."""
+    longest = max(candidate.tokens for candidate in candidates)
+    for candidate in candidates:
+        tokens = candidate.tokens
+        if LEAST_CONTEXT <= tokens >= longest / 2:
+            room = f"contexts of up to {tokens:,} tokens; for the model's own it {candidate.room}"
+            yield msgspec.structs.replace(candidate, fault="", room=room)
+        else:
+            yield candidate
 
 
 def needs_of(config: Config, model: PooledModel) -> Needs:
-    """What an instance of `model` needs of a GPU."""
+    """The demands of an instance of `model` on a GPU."""
     dtype = instance_dtype(config, "cuda", model.dtype)
     demand = demand_of(config, model, dtype, shared_limits(config))
     per_block = block_bytes(model, demand.block_size, dtype, demand.kv_dtype)
@@ -145,7 +148,7 @@ def needs_of(config: Config, model: PooledModel) -> Needs:
         + gpu_panel_bytes(model.packed_bytes)
         + GPU_RUNTIME_BYTES,
         kv_bytes=asked_bytes or num_blocks * per_block,
-        # As for a named device: a pool of a size that was asked for need only lie in free memory.
+        # As for a named device: a pool of a configured size need only fit free memory.
         utilization=1.0 if asked_bytes else config.memory.utilization,
         capability=FP8_CAPABILITY if fp8 else LEAST_CAPABILITY,
         what='memory.kv_dtype = "fp8" needs' if fp8 else "llmd's kernels need",
@@ -189,7 +192,7 @@ def _generation_fault(card: Card, needs: Needs, torch_cuda: tuple[int, int] | No
 
 
 def _fitting(usable_bytes: int, needs: Needs) -> int:
-    """Tokens of the longest context that fits; 0: none of any use, or it is not ours to choose."""
+    """Tokens of the longest context that fits; 0: no useful one, or the size is configured."""
     if not needs.tokens:
         return 0
     block = needs.kv_bytes * needs.block_size // needs.tokens

@@ -1,11 +1,11 @@
-"""From a configuration to the host pool of each instance, which KV blocks are swapped to.
+"""The host pool of each instance, to which KV blocks are swapped, from the configuration.
 
 block         = as the device's; with memory.compress one byte an element, and for each channel of a
                 layer's keys and values a scale and a zero of two bytes
 host_bytes -1 = four times the device's own pool, but at most this instance's part of a share of
                 available RAM: 25 % beside a GPU, where the pool is pinned, 10 % beside a CPU,
-                whose own pool lies in the same RAM. Where many give way, a host pool as small as
-                the device's is soon full, and whoever runs can give way no more
+                whose own pool lies in the same RAM. With many preemptions, a host pool as small as
+                the device's is soon full, and running sequences can no longer be preempted
 
 The policy may change while the daemon runs, the pool may not: so there is one unless memory.swap
 rules it out, or memory.host_bytes is 0.
@@ -26,7 +26,7 @@ CHANNEL_BYTES = 2 * 2
 
 
 class HostPlan(msgspec.Struct, frozen=True):
-    """One instance's host pool, and which rule decided on it."""
+    """One instance's host pool, and the rule that sized it."""
 
     num_blocks: int
     block_bytes: int

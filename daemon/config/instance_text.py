@@ -1,7 +1,7 @@
-"""The text of an instance, `DEVICES[:tpN|ppN][:ROLE]`, and what is wrong with its parts.
+"""The text of an instance, `DEVICES[:tpN|ppN][:ROLE]`, and the faults of its parts.
 
-DEVICES are `cpu`, `cuda:0` or the several GPUs of one instance, `cuda:0,1`: each layer is split
-over them (tpN), or the layers are dealt out to them as stages of a pipeline (ppN).
+DEVICES are `cpu`, `cuda:0` or the several GPUs of one instance, `cuda:0,1`: tensor parallelism
+splits each layer over them (tpN), pipeline parallelism gives each some layers as a stage (ppN).
 """
 
 import re
@@ -44,12 +44,12 @@ def format_instance(spec: InstanceSpec) -> str:
 
 
 def num_devices(device: str) -> int:
-    """How many devices a text of devices names."""
+    """The number of devices that a text names."""
     return device.count(",") + 1
 
 
 def device_fault(device: str) -> str:
-    """What is wrong with a text of devices; empty: nothing."""
+    """The fault of a text of devices; empty: none."""
     if not _DEVICES.fullmatch(device):
         return f"must be cpu or cuda:N, got {device!r}"
     numbers = device.removeprefix("cuda:").split(",")
@@ -70,17 +70,17 @@ def parallel_fault(device: str, parallel: str) -> str:
 
 
 def role_fault(role: str) -> str:
-    """Why no instance has such a role; empty if one can."""
+    """Why an instance cannot have this role; empty: it can."""
     return "" if role in _ROLES else not_one_of(role, _ROLES)
 
 
 def engine_fault(spec: InstanceSpec) -> str:
-    """Why no worker can compute on several devices; empty where there is one."""
+    """Why no worker can compute on these devices; empty: one can."""
     if num_devices(spec.device) == 1:
         return ""
     return f"{spec.parallel} over {spec.device} is not supported yet: {_ONE_DEVICE}"
 
 
 def _needed(parallel: str) -> str:
-    """The same; empty for tp1 and pp1, which say nothing."""
+    """The parallelism, without tp1 and pp1, which mean none."""
     return "" if parallel in ("tp1", "pp1") else parallel

@@ -14,7 +14,7 @@ OWN_CHOICES = {
     "swap": SWAP_MODES,
     "decode_admission": DECODE_ADMISSIONS,
 }
-"""The limits that one instance may have of its own, and what those of words may be."""
+"""The limits that an instance may have of its own: numbers, and choices with their values."""
 
 
 def shared_limits(config: Config) -> InstanceLimits:
@@ -30,8 +30,8 @@ def instance_limits(config: Config, spec: InstanceSpec) -> InstanceLimits:
 
 
 def completed(config: Config) -> tuple[InstanceSpec, ...]:
-    """The instances of a configuration as written: each with a name, and with a budget of its own
-    where it has its own policy and nobody says one.
+    """The instances of a configuration as written, each with a name; one with a policy of its own
+    and no budget gets that policy's.
     """
     return named(tuple(_budgeted(spec, shared_limits(config)) for spec in config.instance))
 

@@ -1,7 +1,7 @@
-"""API keys: how they are made, what of them is kept, and which `[[key]]` sections are refused.
+"""API keys: how they are made and hashed, and which `[[key]]` sections are refused.
 
-A key is 32 random bytes, so that its plain SHA-256 can stand in a configuration file: nobody can
-search for what it came from, as one can for a password.
+A key is 32 random bytes, so that its plain SHA-256 can stand in a configuration file: unlike a
+password's, it cannot be reversed by trying.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def new_key() -> str:
 
 
 def hash_of(key: str) -> str:
-    """What a `[[key]]` section keeps of a key. Raises UnicodeEncodeError for lone surrogates."""
+    """A key's hash for its `[[key]]` section. Raises UnicodeEncodeError for lone surrogates."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

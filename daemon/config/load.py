@@ -23,7 +23,7 @@ COMMAND_LINE = "command line"
 
 
 class ConfigFault(NamedTuple):
-    """One thing that is wrong, for a person: where it was written, the dotted key, what it is."""
+    """A fault, for people: where it was written, the dotted key, and a sentence."""
 
     source: str  # a file's name or "command line"
     key: str  # "": the file as a whole
@@ -34,7 +34,7 @@ class ConfigFault(NamedTuple):
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; the message is of its first fault, in one line."""
+    """The configuration cannot be used; the message is its first fault, in one line."""
 
     def __init__(self, faults: Iterable[ConfigFault]) -> None:
         self.faults = tuple(faults)
@@ -43,15 +43,15 @@ class ConfigError(Exception):
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A configuration that passed every check, and where its values come from."""
+    """A configuration that passed every check, and the sources of its values."""
 
     config: Config
     sources: dict[str, str]  # "scheduler.policy" -> the file's name, "flag" or "default"
     file: str = ""
-    written: Config = Config()  # before what is left open was chosen
+    written: Config = Config()  # before defaults that depend on others were filled in
 
     def source(self, key: str) -> str:
-        """Where the value of a dotted key comes from."""
+        """The source of a dotted key's value."""
         return self.sources.get(key, DEFAULT)
 
 
@@ -81,7 +81,7 @@ def load(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
 
 
 def _place(sources: Mapping[str, str], key: str) -> str:
-    """Where a key, or the section that it is in, was written."""
+    """The place where a key, or its section, was written."""
     within = [source for known, source in sources.items() if known.startswith(f"{key}.")]
     for known in (key, key.partition("[")[0], key.partition(".")[0]):
         if known in sources:
@@ -92,8 +92,8 @@ def _place(sources: Mapping[str, str], key: str) -> str:
 
 
 def _follows(key: str, text: str, faulty: Collection[str]) -> bool:
-    """Whether a fault may be no more than another's consequence: a key stands at its default
-    because its value could not be read, and this fault is about it or names it.
+    """Whether a fault may be only a consequence of another: a key has its default because its
+    value could not be read, and this fault is about it or names it.
     """
     return key in faulty or any(other in text.split() for other in faulty)
 
@@ -120,7 +120,7 @@ def flatten(config: Config) -> dict[str, Any]:
 
 
 def _read(file: Path, label: str) -> tuple[dict[str, Any], list[ConfigFault]]:
-    """What the file holds, or nothing and what is wrong with all of it."""
+    """The file's content, or nothing and the fault of the whole file."""
     try:
         return tomllib.loads(read_whole(file).decode()), []
     except OSError as error:
@@ -130,7 +130,7 @@ def _read(file: Path, label: str) -> tuple[dict[str, Any], list[ConfigFault]]:
 
 
 def _set(data: dict[str, Any], key: str, value: Any) -> str:
-    """Put a value in its place; why it cannot be, if so."""
+    """Put a value in its place; return why that is impossible, or nothing."""
     section, _, name = key.partition(".")
     table = data.get(section, {})
     if not name:
@@ -143,7 +143,7 @@ def _set(data: dict[str, Any], key: str, value: Any) -> str:
 
 
 def _completed(config: Config) -> Config:
-    """Names for instances, and the budgets that are left to the policy."""
+    """The configuration with names for its instances, and the budgets left to the policy."""
     scheduler = config.scheduler
     budget = POLICIES.get(scheduler.policy, Policy).budget(scheduler.max_batch_tokens)
     chunk = scheduler.prefill_chunk or budget

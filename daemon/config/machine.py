@@ -1,4 +1,4 @@
-"""What this machine has of RAM."""
+"""The RAM of this machine."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from daemon.config.cgroup import ROOT, limits
 
 
 def available_ram_bytes(root: Path = ROOT) -> int:
-    """RAM that can be taken without swapping: of the machine, and of every control group around."""
+    """RAM available without swapping, in the machine and in every control group of this process."""
     available = _meminfo_bytes(root, "MemAvailable")
     for folder, text in limits("memory.max", root):
         if text.isdigit():

@@ -1,11 +1,11 @@
-"""Where llmd keeps its files when the configuration does not say."""
+"""Default folders of llmd's files."""
 
 import os
 import re
 from pathlib import Path
 
 _UNFIT = re.compile(r"[^\w.-]")
-"""Characters of a model's name that a file's name does without."""
+"""Characters of a model's name that are replaced in a file's name."""
 
 
 def _systemd_folder(variable: str) -> Path | None:
@@ -35,6 +35,6 @@ def default_journal() -> Path:
 
 
 def default_predictions(model: str) -> Path:
-    """What was learned of a model's answers: below $STATE_DIRECTORY or the cache folder."""
+    """The file of learned answer lengths: below $STATE_DIRECTORY or the cache folder."""
     folder = (_systemd_folder("STATE_DIRECTORY") or default_cache()) / "predict"
     return folder / f"{_UNFIT.sub('_', model)}.lengths"

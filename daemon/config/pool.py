@@ -1,4 +1,4 @@
-"""From a configuration and a model's shape to the KV pool of each instance."""
+"""The KV pool of each instance, from the configuration and the model's shape."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -24,7 +24,7 @@ from daemon.memory.sizing import (
 
 
 class PooledModel(Shape, Protocol):
-    """What pools need of a model; daemon.models.shape.ModelShape has it."""
+    """A model's properties that size a pool; daemon.models.shape.ModelShape has them."""
 
     @property
     def context_len(self) -> int:
@@ -39,10 +39,10 @@ class PooledModel(Shape, Protocol):
         """Bytes of the weights that stay in blocks."""
 
     def weight_bytes(self, dtype: str) -> int:
-        """Bytes of the weights once loaded: those in blocks as they are, all others as `dtype`."""
+        """Bytes of the weights once loaded: blocks as they are, all others as `dtype`."""
 
     def plain_bytes(self, dtype: str) -> int:
-        """Of these the bytes of weights that are not packed."""
+        """Bytes of the weights that are not packed, as `dtype`."""
 
 
 class PoolPlan(msgspec.Struct, frozen=True):
@@ -53,12 +53,12 @@ class PoolPlan(msgspec.Struct, frozen=True):
     demand: Demand
     room: Room | None  # None: a GPU whose memory cannot be read from here
     size: PoolSize | None  # None with room: the worker sizes the pool when it starts
-    host: HostPlan  # what its blocks are swapped to
+    host: HostPlan  # to which its blocks are swapped
 
 
 def instance_dtype(config: Config, device: str, stored: str) -> str:
-    """The number format of an instance's states. A CPU's are always float32: what it saves by
-    narrow numbers is the reading of weights.
+    """The number format of an instance's states. A CPU's are always float32: narrow numbers save
+    it only the reading of weights.
     """
     return "float32" if device == "cpu" else weight_dtype(config, stored)
 
@@ -69,13 +69,13 @@ def weight_dtype(config: Config, stored: str) -> str:
 
 
 def longest(config: Config, context_len: int) -> int:
-    """Tokens of the longest sequence, before the pool has its say."""
+    """Tokens of the longest sequence, before the pool's size limits it."""
     return min(config.model.max_len or context_len, context_len)
 
 
 def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices) -> PoolPlan:
-    """The pools of one instance of `config` on one of `devices` or the CPU. Raises SizingError
-    where one would be of no use.
+    """The pools of one instance of `config` on one of `devices` or the CPU. Raises SizingError for
+    a pool too small to be useful.
     """
     refuse_too_long(config, model)
     dtype = instance_dtype(config, spec.device, model.dtype)
@@ -94,7 +94,7 @@ def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: D
 def pool_faults(
     config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices
 ) -> Iterator[str]:
-    """All that `plan_pool` would raise, if it went on after a fault."""
+    """Every fault that `plan_pool` would raise if it went on after the first."""
     dtype = instance_dtype(config, spec.device, model.dtype)
     size: list[PoolSize | None] = [None]
 
@@ -115,7 +115,7 @@ def pool_faults(
 def _device_pool(
     config: Config, model: PooledModel, spec: InstanceSpec, dtype: str, devices: Devices
 ) -> tuple[Demand, Room | None, PoolSize | None]:
-    """What the device's own pool must serve, the room there is for it, and its size."""
+    """The demand on the device's own pool, the memory for it, and its size."""
     demand = demand_of(config, model, dtype, instance_limits(config, spec))
     held_as = weight_dtype(config, model.dtype)
     weight_bytes = model.weight_bytes(held_as)
@@ -136,7 +136,7 @@ def _device_pool(
 
 
 def demand_of(config: Config, model: PooledModel, dtype: str, limits: InstanceLimits) -> Demand:
-    """What the pool of an instance with these limits must serve that computes in `dtype`."""
+    """The demand on the pool of an instance with these limits that computes in `dtype`."""
     return Demand(
         dtype=dtype,
         kv_dtype=config.memory.kv_dtype,
@@ -151,8 +151,8 @@ def demand_of(config: Config, model: PooledModel, dtype: str, limits: InstanceLi
 
 
 def refuse_too_long(config: Config, model: PooledModel) -> None:
-    """Raise SizingError for a longest sequence that the model cannot have: to serve less than was
-    asked for would surprise clients.
+    """Raise SizingError for a model.max_len beyond the model's context: to serve less than was
+    configured would surprise clients.
     """
     if config.model.max_len > model.context_len:
         raise SizingError(
@@ -162,7 +162,7 @@ def refuse_too_long(config: Config, model: PooledModel) -> None:
 
 
 def _refuse_beyond(room: Room, size: PoolSize) -> None:
-    """A pool of a size that was asked for must lie beside the weights."""
+    """Raise SizingError for a pool of a configured size that does not fit beside the weights."""
     pool_bytes = size.num_blocks * size.block_bytes
     left_bytes = max(room.free_bytes - room.weight_bytes, 0)
     if size.reason in ("kv_blocks", "kv_bytes") and pool_bytes > left_bytes:
@@ -175,7 +175,7 @@ def _refuse_beyond(room: Room, size: PoolSize) -> None:
 
 
 def gib(size_bytes: int) -> str:
-    """Bytes, for people."""
+    """Bytes in GiB, for people."""
     return f"{size_bytes / 2**30:,.2f} GiB"
 
 

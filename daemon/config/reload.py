@@ -1,4 +1,4 @@
-"""What a running daemon can take from a configuration that was read again, and what it cannot."""
+"""The values of a reloaded configuration that a running daemon can and cannot take."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ LIVE = frozenset(
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What reading again came to."""
+    """The result of a reload."""
 
     loaded: Loaded  # as the daemon runs from now on
     changed: tuple[str, ...]  # dotted keys that it takes
@@ -35,7 +35,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def change(running: Loaded, read: Loaded) -> Change:
-    """From what runs to what was read, as far as that goes without a restart.
+    """The change from the running configuration to the one read, as far as needs no restart.
 
     Compared as written: a new policy has another default budget of a step, which the operator
     did not touch and which stays.

@@ -22,20 +22,20 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: int = 8000
     body_limit_bytes: int = 16 * 1024 * 1024
-    keepalive_s: float = 15.0  # an SSE comment when no token came for so long
+    keepalive_s: float = 15.0  # without a token, time until an SSE comment is sent
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()  # names in Host headers, beside those of this machine
     max_connections: int = 8192  # open at a time; one more is answered 503
     header_timeout_s: float = 10.0  # from a request's first byte to the end of its headers
     body_timeout_s: float = 30.0
     idle_timeout_s: float = 75.0  # between two requests of one connection
-    stall_timeout_s: float = 30.0  # a client that takes nothing of its answer for so long is cut
+    stall_timeout_s: float = 30.0  # for a client that reads nothing of its answer
     max_repeated_tokens: int = 2048  # an answer that repeats one piece longer is ended; 0: not
     page: bool = True  # a page to chat in a browser, at /
 
 
 class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[[key]]`: who may ask, and how much. Made by `llmd key new`; 0 is no limit."""
+    """`[[key]]`: an API key and its limits. Made by `llmd key new`; 0 is no limit."""
 
     name: str
     hash: str  # the key's SHA-256 as 64 hexadecimal digits; the key itself is written nowhere
@@ -44,7 +44,7 @@ class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens_per_minute: int = 0  # of prompts and answers
     max_running: int = 0  # answers under way at a time, waiting ones included
     salt: str = ""  # keys of equal salt share cached prefixes; empty: the key's name
-    slo_scale: float = 0.0  # answers are due after so many times what they take alone; 0: not
+    slo_scale: float = 0.0  # deadline of an answer, as a multiple of its time alone; 0: none
 
     def __repr__(self) -> str:
         """Without the hash: this ends up in logs and error texts."""
@@ -58,7 +58,7 @@ class ControlConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[scheduler]`: who runs when."""
+    """`[scheduler]`: which sequences run, and on which instance."""
 
     policy: str = "gittins"
     placement: str = "least_loaded"  # which instance takes a sequence
@@ -69,16 +69,16 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix_cache: bool = True
     prompt_lookup: bool = True  # draft from a sequence's own tokens, where that pays (on a CPU)
     depth: int = 0  # steps in flight; 0: chosen from the step time
-    starve_s: float = 0.3  # after waiting so long a sequence may be promoted (mlfq)
+    starve_s: float = 0.3  # waiting time after which a sequence may be promoted (mlfq)
     max_pause_s: float = (
         4.0  # most that a stream that has begun may pause (gittins): the SLO for gaps
     )
     decode_admission: str = "greedy"  # or reserve_static, _dynamic, _peak
-    roles: str = AUTO  # who gives instances their roles: auto (by the load) | mixed (as configured)
+    roles: str = AUTO  # how instances get their roles: auto (by the load) | mixed (as configured)
 
 
 class SloConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[slo]`: what answers should keep to; placement, roles and power are chosen by it."""
+    """`[slo]`: the SLOs of answers, by which placement, roles and power are chosen."""
 
     ttft_s: float = 2.0  # most that a first token should take
     tpot_s: float = 0.1  # most that each later one should take, in the mean of an answer
@@ -118,7 +118,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class PowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[power]`: the limits of cards' power, which llmd-powerd sets for the daemon."""
 
-    enabled: str = "auto"  # auto (where llmd-powerd is there) | on (it is missed aloud) | off
+    enabled: str = "auto"  # auto (if llmd-powerd runs) | on (its absence is reported) | off
     socket: str = ""  # of llmd-powerd; empty: /run/llmd-powerd/powerd.sock
     min_share: float = 0.5  # of a card's default limit, the least that decode is limited to
 

@@ -1,4 +1,4 @@
-"""Keys that no schema knows, each with the one that was probably meant; and several models."""
+"""Unknown keys, each with the one that was probably meant; and requests for several models."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -23,9 +23,9 @@ def unknown_keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         elif isinstance(value, Mapping):
             yield from _within(name, value, kind)
         elif isinstance(value, list):
-            for number, one in enumerate(value):
-                if isinstance(one, Mapping):
-                    yield from _within(f"{name}[{number}]", one, kind)
+            for number, table in enumerate(value):
+                if isinstance(table, Mapping):
+                    yield from _within(f"{name}[{number}]", table, kind)
 
 
 def several_models(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -45,11 +45,14 @@ def _within(
     names = [field.name for field in msgspec.structs.fields(kind)]
     for name in section:
         if name not in names:
-            yield f"{place}.{name}", _unknown(name, [f"{place}.{one}" for one in names] + _KNOWN)
+            known = [f"{place}.{field}" for field in names] + _KNOWN
+            yield f"{place}.{name}", _unknown(name, known)
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    """What was probably meant is looked for by the last word: sections are often forgotten."""
+    """A sentence on an unknown key. The nearest is found by the last word: sections are often
+    forgotten.
+    """
     words: dict[str, str] = {}
     for key in known:
         words.setdefault(key.rpartition(".")[2], key)

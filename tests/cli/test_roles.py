@@ -48,7 +48,7 @@ def test_a_decision_is_told_with_what_was_expected() -> None:
         "  of this load 90% of 50 answers kept both promises under it",
         "   mixed: 70% expected (TTFT 120 ms, TPOT 31.0 ms, KV 40%)",
         "     1:1: 95% expected (TTFT 80 ms, TPOT 26.0 ms, KV 60%)",
-        "     2:1: more comes than it can do",
+        "     2:1: overloaded",
     ]
     CHOSEN[:] = ["sarathi"]
     told = msgspec.structs.replace(snapshot(), roles=ROLES)

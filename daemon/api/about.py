@@ -1,4 +1,4 @@
-"""What the server says of itself: its model, whether it lives, its metrics, its own description."""
+"""The routes about the server itself: its model, its health, its metrics, its own description."""
 
 from dataclasses import dataclass, field
 
@@ -26,7 +26,7 @@ class AboutRoutes:
     _document: bytes = field(default_factory=document)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        """Say what is served where."""
+        """Register the routes."""
         router.add_get("/v1/models", self.models)
         router.add_get("/v1/models/", self.models)
         router.add_get("/v1/models/{id:.+}", self.one_model)
@@ -53,14 +53,14 @@ class AboutRoutes:
         return json_answer(self._card())
 
     async def health(self, _request: web.Request) -> web.StreamResponse:
-        """`GET /health`, `GET /ping`: this process lives, and answers under way make progress."""
+        """`GET /health`, `GET /ping`: whether this process and running answers make progress."""
         model = self._model
         fault = model.fault
         answer = Health("stuck" if fault else "alive", fault or model.status, model.last_step_age_s)
         return json_answer(answer, 503 if fault else 200)
 
     async def ready(self, _request: web.Request) -> web.StreamResponse:
-        """`GET /ready`: requests are taken."""
+        """`GET /ready`: whether requests are taken."""
         ready = self.is_ready
         answer = Readiness("ready" if ready else "not ready", self._model.status)
         return json_answer(answer, 200 if ready else 503)

@@ -1,4 +1,4 @@
-"""What a field takes, in words: found by its path in the type of a request."""
+"""The values that a field accepts, in words, found by its path in the type of a request."""
 
 import re
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from msgspec import inspect
 
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _MOST_SHOWN = 60
-UNTOLD: Any = object()
-"""Stands for what is not known of a body."""
+UNKNOWN: Any = object()
+"""Stands for an unknown part of a body."""
 
 
 @lru_cache
@@ -20,76 +20,77 @@ def _root(kind: type) -> inspect.Type:
 
 
 def accepted(kind: type, path: str, body: Any, of_key: bool) -> str:
-    """What the field at msgspec's `path` of a request may be, as the end of "must be ..."; empty
-    where that cannot be told. `of_key`: what the keys of that object may be.
+    """The accepted values of the field at msgspec's `path`, as the end of "must be ..."; empty
+    where they are unclear. `of_key`: those of the keys of the object there.
     """
     found, value = [_root(kind)], body
     for name, index in _STEP.findall(path):
-        found = [inner for one in found for inner in _inside(one, name or index, value)]
+        found = [inner for outer in found for inner in _inside(outer, name or index, value)]
         value = _at(value, name or index)
     if of_key:
-        found = [one.key_type for one in _flat(found) if isinstance(one, inspect.DictType)]
-    return _either([words for one in _flat(found) if (words := _words(one))])
+        found = [flat.key_type for flat in _flat(found) if isinstance(flat, inspect.DictType)]
+    return _either([words for flat in _flat(found) if (words := _words(flat))])
 
 
-def came(path: str, body: Any) -> str:
-    """What stands at that path of a body, as JSON, shortened; empty where that is not clear."""
+def current_value(path: str, body: Any) -> str:
+    """The value at that path of a body, as JSON, shortened; empty where it is unclear."""
     value = body
     for name, index in _STEP.findall(path):
         value = _at(value, name or index)
-    if value is UNTOLD:
+    if value is UNKNOWN:
         return ""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):
         return f"a list of {len(value)}" if value else "an empty list"
     try:
-        said = msgspec.json.encode(value).decode(errors="replace")
+        text = msgspec.json.encode(value).decode(errors="replace")
     except (OverflowError, ValueError):
         return "a number that large"
-    return said if len(said) <= _MOST_SHOWN else f"{said[:_MOST_SHOWN]} ..."
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
 
 
 def _at(value: Any, step: str) -> Any:
     if isinstance(value, dict):
-        return value.get(step, UNTOLD)
+        return value.get(step, UNKNOWN)
     if isinstance(value, list) and step.isdigit() and int(step) < len(value):
         return value[int(step)]
-    return UNTOLD
+    return UNKNOWN
 
 
 def _flat(types: list[inspect.Type]) -> Iterator[inspect.Type]:
-    """The types of unions, and below what is only annotated."""
-    for one in types:
-        if isinstance(one, inspect.UnionType):
-            yield from _flat(list(one.types))
-        elif isinstance(one, inspect.Metadata) and not _described(one):
-            yield from _flat([one.type])
+    """The types themselves, with unions taken apart and annotations without a description off."""
+    for kind in types:
+        if isinstance(kind, inspect.UnionType):
+            yield from _flat(list(kind.types))
+        elif isinstance(kind, inspect.Metadata) and not _described(kind):
+            yield from _flat([kind.type])
         else:
-            yield one
+            yield kind
 
 
 def _inside(kind: inspect.Type, step: str, value: Any) -> Iterator[inspect.Type]:
     """The types that a part of a value may have."""
-    for one in _flat([kind]):
-        if isinstance(one, inspect.StructType):
-            tag = value.get(one.tag_field) if isinstance(value, dict) and one.tag_field else None
-            if step == one.tag_field:
-                yield inspect.LiteralType((one.tag,))
-            elif tag in (None, one.tag):
-                yield from (field.type for field in one.fields if field.encode_name == step)
-        elif isinstance(one, inspect.ListType):
-            yield one.item_type
-        elif isinstance(one, inspect.DictType):
-            yield one.value_type
+    for outer in _flat([kind]):
+        if isinstance(outer, inspect.StructType):
+            tag_field = outer.tag_field
+            tag = value.get(tag_field) if isinstance(value, dict) and tag_field else None
+            if step == tag_field:
+                yield inspect.LiteralType((outer.tag,))
+            elif tag in (None, outer.tag):
+                yield from (field.type for field in outer.fields if field.encode_name == step)
+        elif isinstance(outer, inspect.ListType):
+            yield outer.item_type
+        elif isinstance(outer, inspect.DictType):
+            yield outer.value_type
 
 
-def _described(one: inspect.Metadata) -> bool:
-    return bool(one.extra_json_schema and "description" in one.extra_json_schema)
+def _described(kind: inspect.Metadata) -> bool:
+    return bool(kind.extra_json_schema and "description" in kind.extra_json_schema)
 
 
 def _words(kind: inspect.Type) -> str:
-    """One type; nothing for null, which every field may be, or for a Struct's own name."""
+    """A type in words; empty for null, which every field may be."""
     match kind:
         case inspect.Metadata(extra_json_schema=dict(described)):
             return str(described["description"])

@@ -1,4 +1,4 @@
-"""One API key's use of the server: what it may still ask, and what it has under way."""
+"""The account of an API key: its quotas, and its running answers."""
 
 import time
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import salt_digest
 
 ONE_TOKEN = 1.0
-"""The least that must be left of a token quota: longer requests than it may run into debt."""
+"""The least that must be left of a token quota; a longer request runs into debt."""
 
 
 class Spending(Protocol):
-    """What is under way."""
+    """A request whose tokens are charged while it runs."""
 
     @property
     def num_generated(self) -> int:
@@ -38,19 +38,19 @@ class Account:
 
     @property
     def num_running(self) -> int:
-        """Answers under way."""
+        """Running answers."""
         return self._num_running
 
     def change(self, key: KeyConfig) -> None:
-        """The key's section changed: limits are new, what was used stays used."""
+        """Take a changed section of the key: new limits, with what was used still used."""
         now = self._clock()
         self.key = key
         self.salt = salt_digest(key.salt or key.name)
         self._requests = _changed(self._requests, key.requests_per_minute, now)
         self._tokens = _changed(self._tokens, key.tokens_per_minute, now)
 
-    def knock(self) -> None:
-        """A request begins. Raises ApiError 429 while a quota is used up; that costs nothing."""
+    def charge_request(self) -> None:
+        """Charge a new request. Raises ApiError 429, at no charge, while a quota is used up."""
         now = self._clock()
         if self._tokens is not None:
             self._settle(now)
@@ -64,12 +64,12 @@ class Account:
             self._requests.charge(1.0, now)
 
     def priority(self, asked: int | None) -> int:
-        """The priority of a request that asked for one, or did not: never better than the key's."""
+        """The priority of a request, given the one it asks for: never better than the key's."""
         return self.key.priority if asked is None else max(asked, self.key.priority)
 
     def begin(self, num_answers: int, num_prompt_tokens: int, spending: Spending) -> "Lease":
-        """Answers are about to be generated; end the lease when they have ended. Raises ApiError:
-        429 where the key has too many under way, 400 where it may never have so many.
+        """Begin answers; the lease must be ended with them. Raises ApiError: 429 where the key has
+        too many running answers, 400 where it may never have that many.
         """
         most = self.key.max_running
         if most and num_answers > most:
@@ -90,7 +90,7 @@ class Account:
         return lease
 
     def end(self, lease: "Lease") -> None:
-        """Called by the lease."""
+        """End a lease's answers; called by the lease."""
         if lease not in self._running:
             return
         now = self._clock()
@@ -101,7 +101,7 @@ class Account:
             self._tokens.charge(lease.unpaid(), now)
 
     def _settle(self, now: float) -> None:
-        """Charge for what running answers have generated since they last paid."""
+        """Charge the tokens that running answers have generated since the last charge."""
         if self._tokens is not None:
             self._tokens.charge(sum(lease.unpaid() for lease in self._running), now)
 
@@ -111,7 +111,7 @@ class Account:
 
 
 class Lease:
-    """What one request has under way of its key's allowance."""
+    """A request's share of its key's running answers."""
 
     def __init__(self, account: Account, num_answers: int, spending: Spending) -> None:
         self.num_answers = num_answers
@@ -120,13 +120,13 @@ class Lease:
         self._num_paid = 0
 
     def unpaid(self) -> int:
-        """Output tokens since this was last asked."""
+        """Output tokens since the last call."""
         num_generated = self._spending.num_generated
         unpaid, self._num_paid = num_generated - self._num_paid, num_generated
         return unpaid
 
     def end(self) -> None:
-        """Its answers have ended, one way or another; twice is as good as once."""
+        """End its answers; a second call does nothing."""
         self._account.end(self)
 
 

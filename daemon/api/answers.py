@@ -1,7 +1,7 @@
-"""The bodies of answers, as types: `/openapi.json` says them, and the small ones are made of them.
+"""The bodies of answers, as types: `/openapi.json` describes them, and small bodies are built so.
 
-Completions are encoded by hand in `shapes.py`, since they are made for every token; tests hold
-them to these types.
+Completions are encoded by hand in `shapes.py`, since that happens for every token; tests check
+them against these types.
 """
 
 from typing import Literal
@@ -12,7 +12,7 @@ from daemon.models.generation import DefaultSampling
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong; `param` names the field at fault."""
+    """An error; `param` names the field at fault."""
 
     message: str
     type: str
@@ -33,7 +33,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     created: int
     root: str
     max_model_len: int  # tokens of prompt and answer; 0 while it is not known
-    default_sampling: DefaultSampling  # what a request has where it says nothing
+    default_sampling: DefaultSampling  # of a request that sets nothing
     object: Literal["model"] = "model"
     owned_by: str = "llmd"
 
@@ -67,7 +67,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
 
 class InstanceBusy(msgspec.Struct, frozen=True):
-    """One worker: where it computes, and what it holds."""
+    """One worker: its device, its answers and its KV pool."""
 
     name: str
     device: str  # "cpu" | "cuda:0" ...
@@ -111,7 +111,7 @@ class Detokenized(msgspec.Struct, frozen=True):
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
-    """Of a prompt's tokens, those whose KV was found in the prefix cache."""
+    """How many of a prompt's tokens had their KV in the prefix cache."""
 
     cached_tokens: int
 
@@ -126,7 +126,7 @@ class CompletionUsage(msgspec.Struct, frozen=True):
 
 
 class _Body(msgspec.Struct, frozen=True):
-    """What every body and event of a completion has."""
+    """The fields of every body and event of a completion."""
 
     id: str
     created: int
@@ -136,12 +136,12 @@ class _Body(msgspec.Struct, frozen=True):
 
 FinishedFor = Literal["stop", "length"]
 StopReason = Literal["repetition"] | msgspec.UnsetType
-"""More about the reason, where there is more to say."""
+"""A detail of the reason, where there is one."""
 ChatFinishedFor = Literal["stop", "length", "tool_calls"]
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
-    """One of the likeliest tokens of a place."""
+    """One of the likeliest tokens at a position."""
 
     token: str
     logprob: float
@@ -149,7 +149,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class ChatLogprob(TopLogprob, frozen=True):
-    """A token of a message, and the likeliest ones of its place."""
+    """A token of a message, and the likeliest ones at its position."""
 
     top_logprobs: list[TopLogprob]
 
@@ -177,7 +177,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """What the assistant says; `content` is null where it only calls."""
+    """The assistant's message; `content` is null where it only calls functions."""
 
     role: Literal["assistant"]
     content: str | None
@@ -204,14 +204,14 @@ class ChatCompletion(_Body, frozen=True):
 
 
 class CalledPiece(msgspec.Struct, frozen=True):
-    """The name comes with a call's first piece, then its arguments bit by bit."""
+    """A piece of a called function: the name comes first, then the arguments bit by bit."""
 
     arguments: str
     name: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CallPiece(msgspec.Struct, frozen=True):
-    """What a piece adds to the call of this index."""
+    """An addition to the call of this index."""
 
     index: int
     function: CalledPiece
@@ -220,7 +220,7 @@ class CallPiece(msgspec.Struct, frozen=True):
 
 
 class ChatDelta(msgspec.Struct, frozen=True):
-    """What a piece adds to a message."""
+    """An addition to a message."""
 
     role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType = msgspec.UNSET

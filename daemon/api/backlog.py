@@ -1,4 +1,4 @@
-"""Events that wait for a slow client: deflated, since one is much like the next."""
+"""Events that wait for a slow client, deflated, since they resemble each other."""
 
 import zlib
 from collections import deque
@@ -20,11 +20,11 @@ class Backlog:
 
     @property
     def size_bytes(self) -> int:
-        """What is kept in memory."""
+        """Bytes kept in memory."""
         return self._pieces_bytes + self._tail_bytes
 
     def add(self, event: bytes) -> None:
-        """Keep an event, behind all others."""
+        """Append an event."""
         self._tail.append(event)
         self._tail_bytes += len(event)
         if self._tail_bytes >= PIECE_BYTES:

@@ -1,4 +1,4 @@
-"""A request's body, within a size and a time."""
+"""Reading a request's body, within limits of size and time."""
 
 import asyncio
 
@@ -10,10 +10,10 @@ BODY_TIMEOUT_S = web.AppKey("body_timeout_s", float)
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The whole body. Raises ApiError 400, 408, 413 and 415, and aiohttp's own 413.
+    """Read the whole body. Raises ApiError 400, 408, 413 and 415, and aiohttp's own 413.
 
-    A body that says itself that it is too large is not read at all. A compressed one is refused:
-    a few kilobytes of it could be gigabytes.
+    A body whose declared length is too large is not read. A compressed one is refused: a few
+    kilobytes could be gigabytes.
     """
     length = request.content_length
     if length is not None and length > request.client_max_size:

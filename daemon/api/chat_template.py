@@ -23,7 +23,7 @@ from daemon.models.added_tokens import named_tokens
 _DEFAULT, _FURTHER = "default", "additional_chat_templates"
 _LONGEST_MESSAGE = 300
 _MARK = "=the-last-message-ends-here= "
-"""Its last space says whether a template trims messages."""
+"""Its last space shows whether a template trims messages."""
 _PROBE: Messages = [{"role": "user", "content": "hello"}]
 _WORDS = "owl 7731"
 _SYSTEM, _USER, _ASSISTANT = (
@@ -40,7 +40,7 @@ _TRIED: dict[str, list[tuple[Messages, Messages]]] = {
     "assistant": [([_USER], [_USER]), ([_SYSTEM, _USER], [_USER]), ([_USER], [])],
     "tool": [([_USER, {**_ASSISTANT, "content": "", "tool_calls": [_CALL]}], [])],
 }
-"""Messages before and behind one of a role, with which it is seen whether its words are shown."""
+"""Messages around one of a role, to try whether the template shows its content."""
 _PROBE_TOOLS: Messages = [
     {
         "type": "function",
@@ -63,7 +63,7 @@ def _to_json(value: Any, **options: Any) -> str:
 
 
 class Generation(Extension):
-    """`{% generation %}` marks the assistant's words for training; here it changes nothing."""
+    """`{% generation %}`, which marks the assistant's words for training and is ignored here."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -74,12 +74,12 @@ class Generation(Extension):
 
 
 class ChatTemplate:
-    """A compiled template. Raises ApiError 400 for messages that it refuses.
+    """A compiled chat template. Raises ApiError 400 for messages that it refuses.
 
-    `calls` is how a model with this template writes calls. Where the template knows no tools, or
-    only in a form that no reader here knows, tools, calls and results are put in words.
-    `shows_words`: whether what a user says comes out of it. Some templates iterate over the parts
-    of a message and leave a plain text out; which roles' messages these are is tried.
+    `calls` is the format in which a model with this template writes calls. Where the template knows
+    no tools, or only in a format that no reader here knows, tools, calls and results become plain
+    text. `shows_words`: whether a user's text appears in the prompt. Some templates iterate over
+    the parts of a message and leave out plain text; for which roles they do is found by trying.
     """
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
@@ -109,8 +109,8 @@ class ChatTemplate:
         *,
         continue_last: bool = False,
     ) -> str:
-        """The prompt's text; with `begin_answer` ready for what the assistant says. `values` are of
-        variables that are the template's own. With `continue_last` it ends in the last message.
+        """The prompt's text; with `begin_answer` ready for the assistant's answer. `values` are of
+        the template's own variables. With `continue_last` it ends in the last message.
         """
         if continue_last:
             marked = self.render(_with_mark(messages), False, tools, values)
@@ -124,24 +124,24 @@ class ChatTemplate:
         return self._render(messages, begin_answer, tools or None, values)
 
     def _finds_parts(self) -> bool:
-        """Find the roles whose messages must come in parts; whether a user's words are shown."""
+        """Find the roles whose messages must come in parts; return whether a user's text shows."""
         as_text = {role: self._shows(role) for role in _TRIED}
         hidden = frozenset(role for role, shows in as_text.items() if not shows)
         self._in_parts = hidden
         in_parts = {role: self._shows(role) for role in hidden}
-        # What shows in neither form, or is refused, comes as a user's words do.
+        # A role that shows in neither form, or is refused, gets the user's form.
         like_user = bool(in_parts.get("user"))
         self._in_parts = frozenset(role for role in hidden if in_parts[role] or like_user)
         return as_text["user"] is not False or in_parts["user"] is not False
 
     def _shows(self, role: str) -> bool | None:
-        """Whether the words of a message of a role are in some prompt; None: all are refused."""
-        said: dict[str, Any] = {"role": role, "content": _WORDS}
-        said |= {"tool_call_id": _CALL["id"], "name": "f"} if role == "tool" else {}
+        """Whether a role's text appears in some prompt; None: all are refused."""
+        message: dict[str, Any] = {"role": role, "content": _WORDS}
+        message |= {"tool_call_id": _CALL["id"], "name": "f"} if role == "tool" else {}
         tools, found = _PROBE_TOOLS if role == "tool" else None, None
         for before, behind in _TRIED[role]:
             with suppress(ApiError):
-                found = _WORDS in self._render([*before, said, *behind], True, tools)
+                found = _WORDS in self._render([*before, message, *behind], True, tools)
                 if found:
                     break
         return found
@@ -178,10 +178,10 @@ class ChatTemplate:
                 }
             )
         except MemoryError:
-            raise  # there may be none for a sentence either
+            raise  # there may be too little for an error message, too
         except Exception as error:  # noqa: BLE001 - a template is a program of the model's maker
-            said = " ".join(str(error).split())[:_LONGEST_MESSAGE] or type(error).__name__
-            what = f"the model's chat template refuses these `messages`: {said}"
+            why = " ".join(str(error).split())[:_LONGEST_MESSAGE] or type(error).__name__
+            what = f"the model's chat template refuses these `messages`: {why}"
             raise invalid(what, "messages") from None
 
 
@@ -190,13 +190,13 @@ def _as_parts(content: str) -> list[dict[str, str]]:
 
 
 def _with_mark(messages: Messages) -> Messages:
-    """The last message's text with a mark at its end."""
+    """The messages, with a mark at the end of the last one's text."""
     *before, last = messages
     return [*before, {**last, "content": last["content"] + _MARK}]
 
 
 def _before_mark(text: str) -> str:
-    """What a template made of such messages, up to the mark."""
+    """The text of marked messages, up to the mark."""
     at = text.rfind(_MARK.strip())
     if at < 0:
         what = "the model's chat template does not show the last of these `messages`"
@@ -212,14 +212,14 @@ def _as_system(message: dict[str, Any]) -> dict[str, Any]:
 def read_template(folder: Path) -> ChatTemplate | None:
     """The chat template of a model's folder, compiled; None where it has none.
 
-    Raises OSError, ValueError, and whatever compiling it comes to: it is a program.
+    Raises OSError, ValueError, and any exception of its compilation: it is a program.
     """
     source = _template_source(folder, _read_json(folder / "tokenizer_config.json"))
     return ChatTemplate(source, named_tokens(folder)) if source else None
 
 
 def unused_templates(folder: Path) -> list[str]:
-    """The names of further chat templates in a folder, which nobody here asks for.
+    """The names of further chat templates in a folder, which are not used.
 
     Raises OSError, ValueError.
     """
@@ -230,7 +230,7 @@ def unused_templates(folder: Path) -> list[str]:
 
 
 def _template_source(folder: Path, config: dict[str, Any]) -> str:
-    """The template named default, or the only one. Raises ValueError where none is."""
+    """The template named default, or the only one. Raises ValueError if several have no default."""
     if (folder / "chat_template.jinja").is_file():
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     source = config.get("chat_template") or _older(folder)
@@ -247,8 +247,10 @@ def _older(folder: Path) -> Any:
 
 
 def _named_templates(source: Any) -> dict[str, Any]:
-    """Several, by name."""
-    return {one["name"]: one["template"] for one in source} if isinstance(source, list) else {}
+    """The templates of a list, by name."""
+    if not isinstance(source, list):
+        return {}
+    return {entry["name"]: entry["template"] for entry in source}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -14,38 +14,38 @@ from daemon.wire.columns import Int32
 
 _STOP = int(FinishReason.STOP)
 REPETITION = "repetition"
-"""The `stop_reason` of an answer that was ended since it repeated itself."""
+"""The `stop_reason` of an answer that was ended because it repeated itself."""
 
 
 class Output(Protocol):
-    """Where the text of a request's choices goes."""
+    """The receiver of the text of a request's choices."""
 
     def text(self, choice: "AnswerChoice", text: str) -> None:
-        """More text of a choice."""
+        """Take more text of a choice."""
 
     def finish(self, choice: "AnswerChoice") -> None:
-        """The choice has ended, for `choice.finish_reason`."""
+        """End a choice, for `choice.finish_reason`."""
 
 
 class Ends(Protocol):
-    """Who is told what a choice found out."""
+    """The receiver of a choice's events."""
 
     def stop_found(self, choice: "AnswerChoice") -> None:
-        """The answer ended by its text or tokens while the sequence still ran."""
+        """The answer ended by its text or tokens while the sequence still runs."""
 
     def sealed(self, choice: "AnswerChoice", first_block: int, hashes: bytes) -> None:
-        """Output tokens filled a block."""
+        """Output tokens have filled a block."""
 
     def ended(self, choice: "AnswerChoice") -> None:
-        """Nothing more comes of this choice."""
+        """The choice is complete."""
 
 
 class Sealer:
     """Hashes a sequence's blocks as output tokens fill them."""
 
     def __init__(self, tokens: Int32, hashes: bytes, block_size: int, salt: bytes) -> None:
-        """`hashes` are those of the prompt's full blocks; without any, `salt` is what they begin
-        from.
+        """`hashes` are those of the prompt's full blocks; without any, the chain begins with
+        `salt`.
         """
         self.block_size = block_size
         self.next_block = len(tokens) // block_size
@@ -53,7 +53,7 @@ class Sealer:
         self._parent = hashes[-HASH_BYTES:] or salt
 
     def seal(self) -> bytes:
-        """The digest of the block that the tail has filled; a new tail begins."""
+        """Return the digest of the block that the tail has filled, and begin a new tail."""
         self._parent = chain_hashes(self.tail, self.block_size, self._parent)
         self.tail.clear()
         self.next_block += 1
@@ -61,7 +61,7 @@ class Sealer:
 
 
 class Clock(msgspec.Struct):
-    """When things happened to an answer, in monotonic seconds; 0: not yet."""
+    """The times of an answer's events, in monotonic seconds; 0: not yet."""
 
     arrived_s: float  # its request's headers were there
     sent_s: float  # to the runtime
@@ -71,7 +71,7 @@ class Clock(msgspec.Struct):
 
 
 class AnswerChoice:
-    """`take` is called for each token: the hottest function of the process."""
+    """One answer of a request. `take` is called for each token: the process's hottest function."""
 
     def __init__(
         self,
@@ -86,14 +86,14 @@ class AnswerChoice:
         clock: Clock,
         repetition: RepetitionDetector | None = None,
     ) -> None:
-        """Without `repetition` the answer may repeat itself for ever."""
+        """Without `repetition` the answer may repeat itself without end."""
         self.index = index
         self.sequence = sequence
         self.clock = clock
         self.num_tokens = 0
         self.finish_reason = ""  # "stop" | "length"; empty while it runs
-        self.stop_reason = ""  # more of it: REPETITION
-        self.cut = "abort"  # why it ends if it is not complete: "abort" | "error"; empty: refused
+        self.stop_reason = ""  # its detail: REPETITION
+        self.cut = "abort"  # why an incomplete answer ends: "abort" | "error"; empty: refused
         self.logprobs: list[TokenLogprob] = []  # of tokens not yet shown
         self.num_letters = 0  # of the text of its tokens, whether it is shown or not
         self._detokenizer = detokenizer
@@ -107,7 +107,7 @@ class AnswerChoice:
         self._repetition = repetition
 
     def take(self, token: int, reason: int, logprob: TokenLogprob | None = None) -> None:
-        """The next token; `reason` is a FinishReason, not NONE where it is the last."""
+        """Take the next token; `reason` is a FinishReason, not NONE with the last one."""
         self.num_tokens += 1
         repeats = False
         # The token that ends an answer (end of text, a stop id) is counted and not shown.
@@ -130,11 +130,11 @@ class AnswerChoice:
             self.end(reason)
         elif repeats and self.num_tokens > self._min_tokens:
             self._ends.stop_found(self)
-            # Left alone it would have ended so, only later.
+            # Without this it would end with the same reason, only later.
             self.end(FinishReason.LENGTH, REPETITION)
 
     def end(self, reason: int, stop_reason: str = "") -> None:
-        """The sequence ended, for a FinishReason, without a further token."""
+        """End the answer, for a FinishReason, without a further token."""
         text = self._detokenizer.flush()
         if text:
             self._show(text, True)
@@ -164,9 +164,9 @@ class AnswerChoice:
 
 
 class PromptOnly(AnswerChoice):
-    """A choice of whose answer nothing is wanted: it is over with the first token."""
+    """A choice whose answer is not wanted: it ends with the first token."""
 
     def take(self, token: int, reason: int, logprob: TokenLogprob | None = None) -> None:
-        """The token that every prompt leads to; it is not counted either."""
+        """Take the token that every prompt leads to, uncounted."""
         if not self.finish_reason:
             self._finish("length")

@@ -1,4 +1,4 @@
-"""One HTTP connection: its deadlines, and answers to what is no HTTP. aiohttp does the rest."""
+"""One HTTP connection: its deadlines, and answers to invalid HTTP. aiohttp does the rest."""
 
 import asyncio
 import socket
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from aiohttp.web_server import Server
 
 LINGER_S = 2.0
-"""After a refusal the rest of a body is read for so long, so that the client sees the refusal."""
+"""Time to read the rest of a body after a refusal, so that the client sees the refusal."""
 LEAST_PROGRESS_BYTES = 16 * 1024
-"""A client that takes less of its answer than this in `stall_timeout_s` is cut."""
+"""A client that reads less of its answer than this in `stall_timeout_s` is cut off."""
 LOOKS = 4
-"""So often in `stall_timeout_s` what is unsent is looked at."""
+"""Checks of the unsent bytes in each `stall_timeout_s`."""
 CUT = ClientEvent(
     "clients cut that did not take their answers", "client cut that did not take its answer"
 )
@@ -32,27 +32,27 @@ _NO_HEADERS = ClientEvent(
     "connections closed whose headers did not come", "connection closed whose headers did not come"
 )
 PROBE_S = 1.0
-"""So often it is tried whether a client that sends nothing more is still there."""
+"""Time between two probes of a client that sends nothing more."""
 _A_MOMENT_S = 0.05
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 _KERNEL_PROBE_S = 10
-"""So often the kernel tries the same for itself."""
+"""Time between the kernel's own probes."""
 _TCP_CLOSE = 7
 """Linux's state of a connection that the other side has reset."""
 
 
 class Connection(web.RequestHandler):
-    """Closed when headers take longer than `header_timeout_s`, when it idles between requests
-    longer than `idle_timeout_s`, and when a whole answer waits and is not taken.
+    """One connection. It is closed when headers take longer than `header_timeout_s`, when it idles
+    between requests longer than `idle_timeout_s`, and when a whole answer waits unread.
 
-    A header that comes after a request falls under its own deadline from its first byte on.
+    The headers of a further request have a deadline of their own from their first byte on.
 
     A client that will send nothing more (`shutdown`) may still wait for its answer, or be gone: TCP
-    says the same of both. Only what is sent tells: one that is gone resets the connection. So now
-    and then something is sent that means nothing: what `probe` sends, or before an answer has begun
-    an interim answer, of which HTTP/1.1 allows any number. An older client is taken to be there
-    until the kernel knows better: its probes are reset as soon as the other side's kernel has
-    forgotten the connection, on Linux after a minute.
+    does not distinguish the two. Only sending shows it: a client that is gone resets the
+    connection. So at times something without meaning is sent: the `probe`, or before an answer has
+    begun an interim answer, of which HTTP/1.1 allows any number. An HTTP/1.0 client counts as
+    connected until the kernel knows better: its probes are reset as soon as the other side's
+    kernel has forgotten the connection, on Linux after a minute.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Connection(web.RequestHandler):
         tally: Tally,
         all_open: "set[Connection]",
     ) -> None:
-        """`all_open`: this one is among them while it is open."""
+        """`all_open` holds this connection while it is open."""
         loop = asyncio.get_running_loop()
         super().__init__(
             server,
@@ -70,7 +70,7 @@ class Connection(web.RequestHandler):
             keepalive_timeout=config.idle_timeout_s,
             access_log=None,  # type: ignore[arg-type]  # a logger by its type, optional by its code
             lingering_time=LINGER_S,
-            auto_decompress=False,  # `body.py` refuses what is compressed
+            auto_decompress=False,  # `body.py` refuses compressed bodies
         )
         self._header_timeout_s = config.header_timeout_s
         self._stall_timeout_s = config.stall_timeout_s
@@ -81,7 +81,7 @@ class Connection(web.RequestHandler):
         self.probe: Callable[[], None] | None = None
         self._request: web.BaseRequest | None = None
         self._busy = False
-        self._heard_all = False  # the client sends nothing more
+        self._got_all = False  # the client sends nothing more
         self._probing: asyncio.TimerHandle | None = None
         self._silent: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
@@ -89,7 +89,7 @@ class Connection(web.RequestHandler):
         self._stalled_at_s = 0.0
 
     def begin(self, request: web.BaseRequest) -> None:
-        """A request's headers are whole: it is being handled."""
+        """Begin with a request whose headers are complete."""
         self._busy = True
         self._request = request
         if self._silent is not None:
@@ -97,7 +97,7 @@ class Connection(web.RequestHandler):
             self._silent = None
 
     def end(self) -> None:
-        """The request was handled; its answer may still be on its way."""
+        """End with a request; its answer may still be on its way."""
         self._busy = False
         self._request = self.probe = None
 
@@ -109,19 +109,19 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Part of a request; with the first bytes of one its deadline begins."""
+        """Take part of a request; its first bytes start its deadline."""
         if not self._busy and self._silent is None:
             self._await_headers()
         super().data_received(data)
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp's closes by saying nothing
-        """The client sends nothing more; whether the connection stays open for an answer."""
+    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp's closes by returning None
+        """The client sends nothing more; return whether the connection stays open for an answer."""
         if self._busy and self._request is not None and not self._request.content.is_eof():
-            return False  # what it was about to ask will never be whole
-        self._heard_all = True
+            return False  # the request will never be complete
+        self._got_all = True
         self._let_kernel_probe()
         # Requests that came with the end begin to be handled in a moment.
-        self._settle_in(_A_MOMENT_S, self._end_or_probe)
+        self._settle_in(_A_MOMENT_S, self._close_or_probe)
         return True
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -136,17 +136,17 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send what is left of an answer; whoever does not take it is cut."""
+        """Send the rest of an answer; a client that does not read it is cut off."""
         if self._looking is None and self._wire is not None:
             self._num_unsent = 0
             self._look_soon()
         sent = await super().finish_response(request, resp, start_time)
-        if self._heard_all:
-            self._settle_in(_A_MOMENT_S, self._end_or_probe)
+        if self._got_all:
+            self._settle_in(_A_MOMENT_S, self._close_or_probe)
         return sent
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """What aiohttp has to say of a connection; of one that is lost, no line of its own."""
+        """Log aiohttp's message; those of lost connections are only counted."""
         if self.transport is None:
             self._tally.note(_LEFT_REFUSED)
         else:
@@ -159,7 +159,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to what aiohttp could not parse: in our shape, with nothing of it."""
+        """The answer to a request that aiohttp could not parse: in our shape, quoting nothing."""
         if request.writer.output_size:
             raise ConnectionResetError("an answer has begun already")
         self._tally.note(_NO_HTTP)
@@ -174,10 +174,10 @@ class Connection(web.RequestHandler):
         return response
 
     def _await_headers(self) -> None:
-        self._silent = self._clock.call_later(self._header_timeout_s, self._hear_once_more)
+        self._silent = self._clock.call_later(self._header_timeout_s, self._read_once_more)
 
-    def _hear_once_more(self) -> None:
-        """What came while this process was busy is read before a client is called slow."""
+    def _read_once_more(self) -> None:
+        """Read data that came while this process was busy before calling a client slow."""
         self._silent = self._clock.call_later(_A_MOMENT_S, self._too_slow)
 
     def _too_slow(self) -> None:
@@ -191,20 +191,20 @@ class Connection(web.RequestHandler):
             self._probing.cancel()
         self._probing = self._clock.call_later(wait_s, settle)
 
-    def _end_or_probe(self) -> None:
-        """The client sends nothing more: where it waits for nothing, the connection is done with.
+    def _close_or_probe(self) -> None:
+        """Close the connection of a client that sends nothing more, unless it waits for an answer.
 
-        Most answers are there before the client is tried at all.
+        Most answers are complete before the client is probed at all.
         """
         if self._wire is None or self._wire.is_closing():
             return
         if self._busy or self._wire.get_write_buffer_size():
-            self._settle_in(PROBE_S, self._try_client)
+            self._settle_in(PROBE_S, self._probe_client)
         else:
             self._wire.close()
 
-    def _try_client(self) -> None:
-        """Is it still there?"""
+    def _probe_client(self) -> None:
+        """Probe whether the client is still connected."""
         assert self._wire is not None
         if self._is_reset():
             self._wire.abort()
@@ -213,7 +213,7 @@ class Connection(web.RequestHandler):
             self.probe()
         elif self._request is not None and self._request.version >= (1, 1):
             self._wire.write(b"" if self._request.writer.output_size else _INTERIM)
-        self._end_or_probe()
+        self._close_or_probe()
 
     def _let_kernel_probe(self) -> None:
         sock = self._wire.get_extra_info("socket") if self._wire is not None else None
@@ -225,7 +225,7 @@ class Connection(web.RequestHandler):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KERNEL_PROBE_S)
 
     def _is_reset(self) -> bool:
-        """Whether the kernel has heard that nobody is there; it tells readers, who have stopped."""
+        """Whether the kernel saw a reset, of which it tells only readers, and we have stopped."""
         assert self._wire is not None
         sock = self._wire.get_extra_info("socket")
         if sock is None or not hasattr(socket, "TCP_INFO"):
@@ -240,8 +240,8 @@ class Connection(web.RequestHandler):
         self._looking = self._clock.call_later(self._stall_timeout_s / LOOKS, self._look)
 
     def _look(self) -> None:
-        """Between two looks nothing is written but whole answers, so that less unsent is progress;
-        while a request is being handled its own events are written, and `sink.py` looks after it.
+        """Check that the client reads. Between two checks only whole answers are written, so that
+        fewer unsent bytes mean progress; a streamed answer is watched by `sink.py`.
         """
         self._looking = None
         if self._wire is None or self._busy:

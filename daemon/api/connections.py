@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SPARE_DESCRIPTORS = 64
-"""For all that is no connection: the listener, the channel, files being read, refusals."""
+"""Descriptors beside those of connections: the listener, the channel, files, refusals."""
 MAX_REFUSING = 32
-"""Connections that are being told 503; beyond, they are closed without a word."""
+"""Connections being answered 503 at a time; further ones are closed without an answer."""
 REFUSING_S = 1.0
 _TOO_MANY = ClientEvent(
     "connections refused: as many as server.max_connections are open",
@@ -27,7 +27,7 @@ _TOO_MANY = ClientEvent(
 
 
 class Connections:
-    """Makes a protocol for each connection that is accepted."""
+    """The open connections, and the factory of their protocols."""
 
     def __init__(self, config: ServerConfig, tally: Tally) -> None:
         self.open: set[Connection] = set()
@@ -47,12 +47,12 @@ class Connections:
 
 
 class _Refusal(asyncio.Protocol):
-    """Says 503 to whatever was asked. What the client still sends is read for a moment: a
-    connection that is closed over unread bytes takes its answer with it.
+    """Answers 503 to any request. What the client still sends is read for a moment: closing over
+    unread bytes would reset the connection and lose the answer.
     """
 
-    def __init__(self, all_of_them: Connections) -> None:
-        self._all = all_of_them
+    def __init__(self, connections: Connections) -> None:
+        self._all = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         wire = cast(asyncio.Transport, transport)

@@ -1,4 +1,4 @@
-"""A conversation on its way to a chat template, and the text that comes of it."""
+"""A conversation for a chat template, and the text rendered from it."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from daemon.api.tools.history import calls_of
 
 
 class TemplateConversation(msgspec.Struct, frozen=True):
-    """What a template is given."""
+    """The input of a chat template."""
 
     messages: list[Message]
     tools: list[Tool] = []
@@ -21,15 +21,15 @@ class TemplateConversation(msgspec.Struct, frozen=True):
 
 
 class Rendered(msgspec.Struct, frozen=True):
-    """What it makes of that."""
+    """The output of a chat template."""
 
     text: str
-    calls: Format  # how the model writes calls
+    calls: Format  # in which the model writes calls
     refusal: str = ""  # why there is no text
 
 
 def template_message(message: Message) -> dict[str, Any]:
-    """A message as chat templates take it."""
+    """A message in the form of chat templates."""
     content = message.content
     if content is None:
         content = ""

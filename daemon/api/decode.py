@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from daemon.api.accepted import UNTOLD, accepted, came
+from daemon.api.accepted import UNKNOWN, accepted, current_value
 from daemon.api.errors import ApiError, invalid
 
 Request = TypeVar("Request")
@@ -19,21 +19,21 @@ _UNKNOWN = re.compile(r"unknown field `(.*?)`")
 _PATH = re.compile(r" - at (?:`key` in )?`\$\.?(.*?)(?:\[\.\.\.\])?`$")
 _MISSING = re.compile(r"missing required field `(.*?)`")
 REPLACED = {"functions": "tools", "function_call": "tool_choice"}
-"""Fields that OpenAI's API had before those that are served."""
+"""Deprecated fields of OpenAI's API, each with its successor."""
 INSTEAD = {"best_of": "ask for `n` answers with `logprobs`, and take the best"}
-"""What to do instead of sending a field that is not supported everywhere."""
+"""Advice for fields that are not supported everywhere."""
 
 _MOST_WHOLE = 2.0**63
 
 LARGE_BYTES = 256 * 1024
 MAX_COMMAS = 2_000_000
 MAX_BRACKETS = 200_000
-"""Decoding holds the event loop: what would take it longer than 100 ms is refused unread."""
+"""Decoding blocks the event loop: a body that would take longer than 100 ms is refused unread."""
 
 
 class Decoding:
-    """Decodes the bodies of all requests, and one large one at most in a round of the event loop:
-    when those of many clients are there at once, all else is heard between them.
+    """Decodes the bodies of all requests, at most one large body per round of the event loop, so
+    that other work runs in between.
     """
 
     def __init__(self) -> None:
@@ -69,15 +69,15 @@ def decode(decoder: "msgspec.json.Decoder[Request]", body: bytes) -> Request:
 
 
 def _with_whole_numbers(body: bytes) -> bytes:
-    """The same JSON; a number like 538.0 is written as 538, which JSON Schema calls an integer."""
+    """The same JSON, with numbers like 538.0 as 538, which JSON Schema calls an integer."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE:
             return int(value)
         if isinstance(value, dict):
-            return {key: changed(one) for key, one in value.items()}
+            return {key: changed(inner) for key, inner in value.items()}
         if isinstance(value, list):
-            return [changed(one) for one in value]
+            return [changed(inner) for inner in value]
         return value
 
     try:
@@ -86,12 +86,12 @@ def _with_whole_numbers(body: bytes) -> bytes:
         return body
 
 
-def _no_json(said: str, body: bytes) -> str:
+def _no_json(error: str, body: bytes) -> str:
     if not body.strip():
         return "the body is empty, and must be a JSON object"
-    if "truncated" in said:
+    if "truncated" in error:
         return "the body is not valid JSON: it ends too early"
-    return f"the body is not valid JSON: {said.removeprefix('JSON is malformed: ')}"
+    return f"the body is not valid JSON: {error.removeprefix('JSON is malformed: ')}"
 
 
 def _check_plausible(body: bytes) -> None:
@@ -130,13 +130,16 @@ def _named(message: str, kind: type, body: bytes) -> ApiError:
         return invalid(f"`{field}` is required", field, "missing_required_parameter")
     code = "invalid_type" if ", got " in message else "invalid_value"
     try:
-        whole = msgspec.json.decode(body) if len(body) <= LARGE_BYTES else UNTOLD
+        whole = msgspec.json.decode(body) if len(body) <= LARGE_BYTES else UNKNOWN
     except (msgspec.MsgspecError, RecursionError):
-        whole = UNTOLD
+        whole = UNKNOWN
     if not where:
-        return invalid(_but("the body must be a JSON object", came("", whole)), None, code)
+        return invalid(_but("the body must be a JSON object", current_value("", whole)), None, code)
     of_key = "at `key` in" in message
-    must, is_now = accepted(kind, where, whole, of_key), "" if of_key else came(where, whole)
+    must, is_now = (
+        accepted(kind, where, whole, of_key),
+        "" if of_key else current_value(where, whole),
+    )
     subject = f"a key of `{where}`" if of_key else f"`{where}`"
     if not of_key and path is not None and "[...]" in path[0]:
         subject, is_now = f"a value of `{where}`", ""
@@ -151,7 +154,7 @@ def _but(must: str, is_now: str) -> str:
 
 
 def _meant(field: str, kind: type) -> str:
-    """What was perhaps meant by a field that is not one of `kind`'s."""
-    known = [one.encode_name for one in msgspec.structs.fields(kind)]
+    """The known field of `kind` that an unknown one is closest to, as the end of a message."""
+    known = [info.encode_name for info in msgspec.structs.fields(kind)]
     near = get_close_matches(field[:100], known, n=1, cutoff=0.75)
     return f"; did you mean `{near[0]}`?" if near else ""

@@ -11,8 +11,8 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 class Detokenizer:
     """The text of one sequence's output; hidden tokens have none.
 
-    A token costs the same, whatever came before it. Bytes that are no letter, and cannot become
-    one with those that come next, are shown as U+FFFD at once.
+    A token costs the same whatever came before it. Bytes that are no letter, and cannot become one
+    with later bytes, are shown as U+FFFD at once.
     """
 
     def __init__(self, token_bytes: TokenBytes, hidden: Container[int]) -> None:

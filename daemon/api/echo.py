@@ -1,4 +1,4 @@
-"""What `echo` shows: a prompt before its answers, with log-probabilities where they are wanted."""
+"""Echoed prompts: `echo` shows them before their answers, with log-probabilities if wanted."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ _NULL = msgspec.Raw(b"null")
 
 
 class Echo:
-    """One prompt, as each of its answers begins with it.
+    """A prompt as it is shown at the beginning of each of its answers.
 
-    What is shown of its log-probabilities is encoded as they come, some tokens at a time: those of
-    a long prompt would hold up everybody's events if they were all encoded at the end.
+    Log-probabilities are encoded as they come, some tokens at a time: to encode those of a long
+    prompt at once would hold up all clients' events.
     """
 
     def __init__(self, prompt: Prompt, offsets: list[int], token_bytes: TokenBytes) -> None:
@@ -34,13 +34,13 @@ class Echo:
         self._names = [name_of(token, token_bytes) for token in self._tokens] if scored else []
         self._offsets = offsets
 
-    def take(self, told: PromptLogprobs) -> None:
-        """Some of its log-probabilities; a prompt that is computed again tells them again."""
-        count = len(told.chosen)
-        ids = told.top_ids.reshape(count, -1).tolist()
-        values = told.top_values.reshape(count, -1).tolist()
-        for row, chosen in enumerate(told.chosen.tolist()):
-            index = told.start + row
+    def take(self, logprobs: PromptLogprobs) -> None:
+        """Take some of its log-probabilities; a recomputed prompt sends them again."""
+        count = len(logprobs.chosen)
+        ids = logprobs.top_ids.reshape(count, -1).tolist()
+        values = logprobs.top_values.reshape(count, -1).tolist()
+        for row, chosen in enumerate(logprobs.chosen.tolist()):
+            index = logprobs.start + row
             top = list(zip(ids[row], values[row], strict=True))
             entry = TokenLogprob(self._tokens[index], chosen, top)
             self._logprobs[index] = finite(chosen)

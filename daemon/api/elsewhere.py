@@ -1,4 +1,4 @@
-"""What is said at addresses where nothing is: what other servers have there, and what is here."""
+"""Answers at unknown addresses: what other servers have there, and the addresses served here."""
 
 from collections.abc import Collection
 from difflib import get_close_matches
@@ -38,31 +38,35 @@ _ELSEWHERE = {
     "completion": "llama.cpp's own API is",
     "infill": "llama.cpp's own API is",
 }
-"""The first part of other paths, `/v1` left out, and what is asked for there."""
+"""The first part of other APIs' paths, without `/v1`, and what they serve."""
 
 
 def nothing_here(path: str, paths: Collection[str]) -> ApiError:
-    """The 404 of a path that has no route; `paths` are those that have one."""
+    """The 404 of a path without a route; `paths` are those with one."""
     parts = [part for part in path.split("/") if part]
-    here = sorted(one for one in paths if one[1:] and not one.endswith("/") and "{" not in one)
-    meant = [one for one in here if _meant(parts, one)] or _spelled_like(parts, here)
+    here = sorted(known for known in paths if _is_plain(known))
+    meant = [known for known in here if _meant(parts, known)] or _spelled_like(parts, here)
     if meant:
-        said = f"there is nothing at this address; did you mean {max(meant, key=len)}?"
-        return ApiError(404, said, code="unknown_url")
+        message = f"there is nothing at this address; did you mean {max(meant, key=len)}?"
+        return ApiError(404, message, code="unknown_url")
     rest = [part for part in parts if part != "v1"]
     other = _ELSEWHERE.get(rest[0], "") if rest else ""
     what = f"{other} not served here" if other else "there is nothing at this address"
     return ApiError(404, f"{what}; this server has {_HERE}", code="unknown_url")
 
 
+def _is_plain(path: str) -> bool:
+    return bool(path[1:]) and not path.endswith("/") and "{" not in path
+
+
 def _meant(parts: list[str], path: str) -> bool:
-    """Whether a path that has a route ends the one that was asked for, or the other way round."""
+    """Whether the requested path ends with a known one, `/v1` aside."""
     plain = [part for part in path.split("/") if part and part != "v1"]
     asked = [part for part in parts if part != "v1"]
     return bool(plain) and asked[-len(plain) :] == plain
 
 
 def _spelled_like(parts: list[str], paths: list[str]) -> list[str]:
-    """The path with a route, as deep as the one asked for, that differs by a letter or two."""
-    as_deep = [one for one in paths if one.count("/") == len(parts)]
+    """The known path of the same depth that differs by a letter or two, if any."""
+    as_deep = [path for path in paths if path.count("/") == len(parts)]
     return get_close_matches("/" + "/".join(parts), as_deep, 1, 0.9)

@@ -1,4 +1,4 @@
-"""What goes wrong, in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`."""
 
 import math
 
@@ -49,7 +49,7 @@ class ApiError(Exception):
         if self.retry_after_s <= 0:
             return {}
         wait_ms = math.ceil(1e3 * self.retry_after_s)
-        # HTTP knows whole seconds alone; OpenAI's clients look for milliseconds first.
+        # HTTP has only whole seconds; OpenAI's clients look for milliseconds first.
         return {"Retry-After": str(-(-wait_ms // 1000)), "Retry-After-Ms": str(wait_ms)}
 
 
@@ -74,7 +74,7 @@ _STATUS_BY_KIND = {
 
 
 def rejection(kind: str, message: str, retry_after_s: float, field: str) -> ApiError:
-    """What the client sees of a `RequestRejected`; `field` is what the prompt came from."""
+    """The client's error for a `RequestRejected`; `field` is the prompt's field."""
     status = _STATUS_BY_KIND.get(kind, 500)
     if kind == "too_long":
         return invalid(message, field, "context_length_exceeded")
@@ -88,5 +88,5 @@ def rejection(kind: str, message: str, retry_after_s: float, field: str) -> ApiE
 
 
 def shown(value: float) -> str:
-    """A number for a message; Python refuses to write out whole numbers of any length."""
+    """A number for a message; Python refuses to write very long integers."""
     return str(value) if abs(value) < 1e18 else "a number that large"

@@ -1,11 +1,10 @@
-"""A process that has questions answered by forks of its own, which may be killed or die.
+"""A process that answers questions in forks of its own, which may be killed or die.
 
-Questions come from clients: answering one may take for ever, all memory, or the process. A fork
-has what the process has loaded, and takes nothing but its question with it when it ends.
+Questions come from clients: answering one may hang, take all memory, or crash. A fork shares what
+the process has loaded, and only its own question is lost when it ends.
 
 A frame in: a number (8 bytes) and a question. A frame out: its number, a `QuestionOutcome` (1
-byte), the answer. The first frame out says why there is nothing to ask for here (empty: it is
-ready).
+byte), the answer. The first frame out says why the process cannot serve (empty: it is ready).
 """
 
 import contextlib
@@ -30,14 +29,14 @@ from daemon.wire.parent import die_with_parent
 HEAD = struct.Struct("<QB")
 NUMBER = struct.Struct("<Q")
 NICENESS = 5
-"""On a machine that is busy a question of 3 ms takes four times as long: nobody feels that yet."""
+"""On a busy machine a question of 3 ms takes four times as long, which is hardly felt."""
 LOOK_S = 0.01
-"""So often a fork's use is looked at."""
+"""Time between two checks of a fork's use."""
 _HIGHEST_FD = 1 << 16
 
 
 class QuestionOutcome(IntEnum):
-    """What became of a question."""
+    """The outcome of a question."""
 
     ANSWERED = 0
     LATE = 1
@@ -46,22 +45,22 @@ class QuestionOutcome(IntEnum):
 
 
 class QuestionLimits(NamedTuple):
-    """What one question may use.
+    """The resources that one question may use.
 
-    Time that a fork waits for a processor does not count: a machine that is busy is no fault of
-    the question's.
+    Time that a fork waits for a processor does not count: a busy machine is not the question's
+    fault.
     """
 
     cpu_s: float
-    waiting_s: float  # altogether, without doing anything
+    waiting_s: float  # in total, without computing
     memory_bytes: int  # of address space, beyond what the process has
     answer_bytes: int
     cpu_s_per_byte: float = 0.0  # of the question
-    most_cpu_s: float = inf  # however long it is
-    num_answers: int = 1  # of one fork: what it has lost of its memory comes back with the next
+    most_cpu_s: float = inf  # for a question of any length
+    num_answers: int = 1  # of one fork: the memory that it leaks comes back with the next fork
 
     def cpu_of(self, question: bytes) -> float:
-        """Seconds of a processor for a question."""
+        """Seconds of processor time for a question."""
         return min(self.cpu_s + self.cpu_s_per_byte * len(question), self.most_cpu_s)
 
 
@@ -72,11 +71,11 @@ _TOO_LONG = bytes([QuestionOutcome.TOO_LONG])
 
 
 def begin(fd: int) -> BlockingChannel:
-    """The channel to the parent, of a process that ends with it, but not by a person's Ctrl-C.
+    """The channel to the parent. The process ends with it, and ignores Ctrl-C.
 
-    It takes the processor's time that others leave, and writes no core files. A session of its own
-    is a scheduling group of its own where the kernel groups by sessions, and niceness then counts
-    within the group alone: so the group is made as nice.
+    It takes processor time that others leave, and writes no core files. A session of its own is a
+    scheduling group of its own where the kernel groups by sessions, and niceness then counts only
+    within the group: so the group gets the same niceness.
     """
     die_with_parent(fd)
     os.nice(NICENESS)
@@ -88,21 +87,21 @@ def begin(fd: int) -> BlockingChannel:
 
 
 class Forks:
-    """The forks, and the questions that they are answering, one each at a time.
+    """The forks, each of which answers one question at a time.
 
-    Where a fork may give several answers it takes the next question: making one takes milliseconds.
+    A fork that may give several answers takes the next question, since forking takes milliseconds.
     """
 
     def __init__(self, answer: Answer, limits: QuestionLimits) -> None:
-        """`answer` is called in forks alone; what it raises counts as its fork's death."""
+        """`answer` is called only in forks; an exception counts as its fork's death."""
         self._answer = answer
         self._limits = limits
         self._busy: dict[int, _Fork] = {}  # by descriptor
         self._idle: list[_Fork] = []
 
     def serve(self, channel: BlockingChannel) -> None:
-        """Answer until the channel's end."""
-        gc.freeze()  # else the first collection of each fork would copy all that is loaded
+        """Answer until the channel ends."""
+        gc.freeze()  # else the first collection of each fork would copy all loaded objects
         channel.send(b"")
         while True:
             timeout_s = LOOK_S if self._busy else None
@@ -113,7 +112,7 @@ class Forks:
                 channel.send(HEAD.pack(number, outcome) + answer)
 
     def ask(self, question: bytes) -> tuple[QuestionOutcome, bytes]:
-        """Answer one question here and now, before there is a channel."""
+        """Answer one question synchronously, before there is a channel."""
         self._begin(0, question)
         while True:
             for _number, outcome, answer in self._ended(_readable(list(self._busy), LOOK_S)):
@@ -127,7 +126,7 @@ class Forks:
         self._busy.clear()
 
     def _take(self, channel: BlockingChannel) -> bool:
-        """Begin what is asked; False at the channel's end."""
+        """Begin the questions that have come; False at the channel's end."""
         while channel.wait(0.0):
             frame = channel.receive()
             if frame is None:
@@ -152,7 +151,7 @@ class Forks:
         return _Fork(pid, BlockingChannel(ours), self._limits)
 
     def _live(self, sock: socket.socket) -> None:
-        """A fork's whole life."""
+        """Run a fork: answer questions until the channel ends."""
         try:
             die_with_parent(sock.fileno())
             os.closerange(3, sock.fileno())  # the channel above all, whose end is the parent's
@@ -193,12 +192,12 @@ class _Fork:
         self._most_cpu_s = self._began_s = self._cpu_before_s = self._starved_before_s = 0.0
 
     def fileno(self) -> int:
-        """Where its answer comes from."""
+        """The descriptor of its channel."""
         return self._channel.fileno()
 
     @property
     def gone(self) -> bool:
-        """Whether it ended though nobody asked it anything."""
+        """Whether it ended while it was idle."""
         return self._channel.wait(0.0)
 
     def begin(self, number: int, question: bytes) -> None:
@@ -209,21 +208,21 @@ class _Fork:
         self._began_s = time.monotonic()
         self._cpu_before_s = self._cpu_s()
         self._starved_before_s = self._starved_s()
-        with contextlib.suppress(OSError):  # it died: that is found where its answer is read
+        with contextlib.suppress(OSError):  # it died: that shows when its answer is read
             self._channel.send(question)
 
     def read(self) -> tuple[QuestionOutcome, bytes]:
-        """What it said."""
+        """Its outcome and answer."""
         try:
-            said = self._channel.receive()
+            frame = self._channel.receive()
         except (OSError, FrameError):
-            said = None
-        if said is None:
+            frame = None
+        if frame is None:
             return QuestionOutcome.DIED, b""
-        return QuestionOutcome(said[0]), said[1:]
+        return QuestionOutcome(frame[0]), frame[1:]
 
     def look(self) -> QuestionOutcome | None:
-        """LATE if it has used what it may."""
+        """LATE if it has exceeded its limits."""
         cpu_s = self._cpu_s() - self._cpu_before_s
         waited_s = time.monotonic() - self._began_s - cpu_s
         idle = waited_s > self._limits.waiting_s
@@ -234,7 +233,7 @@ class _Fork:
         return QuestionOutcome.LATE if idle or cpu_s > self._most_cpu_s else None
 
     def end(self) -> None:
-        """Kill it, if it still lives, and keep nothing of it."""
+        """Kill it, if it still lives, and free its channel."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
@@ -244,17 +243,17 @@ class _Fork:
         return time.clock_gettime(_cpu_clock(self._pid))
 
     def _starved_s(self) -> float:
-        """How long it waited for a processor; 0 where nobody counts."""
+        """Seconds that it waited for a processor; 0 where the kernel does not count them."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             return int(Path(f"/proc/{self._pid}/schedstat").read_text().split()[1]) / 1e9
         return 0.0
 
 
 def _readable(descriptors: list[int], timeout_s: float | None) -> list[int]:
-    """Those that something can be read of, once there is one or after so long.
+    """The readable descriptors: as soon as there is one, or after a timeout.
 
-    `select` knows no descriptors beyond 1023, and a child of a process with a thousand connections
-    gets such a one.
+    `select` has a limit of 1023, and a child of a process with a thousand connections gets higher
+    descriptors.
     """
     poll = select.poll()
     for descriptor in descriptors:
@@ -263,7 +262,7 @@ def _readable(descriptors: list[int], timeout_s: float | None) -> list[int]:
 
 
 def _cpu_clock(pid: int) -> int:
-    """Linux's clock of the processor time that a process has used."""
+    """Linux's clock for the processor time of a process."""
     return (~pid << 3) | 2
 
 

@@ -1,13 +1,13 @@
-"""Grammars are tried out before a worker sees them: in a process that may be killed."""
+"""Checks of grammars before a worker gets them, in a process that may be killed."""
 
 import re
 from math import inf
 
+from daemon.api.answer_cache import REFUSED_S, AnswerCache
 from daemon.api.errors import ApiError, invalid
 from daemon.api.forking import QuestionOutcome
 from daemon.api.helper import Helper, NothingHere, Unanswered
 from daemon.api.model import CurrentModel
-from daemon.api.remembered import REFUSED_S, Remembered
 from daemon.state.request import SamplingParams
 
 MAX_BYTES = 128 * 1024
@@ -21,21 +21,21 @@ _GIVEN_UP = {
 }
 _LINE = re.compile(r"^line \d+, column \d+: ")
 _WRITTEN_BY_CLIENTS = ("response_format", "guided_grammar", "structured_outputs.grammar")
-"""Fields whose grammar a client may have written: its lines mean something there."""
+"""Fields whose grammar a client may have written: its line numbers mean something to it."""
 
 
 class Grammars:
-    """Knows of the newest grammars whether they can be used; asks the process about new ones."""
+    """The verdicts on recent grammars; new ones are checked by the process."""
 
     def __init__(self, model: CurrentModel) -> None:
         self._model = model
-        self._verdicts = Remembered[str](MOST_VERDICTS, lambda said: REFUSED_S if said else inf)
+        self._verdicts = AnswerCache[str](MOST_VERDICTS, lambda fault: REFUSED_S if fault else inf)
         self._helper = Helper("daemon.api.grammar_process", AT_ONCE, MOST_WAITING)
 
     async def check(self, sampling: SamplingParams, param: str, owner: str = "") -> None:
-        """Raise ApiError 400 if the grammar, which the field `param` asks for, cannot be used.
+        """Raise ApiError 400 if the grammar of the field `param` cannot be used,
 
-        And 503 if too many of the owner's wait, or 501 if there is no way to follow one here.
+        503 if too many of the owner's wait, or 501 if this server cannot follow grammars.
         """
         grammar = sampling.grammar
         if not grammar:
@@ -45,13 +45,13 @@ class Grammars:
             raise invalid(what, "ignore_eos", "unsupported_parameter")
         text = grammar.encode()
         if len(text) > MAX_BYTES:
-            said = f"it makes a grammar of {len(text)} bytes, and may make {MAX_BYTES}"
+            fault = f"it makes a grammar of {len(text)} bytes, and may make {MAX_BYTES}"
         else:
-            said = await self._verdicts.get(text, owner, lambda: self._ask(text, owner))
-        if said:
+            fault = await self._verdicts.get(text, owner, lambda: self._ask(text, owner))
+        if fault:
             if param not in _WRITTEN_BY_CLIENTS:
-                said = _LINE.sub("", said)
-            raise invalid(f"`{param}` cannot be used: {said}", param, "invalid_grammar")
+                fault = _LINE.sub("", fault)
+            raise invalid(f"`{param}` cannot be used: {fault}", param, "invalid_grammar")
 
     async def close(self) -> None:
         """End the process."""

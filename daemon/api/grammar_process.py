@@ -1,8 +1,8 @@
-"""`python -m daemon.api.grammar_process --fd N --folder F --vocab-size V`: tries grammars out.
+"""`python -m daemon.api.grammar_process --fd N --folder F --vocab-size V`: checks grammars.
 
-A grammar comes from a client, and compiling one may take minutes, all memory, or the process: a
-chain of a few thousand rules overflows llguidance's stack. So a fork of this process goes first.
-A question is a grammar; the answer is why a worker must not have it (empty: it may).
+A grammar comes from a client, and compiling it may take minutes, all memory, or crash: a chain of a
+few thousand rules overflows llguidance's stack. So a fork of this process tries it first. A
+question is a grammar; the answer is why a worker must not get it (empty: it may).
 """
 
 import argparse
@@ -20,13 +20,13 @@ from daemon.api.forking import Forks, QuestionLimits, begin
 from daemon.models.grammar import Compiler, GrammarError, check
 
 STACK_BYTES = 2 << 20
-"""A quarter of a worker's: what is not too deep for this process is not too deep for a worker."""
+"""A quarter of a worker's: a grammar that fits this stack fits a worker's."""
 LIMITS = QuestionLimits(cpu_s=0.45, waiting_s=5.0, memory_bytes=1 << 30, answer_bytes=64 << 10)
 COMPILE_CPU_S = 0.25
-"""A worker compiles between two steps of everybody's."""
+"""A worker compiles between two steps, while all its sequences wait."""
 TOKEN_CPU_S = 0.05
 WALKS_CPU_S = 0.15
-"""So long at most several walks through a grammar's texts are taken."""
+"""The most time for all walks through a grammar's texts."""
 _WALKS = 2
 _WALKED_TOKENS = 16
 
@@ -34,14 +34,14 @@ Tokens = npt.NDArray[np.intp]
 
 
 def main() -> int:
-    """Answer until the socket's end; the exit status."""
+    """Answer until the socket ends; return the exit status."""
     parser = argparse.ArgumentParser(prog="daemon.api.grammar_process")
     parser.add_argument("--fd", type=int, required=True, help="one end of a socketpair")
     parser.add_argument("--folder", type=Path, required=True, help="the model's")
     parser.add_argument("--vocab-size", type=int, required=True, help="the width of its logits")
     arguments = parser.parse_args()
     channel = begin(arguments.fd)
-    # A main thread's stack grows as far as this says while it runs.
+    # A main thread's stack grows up to this limit while it runs.
     resource.setrlimit(resource.RLIMIT_STACK, (STACK_BYTES, STACK_BYTES))
     try:
         compiler = Compiler(arguments.folder, arguments.vocab_size)
@@ -57,18 +57,18 @@ def main() -> int:
 
 
 def rehearse(compiler: Compiler, lengths: Tokens) -> None:
-    """Import what libraries import only when used: else every fork would, in its grammar's time."""
+    """Make libraries import lazily loaded modules now: else every fork would, in limited time."""
     what_is_wrong(compiler, lengths, 'start: "yes" | "no"')
 
 
 class SlowGrammarError(GrammarError):
-    """A grammar took more time than a worker has for it."""
+    """A grammar took more time than a worker allows."""
 
 
 def what_is_wrong(compiler: Compiler, lengths: Tokens, grammar: str) -> str:
-    """Why a worker must not have this grammar; empty if it may. `lengths`: bytes of each token.
+    """Why a worker must not get this grammar; empty if it may. `lengths`: bytes of each token.
 
-    One that was slow is tried once more: on a busy machine the time of others is counted at times.
+    A slow one is tried once more: on a busy machine, time of other processes can be counted.
     """
     try:
         try:
@@ -87,7 +87,7 @@ def _try(compiler: Compiler, lengths: Tokens, grammar: str) -> None:
     if time.thread_time() - began_s > COMPILE_CPU_S:
         raise SlowGrammarError(f"it takes longer than {COMPILE_CPU_S} s to compile")
     until_s = time.thread_time() + WALKS_CPU_S
-    # What only long answers show, long tokens show sooner.
+    # Long tokens reach sooner what only long answers show.
     _walk(compiler, grammar, lambda tokens: int(tokens[lengths[tokens].argmax()]), until_s)
     for seed in range(_WALKS):
         chance = random.Random(seed)  # noqa: S311 - no secrets here

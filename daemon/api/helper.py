@@ -1,4 +1,4 @@
-"""Questions to a process that may be killed over them: `daemon.api.forking`, seen from here."""
+"""The client of a helper process that runs `daemon.api.forking`."""
 
 import asyncio
 import itertools
@@ -8,8 +8,8 @@ from functools import partial
 from signal import SIGKILL
 
 from daemon.api.errors import unavailable
+from daemon.api.fair_slots import FairSlots
 from daemon.api.forking import HEAD, NUMBER, QuestionOutcome
-from daemon.api.turns import Turns
 from daemon.supervisor.child import Child, start_child
 from daemon.wire.channel import Channel
 
@@ -17,20 +17,20 @@ log = logging.getLogger(__name__)
 
 START_S = 30.0
 SILENT_S = 60.0
-"""A process that says nothing for so long, though it looks after its forks, hangs itself. The most
-that a question may use of a processor takes a busy machine a good part of this.
+"""A process that is silent for longer hangs, since it watches its forks. On a busy machine the
+longest allowed question takes a good part of this.
 """
 REST_S = 0.15
-"""A question that was given up keeps its turn for so long: whoever asks nothing else leaves most of
-the processor's time to others."""
+"""Time that a failed question keeps its slot, so that a client that sends only such questions
+leaves most processor time to others."""
 
 
-class NothingHere(Exception):  # noqa: N818 - no error of whoever asked
-    """There is nothing to ask for with these arguments; the message says why."""
+class NothingHere(Exception):  # noqa: N818 - not an error of the request
+    """The process cannot serve with these arguments; the message says why."""
 
 
 class Unanswered(Exception):  # noqa: N818 - it is the question's fault
-    """A question that was the end of its fork."""
+    """The question ended its fork."""
 
     def __init__(self, outcome: QuestionOutcome) -> None:
         super().__init__(outcome.name)
@@ -38,23 +38,23 @@ class Unanswered(Exception):  # noqa: N818 - it is the question's fault
 
 
 class Helper:
-    """`python -m MODULE ARGUMENTS`, started when it is first wanted and whenever it is gone.
+    """The process `python -m MODULE ARGUMENTS`, started when first needed and whenever it is gone.
 
-    It answers `at_once` questions side by side; owners of questions take turns.
+    It answers `at_once` questions in parallel, in round-robin order of their owners.
     """
 
     def __init__(self, module: str, at_once: int, most_waiting: int) -> None:
-        """At most `most_waiting` questions of one owner wait for their turn."""
+        """At most `most_waiting` questions of one owner wait for a slot."""
         self._module = module
-        self._turns = Turns(at_once, most_waiting)
+        self._slots = FairSlots(at_once, most_waiting)
         self._starting = asyncio.Lock()
         self._asking: set[asyncio.Task[tuple[QuestionOutcome, bytes]]] = set()
         self._process: _Process | None = None
-        self._missing: tuple[tuple[str, ...], str] = ((), "")  # what was said with arguments
+        self._missing: tuple[tuple[str, ...], str] = ((), "")  # arguments, and why they fail
 
     @property
     def pid(self) -> int:
-        """The process's; 0 while there is none."""
+        """The process's id; 0 while there is none."""
         return self._process.pid if self._process is not None else 0
 
     async def ask(self, arguments: tuple[str, ...], question: bytes, owner: str) -> bytes:
@@ -63,10 +63,10 @@ class Helper:
         Raises Unanswered, NothingHere, and ApiError 503 where too many of the owner's questions
         wait or no process can be had.
         """
-        await self._turns.take(owner)
+        await self._slots.acquire(owner)
         asking = asyncio.create_task(self._ask(arguments, question))
         self._asking.add(asking)
-        # A fork goes on when whoever waits for it leaves, and keeps its turn.
+        # A fork goes on when its caller leaves, and keeps its slot.
         asking.add_done_callback(partial(self._answered, owner))
         outcome, answer = await asyncio.shield(asking)
         if outcome != QuestionOutcome.ANSWERED:
@@ -77,7 +77,7 @@ class Helper:
     async def _ask(
         self, arguments: tuple[str, ...], question: bytes
     ) -> tuple[QuestionOutcome, bytes]:
-        # What kills the process, and not a fork of it, is no question: it is asked once more.
+        # A question ends only forks; if the process itself ended, ask once more.
         for again in (True, False):
             process = await self.ready(arguments)
             try:
@@ -91,7 +91,7 @@ class Helper:
         raise unavailable("a part of the server is being restarted")
 
     async def close(self) -> None:
-        """Ask no further, and end the process."""
+        """Cancel all questions, and end the process."""
         for asking in self._asking:
             asking.cancel()
         if self._process is not None:
@@ -105,7 +105,7 @@ class Helper:
             and asking.result()[0] != QuestionOutcome.ANSWERED
         )
         rest_s = REST_S if given_up else 0.0
-        asking.get_loop().call_later(rest_s, self._turns.give_back, owner)
+        asking.get_loop().call_later(rest_s, self._slots.release, owner)
 
     async def ready(self, arguments: tuple[str, ...]) -> "_Process":
         """The process, started if there is none with these arguments. Raises as `ask`."""
@@ -143,7 +143,7 @@ class Helper:
 
 
 class _Process:
-    """The running process and the questions that it has."""
+    """The running process and its open questions."""
 
     def __init__(self, arguments: tuple[str, ...], child: Child, sock: socket.socket) -> None:
         self.arguments = arguments
@@ -160,15 +160,15 @@ class _Process:
 
     @property
     def gone(self) -> bool:
-        """Whether it ended though nobody asked it anything."""
+        """Whether it ended by itself."""
         return self._channel.closed
 
     async def hello(self) -> str:
-        """Why there is nothing to ask; empty: it is ready. Raises ConnectionError."""
+        """Why it cannot serve; empty: it is ready. Raises ConnectionError."""
         return await self._hello
 
     async def ask(self, question: bytes) -> tuple[QuestionOutcome, bytes]:
-        """What became of a question, and the answer. Raises ConnectionError if the process ends."""
+        """Ask a question: its outcome and answer. Raises ConnectionError if the process ends."""
         number = next(self._numbers)
         answer: asyncio.Future[tuple[QuestionOutcome, bytes]] = (
             asyncio.get_running_loop().create_future()
@@ -181,7 +181,7 @@ class _Process:
             del self._asked[number]
 
     async def end(self) -> None:
-        """Kill it: there is nothing that it could lose."""
+        """Kill it: it has no state to lose."""
         self._channel.close()
         self._closed("ended")
         await self._child.end(0.0, SIGKILL)

@@ -1,7 +1,7 @@
-"""Which names this server answers to.
+"""The host names that this server answers to.
 
-A web page can have its own name point to this machine's loopback, and then speak to llmd as if it
-came from there (DNS rebinding). Its requests still name the page's host, and are refused for that.
+A web page can make its own name point to this machine's loopback, and then talk to llmd as its
+origin (DNS rebinding). Its requests still carry the page's host name, and are refused for that.
 """
 
 import ipaddress
@@ -15,7 +15,7 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def machine_names(node: str) -> frozenset[str]:
-    """What its own network calls a machine of this node name: no stranger's name points there."""
+    """The names of a machine with this node name in its own network; no stranger controls them."""
     node = node.lower()
     short = node.partition(".")[0]
     return frozenset({node, short, f"{short}.local"} if short else ())
@@ -32,23 +32,23 @@ class Hosts:
         self.allow(())
 
     def allow(self, names: Sequence[str]) -> None:
-        """Answer to these names and our own; `*`: to all. Without any, a server on loopback answers
-        to its own, and one that others are meant to reach to all.
+        """Answer to these names and our own; `*`: to all. Without any, a server on loopback
+        answers to its own names, and any other server to all.
         """
         allowed = frozenset(name.lower() for name in names)
         self._all = ANY in allowed or not (self.is_loopback or allowed)
         self._names = self._own | allowed - {ANY}
 
     def is_sure(self, host: str) -> bool:
-        """Whether nobody can have this name point here but who is meant to: it is an address, this
-        machine's own name, or one that is configured.
+        """Whether no stranger can make this name point here: it is an address, this machine's own
+        name, or a configured one.
         """
         name = _name(host)
         return name in self._names or name in self._machine or _is_address(name)
 
     def check(self, host: str | None) -> None:
-        """Raises ApiError 403 for a name that is not ours. Browsers always send one; who sends
-        none (HTTP/1.0 knows no Host) is no web page.
+        """Raise ApiError 403 for a name that is not ours. Browsers always send one; a request
+        without (HTTP/1.0 has no Host) is from no web page.
         """
         if self._all or host is None:
             return
@@ -61,7 +61,7 @@ class Hosts:
 
 
 def _name(host: str) -> str:
-    """`host` without its port and brackets, in small letters."""
+    """`host` without port and brackets, in lower case."""
     name, colon, port = host.strip().rpartition(":")
     if not colon or not port.isdigit():
         name = host.strip()

@@ -1,4 +1,4 @@
-"""One HTTP request on its way: its token streams, and how it ends."""
+"""A running HTTP request: its token streams, and its end."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ Send = Callable[[FromApi], None]
 
 
 class Job:
-    """Belongs to one handler; the link feeds it and it tells the link what its choices find."""
+    """A request of one handler. The link feeds it tokens; it sends its choices' events back."""
 
     def __init__(
         self,
@@ -31,17 +31,17 @@ class Job:
         arrived_s: float,
         key: str = "",
     ) -> None:
-        """`arrived_s`: when the request's headers were there, in monotonic seconds. `key`: the
-        name of the client's, if it has one.
+        """`arrived_s`: when the request's headers were complete, in monotonic seconds. `key`: the
+        name of the client's API key, if it has one.
         """
         self.work = work
         self.request_id = current.get()
         self.error: ApiError | None = None
-        self.choices: dict[int, AnswerChoice] = {}  # those that run, by sequence
-        self.requests: dict[int, int] = {}  # choices that run of each request
+        self.choices: dict[int, AnswerChoice] = {}  # running ones, by sequence
+        self.requests: dict[int, int] = {}  # number of running choices of each request
         self._cached: dict[int, int] = {}
         self._num_output_tokens = 0
-        self._num_ended_tokens = 0  # of choices that ended in whatever way
+        self._num_ended_tokens = 0  # of choices that ended in any way
         self._lengths: dict[int, list[int]] = {}  # of each request, of choices that are complete
         self._text = text
         self._block_size = block_size
@@ -58,9 +58,9 @@ class Job:
     def begin(
         self, first_request: int, send: Send, forget: Callable[[AnswerChoice], None]
     ) -> list[Generate]:
-        """What to ask of the runtime, one request a prompt.
+        """Make the runtime's requests, one for each prompt.
 
-        `send` takes what the choices find, `forget(choice)` is called as each of them ends.
+        `send` takes the choices' events, `forget(choice)` is called as each of them ends.
         """
         self._send, self._forget, self._first_request = send, forget, first_request
         return [
@@ -69,24 +69,24 @@ class Job:
         ]
 
     def started(self, sequence: int, num_cached_tokens: int) -> None:
-        """A choice got its place in a batch."""
+        """Note that a choice got its place in a batch."""
         # Later streams of a prompt share the first one's blocks; that is no cache hit.
         self._cached.setdefault(request_of(sequence), num_cached_tokens)
         self._settle(self._accepted)
 
-    def prompt_told(self, told: PromptLogprobs) -> None:
-        """Log-probabilities of a prompt's tokens."""
-        self.work.echoes[request_of(told.sequence) - self._first_request].take(told)
+    def prompt_logprobs(self, logprobs: PromptLogprobs) -> None:
+        """Take log-probabilities of a prompt's tokens."""
+        self.work.echoes[request_of(logprobs.sequence) - self._first_request].take(logprobs)
 
     def fail(self, error: ApiError) -> None:
-        """End as an error, unless it has ended."""
+        """End with an error, unless it has ended."""
         if self.error is None and not self._done.done():
             self.error = error
         self._settle(self._accepted)
         self._settle(self._done)
 
     async def accepted(self, timeout_s: float) -> None:
-        """Wait until a choice has started, or so long. Raises the job's ApiError."""
+        """Wait until a choice has started, or for `timeout_s`. Raises the job's ApiError."""
         await asyncio.wait({self._accepted}, timeout=timeout_s)
         if self.error is not None:
             raise self.error
@@ -109,11 +109,11 @@ class Job:
         return self._num_ended_tokens + sum(c.num_tokens for c in self.choices.values())
 
     def num_output_tokens(self, request: int) -> int:
-        """The mean length of a request's answers; 0 while one is not complete, or broken off."""
+        """The mean length of a request's answers; 0 while one is incomplete or was broken off."""
         lengths = self._lengths.get(request, ())
         return round(sum(lengths) / self.work.n) if len(lengths) == self.work.n else 0
 
-    # What the choices find.
+    # The events of choices.
 
     def stop_found(self, choice: AnswerChoice) -> None:
         """Tell the runtime that the answer has ended."""
@@ -121,12 +121,12 @@ class Job:
         self._send(FinishSequence(choice.sequence))
 
     def sealed(self, choice: AnswerChoice, first_block: int, hashes: bytes) -> None:
-        """Tell the runtime what a block holds."""
+        """Send the runtime the hashes of filled blocks."""
         assert self._send is not None
         self._send(SealedBlocks(choice.sequence, first_block, hashes))
 
     def ended(self, choice: AnswerChoice) -> None:
-        """A choice is complete; with the last one, so is the job."""
+        """Note that a choice is complete; with the last one, so is the job."""
         self._num_output_tokens += choice.num_tokens
         self._lengths.setdefault(request_of(choice.sequence), []).append(choice.num_tokens)
         self.leave(choice.sequence)
@@ -135,7 +135,7 @@ class Job:
             self._settle(self._done)
 
     def leave(self, sequence: int) -> None:
-        """The runtime holds nothing of this sequence any more."""
+        """Forget a sequence, which the runtime no longer holds."""
         assert self._forget is not None
         choice = self.choices.pop(sequence, None)
         if choice is None:
@@ -174,7 +174,7 @@ class Job:
             n=work.n,
             priority=work.priority,
             sampling=work.sampling,
-            # What is cached would not be computed, and only what is computed can be told.
+            # Cached tokens would not be computed, and would have no log-probabilities.
             hashes=b"" if work.sampling.prompt_logprobs >= 0 else prompt.hashes,
             deadline_s=self._arrived_s + work.deadline_s if work.deadline_s else 0.0,
             slo_scale=work.slo_scale,
@@ -183,7 +183,7 @@ class Job:
         )
 
     def _hidden(self) -> frozenset[int]:
-        """The tokens that have no text in an answer: special ones, but for the marks of calls."""
+        """The tokens without text in an answer: special ones, except the markers of calls."""
         tools = self.work.tools
         hidden = self._text.hidden(self.work.shows_special)
         return hidden - (tools.shown.keys() if tools is not None else set())

@@ -1,9 +1,9 @@
-"""JSON schemas that answers follow: decoded, within a depth, and closed.
+"""JSON schemas that answers follow: decoded, limited in depth, and closed.
 
-By JSON Schema an object may hold anything besides, unless `additionalProperties` forbids it. Who
-asks for an answer by a schema does not mean that, and a small model goes on inventing properties
-until its tokens are spent. An object is closed only where nothing else asks for properties of the
-same object, so that what fits the closed schema exists, and fits the given one too.
+In JSON Schema an object may have further properties, unless `additionalProperties` forbids it.
+Clients do not mean that, and a small model goes on inventing properties until it runs out of
+tokens. An object is closed only where nothing else describes properties of the same object, so that
+values of the closed schema exist, and fit the given one too.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ _BESIDE = frozenset((
     "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "patternProperties",
     "unevaluatedProperties", "dependentSchemas", "dependencies", "contains", "enum", "const",
 ))  # fmt: skip
-"""Keywords that may say of a value's parts what `properties` or `items` say of them, too."""
+"""Keywords that may describe the same parts of a value as `properties` or `items`."""
 _SHAPING = _BESIDE | {"additionalProperties", "dependentRequired", "propertyNames", "minProperties"}
-"""Keywords beside which `properties` does not say all of an object."""
+"""Keywords beside which `properties` does not describe all of an object."""
 
 
 def decoded(schema: dict[str, msgspec.Raw], param: str) -> Schema:
@@ -44,16 +44,16 @@ def too_deep(value: Any) -> bool:
     """Whether JSON is nested deeper than `MAX_DEPTH`: Python could not write it everywhere."""
     level = [value]
     for _ in range(MAX_DEPTH):
-        inner = [one.values() if isinstance(one, dict) else one for one in level]
-        level = [one for group in inner for one in group if isinstance(one, (dict, list))]
+        inner = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [part for group in inner for part in group if isinstance(part, (dict, list))]
         if not level:
             return False
     return True
 
 
 def followed(schema: Schema, where: str, param: str = "") -> Schema:
-    """A copy that a grammar follows exactly: its objects hold the properties that they name alone,
-    wherever that is clear, its numbers are kept to, and its references lead somewhere.
+    """A copy that a grammar follows exactly: its objects have only the properties that they name,
+    wherever that is clear, its numbers are exact, and its references have targets.
 
     Raises ApiError 400 where one of them cannot. `where` is the schema's path, and `param` the
     request's field that it comes from, if that is another.
@@ -71,7 +71,7 @@ def followed(schema: Schema, where: str, param: str = "") -> Schema:
 
 
 def _says_all(schema: Schema) -> bool:
-    """Whether its `properties` are all that it asks of an object's names."""
+    """Whether `properties` describes all names of an object."""
     named, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(named, dict) or not isinstance(required, list):
         return False
@@ -81,7 +81,7 @@ def _says_all(schema: Schema) -> bool:
 
 
 def _alone(root: Schema, references: References) -> list[Schema]:
-    """The schemas in `root` that nowhere describe a value together with another schema."""
+    """The schemas in `root` that never describe a value together with another schema."""
     seen: dict[int, tuple[Schema, bool]] = {}
     pending = [(root, True)]
     while pending:
@@ -109,12 +109,12 @@ def _below(references: References, schema: Schema, alone: bool) -> Iterator[tupl
         elif key == "anyOf" or (key == "oneOf" and "discriminator" in schema):
             yield from _schemas(value, alone and _only(key, schema))
         elif key in BESIDE or key == "dependencies":
-            # Two that exclude each other as they are given might not once they are closed.
+            # Two schemas that exclude each other as given might not once they are closed.
             yield from _schemas(value, False)
 
 
 def _only(key: str, schema: Schema) -> bool:
-    """Whether nothing in `schema` but `key` says what its value is made of."""
+    """Whether only `key` in `schema` describes the parts of its value."""
     others = (*PARTS, "properties", "required")
     return not any(other != key and (other in _SHAPING or other in others) for other in schema)
 

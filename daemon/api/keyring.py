@@ -1,4 +1,4 @@
-"""Who asks: from an Authorization header to the account of a key."""
+"""API keys: from an Authorization header to the account of a key."""
 
 import hashlib
 import hmac
@@ -12,9 +12,9 @@ _SCHEME = "bearer"
 
 
 class Keyring:
-    """The accounts of all keys. Without keys everybody may ask, and nobody has an account.
+    """The accounts of all keys. Without keys every request is admitted, without an account.
 
-    Until the runtime has said which keys there are, nobody is let in.
+    Until the runtime has sent the keys, no request is admitted.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Keyring:
         self._accounts: list[tuple[bytes, Account]] = []
 
     def update(self, keys: Sequence[KeyConfig]) -> None:
-        """These keys hold from now on. Accounts stay with their names; other keys are void."""
+        """Replace the keys. Accounts stay with their names."""
         old = {account.key.name: account for _digest, account in self._accounts}
         self._accounts = []
         for key in keys:
@@ -35,12 +35,12 @@ class Keyring:
         self.known = True
 
     @property
-    def asked_for(self) -> bool:
-        """Whether nobody is let in without a key, as far as is known by now."""
+    def needs_key(self) -> bool:
+        """Whether requests need a key, as far as is known by now."""
         return not self.known or bool(self._accounts)
 
     def admit(self, authorization: Sequence[str]) -> Account | None:
-        """Whose request it is, by its Authorization headers; None where no keys are configured.
+        """The account of a request's Authorization headers; None where no keys are configured.
 
         Raises ApiError 401 without a valid key, 503 before keys are known.
         """
@@ -51,7 +51,7 @@ class Keyring:
         key = _bearer(authorization)
         given = hashlib.sha256(key).digest()
         found: Account | None = None
-        # All are compared, and each in a time that does not tell how much of it is right.
+        # Compare all of them, in constant time.
         for digest, account in self._accounts:
             if hmac.compare_digest(digest, given):
                 found = account

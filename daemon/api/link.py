@@ -1,4 +1,4 @@
-"""The runtime, as the API process sees it: requests out, tokens in."""
+"""The API process's link to the runtime: requests out, tokens in."""
 
 import logging
 import os
@@ -37,25 +37,25 @@ _LENGTH = int(FinishReason.LENGTH)
 
 
 class RuntimeLink:
-    """Feeds the jobs' choices straight from the channel's callback: no task wakes for a token."""
+    """The link. It feeds choices right from the channel's callback: no task wakes for a token."""
 
     def __init__(
         self,
         sock: socket.socket,
-        hears: Mapping[type, Callable[[Any], None]],
+        handlers: Mapping[type, Callable[[Any], None]],
         on_lost: Callable[[], None],
         settled: Callable[[], bool],
         metrics: Metrics,
     ) -> None:
-        """`hears` takes the messages that are about no request, by their types."""
+        """`handlers` take the messages that are about no request, by their types."""
         self.lost = False
         self.predictions: Predictions | None = None
-        self._hears: Mapping[type, Callable[[Any], None]] = {
-            **hears,
+        self._handlers: Mapping[type, Callable[[Any], None]] = {
+            **handlers,
             Tokens: self._tokens,
-            PromptLogprobs: self._prompt_told,
+            PromptLogprobs: self._prompt_logprobs,
             SequenceStarted: self._started,
-            SequenceEnded: lambda said: self._finished(said.sequence, said.reason, said.error),
+            SequenceEnded: lambda end: self._finished(end.sequence, end.reason, end.error),
             RequestRejected: self._rejected,
             Ping: lambda _ping: self.tell(Alive(settled())),
         }
@@ -91,7 +91,7 @@ class RuntimeLink:
                 self.predictions.ask(Ask(message.request, prompt.words, size, message.max_tokens))
 
     def drop(self, job: Job) -> None:
-        """The job's handler ends: abort what still runs of it. Twice is as good as once."""
+        """Abort what still runs of a job; a second call does nothing."""
         for request in sorted(job.requests):
             self.tell(AbortRequest(request))
         for sequence in list(job.choices):
@@ -128,18 +128,19 @@ class RuntimeLink:
 
     def _frame(self, payload: bytes) -> None:
         message = self._decode(payload)
-        self._hears[type(message)](message)
+        self._handlers[type(message)](message)
 
-    def _prompt_told(self, told: PromptLogprobs) -> None:
-        job = self._jobs.get(request_of(told.sequence))
+    def _prompt_logprobs(self, message: PromptLogprobs) -> None:
+        job = self._jobs.get(request_of(message.sequence))
         if job is not None:
-            job.prompt_told(told)
+            job.prompt_logprobs(message)
 
-    def _started(self, said: SequenceStarted) -> None:
-        choice = self._choices.get(said.sequence)
+    def _started(self, message: SequenceStarted) -> None:
+        sequence, num_cached_tokens = message.sequence, message.num_cached_tokens
+        choice = self._choices.get(sequence)
         if choice is not None:
-            self._metrics.answers.started(choice.clock, said.num_cached_tokens, time.monotonic())
-            self._jobs[request_of(said.sequence)].started(said.sequence, said.num_cached_tokens)
+            self._metrics.answers.started(choice.clock, num_cached_tokens, time.monotonic())
+            self._jobs[request_of(sequence)].started(sequence, num_cached_tokens)
 
     def _tokens(self, message: Tokens) -> None:
         choices, metrics, now = self._choices, self._metrics.answers, time.monotonic()
@@ -152,7 +153,7 @@ class RuntimeLink:
         )
         for row, (sequence, token, reason) in enumerate(columns):
             choice = choices.get(sequence)
-            if reason > _LENGTH:  # it failed with this row, whose token means nothing
+            if reason > _LENGTH:  # the sequence failed; the row's token means nothing
                 self._finished(sequence, reason, dict(message.errors).get(row, ""))
             elif choice is not None:
                 clock = choice.clock
@@ -173,7 +174,7 @@ class RuntimeLink:
             else:
                 choice.take(token, reason)
         except Exception:
-            log.exception("a token could not be delivered", extra=self._whose(choice))
+            log.exception("a token could not be delivered", extra=self._log_fields(choice))
             self._broken(choice)
 
     def _broken(self, choice: AnswerChoice) -> None:
@@ -183,8 +184,8 @@ class RuntimeLink:
         if job is not None:
             self._fail(job, ApiError(500, "the answer could not be decoded"))
 
-    def _whose(self, choice: AnswerChoice) -> dict[str, str]:
-        """For a log line: it is not the request's own handler that runs here."""
+    def _log_fields(self, choice: AnswerChoice) -> dict[str, str]:
+        """The request id for a log line: the request's own handler does not run here."""
         job = self._jobs.get(request_of(choice.sequence))
         return {"request_id": job.request_id if job is not None else ""}
 
@@ -200,7 +201,7 @@ class RuntimeLink:
             try:
                 choice.end(reason)
             except Exception:
-                log.exception("an answer could not be ended", extra=self._whose(choice))
+                log.exception("an answer could not be ended", extra=self._log_fields(choice))
                 self._broken(choice)
             return
         job = self._jobs[request_of(sequence)]
@@ -219,12 +220,12 @@ class RuntimeLink:
             if request_of(sequence) == message.request:
                 choice.cut = ""
                 job.leave(sequence)
-        kind, said, wait_s = message.kind, message.message, message.retry_after_s
-        self._fail(job, rejection(kind, said, wait_s, job.work.field))
+        kind, text, wait_s = message.kind, message.message, message.retry_after_s
+        self._fail(job, rejection(kind, text, wait_s, job.work.field))
 
 
 def _engine_error(job: Job, error: str) -> ApiError:
-    """What the client sees of an answer's error: its grammar's fault, or the server's."""
+    """The client's error for a failed answer: its grammar's fault, or the server's."""
     if job.work.sampling.grammar and error.startswith(BROKEN_OFF):
         field = job.work.bound_by
         why = error.removeprefix(BROKEN_OFF)

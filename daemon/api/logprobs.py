@@ -10,7 +10,7 @@ LEAST_LOGPROB = -9999.0
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
-    """A drawn token's log-probability and the best tokens of its place, best first."""
+    """A sampled token's log-probability and the best tokens at its position, best first."""
 
     token: int
     logprob: float
@@ -41,7 +41,7 @@ def by_row(logprobs: Logprobs | None) -> Rows:
 
 
 def asked(token: int, row: _Row, depth: int) -> TokenLogprob | None:
-    """What of a row this request asked for; `depth` -1: nothing."""
+    """The part of a row that a request wants; None for `depth` -1."""
     if depth < 0:
         return None
     top = list(zip(row.ids[:depth], row.values[:depth], strict=True))
@@ -49,12 +49,12 @@ def asked(token: int, row: _Row, depth: int) -> TokenLogprob | None:
 
 
 def finite(logprob: float) -> float:
-    """A log-probability that JSON can hold."""
+    """A log-probability that JSON can represent."""
     return max(logprob, LEAST_LOGPROB)
 
 
 def name_of(token: int, tokens: TokenBytes) -> str:
-    """A token as completions show it."""
+    """A token's text in the `logprobs` of completions."""
     raw = tokens(token)
     try:
         return raw.decode()
@@ -63,6 +63,6 @@ def name_of(token: int, tokens: TokenBytes) -> str:
 
 
 def best_of(entry: TokenLogprob, tokens: TokenBytes) -> dict[str, float]:
-    """The best tokens of a place and the one that stands there; empty if none is wanted."""
+    """The best tokens at a position and the chosen one; empty if none is wanted."""
     best = {name_of(token, tokens): finite(logprob) for token, logprob in entry.top}
     return {**best, name_of(entry.token, tokens): finite(entry.logprob)} if best else {}

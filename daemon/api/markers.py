@@ -5,18 +5,18 @@ from tokenizers import Tokenizer
 
 OPENING, CLOSING, PYTHON = "<tool_call>", "</tool_call>", "<|python_tag|>"
 MARKERS = (OPENING, CLOSING, PYTHON)
-"""What the parser looks for; many tokenizers have one token for each."""
+"""The markers that the parser finds; many tokenizers have one token for each."""
 
 
 class MarkerTokens(msgspec.Struct, frozen=True):
-    """Tokens of a tokenizer that bear on calls."""
+    """The tokens of a tokenizer that matter for calls."""
 
     ids: dict[str, int]  # of markers that are one token
-    hidden: dict[int, str]  # markers that decoding would leave out
+    hidden: dict[int, str]  # markers that decoding leaves out
     others: tuple[int, ...]  # further added tokens that belong to an answer's text: <think>, ...
 
     def below(self, vocab_size: int) -> "MarkerTokens":
-        """Those that a model with so many tokens has."""
+        """Those within a model's vocabulary size."""
         return MarkerTokens(
             {text: number for text, number in self.ids.items() if number < vocab_size},
             {number: text for number, text in self.hidden.items() if number < vocab_size},
@@ -25,7 +25,7 @@ class MarkerTokens(msgspec.Struct, frozen=True):
 
 
 def marker_tokens(tokenizer: Tokenizer) -> MarkerTokens:
-    """Look a tokenizer's added tokens through."""
+    """The markers among a tokenizer's added tokens."""
     added = tokenizer.get_added_tokens_decoder()
     return MarkerTokens(
         ids={token.content: number for number, token in added.items() if token.content in MARKERS},

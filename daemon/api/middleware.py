@@ -1,4 +1,4 @@
-"""What every request passes through before any route, and every answer after it."""
+"""The middleware of every request: admission before any route, and headers of every answer."""
 
 import asyncio
 import logging
@@ -27,9 +27,9 @@ REQUEST_ID = web.RequestKey("request_id", str)
 ARRIVED_S = web.RequestKey("arrived_s", float)
 """When the request's headers were whole, in monotonic seconds."""
 ACCOUNT = web.RequestKey("account", Account)
-"""Of the key that the request came with; missing where no keys are configured."""
+"""The account of the request's key; missing where no keys are configured."""
 OPEN_PATHS = frozenset({"/health", "/ping", "/ready"})
-"""What a load balancer asks; they tell nothing of what is served to whom."""
+"""Paths for load balancers; they reveal nothing about models and clients."""
 LEFT = ClientEvent(
     "clients left before their answers were complete", "client left before its answer was complete"
 )
@@ -49,10 +49,10 @@ _PREFLIGHT = {
 
 
 class Front:
-    """Decides who comes in, before it is known what is asked for and before a body is read.
+    """Admits or refuses requests, before they are routed and before a body is read.
 
-    In this order: the host's name, a web page's origin, the API key, its quota. Also counts open
-    requests, so that a drain can wait for them, and gives errors one shape.
+    It checks in this order: the host's name, a web page's origin, the API key, its quota. It also
+    counts open requests, so that a drain can wait for them, and gives errors one shape.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class Front:
         page: str = "",
         uncounted: Sequence[str] = (),
     ) -> None:
-        """`count` is told of every error that is answered; `page` is the path of the server's own
-        web page, if it has one: it needs no key, and may ask the server that it came from. What
-        is asked of `uncounted` paths is no part of a key's requests: it asks no model.
+        """`count` is called for every error that is answered; `page` is the path of the server's
+        own web page, if it has one: it needs no key, and may use the server that it came from.
+        Requests to `uncounted` paths use no model and are not charged to a key.
         """
         self.num_open = 0
         self._hosts = hosts
@@ -79,14 +79,14 @@ class Front:
         self._uncounted = frozenset(uncounted)
 
     def allow(self, cors_origins: Sequence[str], allowed_hosts: Sequence[str]) -> None:
-        """Web pages of these origins may ask from now on, and no others; `*`: all. And these are
-        the names that the server answers to beside its own.
+        """Set the origins of web pages that are admitted (`*`: all), and the host names that the
+        server answers to beside its own.
         """
         self._origins = frozenset(cors_origins)
         self._hosts.allow(allowed_hosts)
 
     def around(self, handler: Handler) -> Handler:
-        """`handler`, aiohttp's router and all behind it, with this in front of it."""
+        """Wrap `handler`, which is aiohttp's router and everything behind it."""
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             assert isinstance(request, web.Request)
@@ -95,7 +95,7 @@ class Front:
         return handle
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Called before the head of any response is sent."""
+        """Add our headers; called before the head of any response is sent."""
         response.headers["Server"] = "llmd"
         response.headers["X-Request-Id"] = request.get(REQUEST_ID, "")
         origin = request.headers.get("Origin")
@@ -104,7 +104,7 @@ class Front:
             response.headers["Vary"] = "Origin"
 
     async def _handle(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer, whatever happens; only a cancellation passes through."""
+        """Answer in any case; only a cancellation passes through."""
         connection = request.protocol
         assert isinstance(connection, Connection)
         connection.begin(request)
@@ -127,12 +127,12 @@ class Front:
             connection.end()
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        """The answer to what need not be routed; None: the request comes in."""
+        """The answer to a request that is not routed; None: it is admitted."""
         try:
             for host in request.headers.getall("Host", [None]):
                 self._hosts.check(host)
             origin = request.headers.get("Origin")
-            # A web page may send here without asking; only those named in the configuration may.
+            # Browsers let any web page send here; only configured origins are admitted.
             if origin is not None and not self._allows(origin):
                 self._check_own(request, origin)
             if origin is not None and request.method == "OPTIONS":
@@ -150,7 +150,7 @@ class Front:
         if account is not None:
             request[ACCOUNT] = account
             if request.method == "POST" and request.path not in self._uncounted:
-                account.knock()
+                account.charge_request()
 
     async def _routed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
@@ -159,12 +159,12 @@ class Front:
             return self._response(error)
         except web.HTTPException as error:
             return self._response(_in_shape(error, request), error.headers.get("Allow"))
-        except ConnectionResetError:  # nobody reads this, but aiohttp wants an answer
+        except ConnectionResetError:  # the client has gone, but aiohttp wants an answer
             self._tally.note(LEFT)
             return self._response(ApiError(499, "the client has gone"))
         except Exception:
             log.exception("a request failed")
-            if request.writer.output_size:  # an answer has begun: all that is left is to end it
+            if request.writer.output_size:  # an answer has begun: it can only be ended
                 raise
             return self._response(ApiError(500, "internal error", code="internal_error"))
 
@@ -181,16 +181,16 @@ class Front:
         )
 
     def _check_own(self, request: web.Request, origin: str) -> None:
-        """Raises ApiError 403 unless the origin is this server itself, which its own page has.
+        """Raise ApiError 403 unless the origin is this server itself, as that of its own page.
 
-        A foreign page whose name was made to point here says the same; but it has no key, and its
-        name is not one that is sure to be ours.
+        A foreign page whose name was made to point here looks the same; but it has no key, and its
+        name is not surely ours.
         """
         host = request.headers.get("Host", "")
         if not (self._has_page and origin in {f"http://{host}", f"https://{host}"}):
             message = "this origin is not in server.cors_origins"
             raise ApiError(403, message, code="origin_not_allowed")
-        if not (self._keys.asked_for or self._hosts.is_sure(host)):
+        if not (self._keys.needs_key or self._hosts.is_sure(host)):
             message = (
                 "a web page of this host name may ask once the name is in server.allowed_hosts, "
                 "or once there are API keys"
@@ -198,7 +198,7 @@ class Front:
             raise ApiError(403, message, code="origin_not_allowed")
 
     def _is_open(self, request: web.Request) -> bool:
-        """Whether no key is needed. Compared as it came: what must be decoded first is not open."""
+        """Whether no key is needed. The raw path is compared: an encoded one is not open."""
         path = request.raw_path.partition("?")[0]
         return request.method in {"GET", "HEAD"} and path in self._open_paths
 
@@ -207,7 +207,7 @@ class Front:
 
 
 def owner_of(request: web.Request) -> str:
-    """Whose request it is, where requests have to wait for each other."""
+    """The owner of a request, for fair queues: its key's name, or its address."""
     account = request.get(ACCOUNT)
     return account.key.name if account is not None else request.remote or ""
 

@@ -1,4 +1,4 @@
-"""What is served, and whether a request may come in now."""
+"""The model that is served, and whether requests are admitted now."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 LOADING_RETRY_S = 1.0
 DRAINING_RETRY_S = 5.0
 SILENT_S = 10.0
-"""The daemon speaks every other second; an event loop that hangs does not."""
+"""The daemon sends a message every other second, unless its event loop hangs."""
 
 
 class CurrentModel:
@@ -45,7 +45,7 @@ class CurrentModel:
 
     @property
     def settled(self) -> bool:
-        """Whether the tokenizer is there: reading one keeps other threads waiting for seconds."""
+        """Whether the tokenizer is loaded: loading it blocks other threads for seconds."""
         return self._text is not None and (self._loading is None or self._loading.done())
 
     @property
@@ -74,14 +74,14 @@ class CurrentModel:
 
     @property
     def last_step_age_s(self) -> float | None:
-        """How long ago an engine step was last reported; None: never."""
+        """The age of the last reported engine step; None: there was none."""
         if self._serving is None or self._serving.last_step_age_s < 0:
             return None
         return self._serving.last_step_age_s + time.monotonic() - self._serving_at_s
 
     @property
     def fault(self) -> str:
-        """Why answers under way make no progress, as far as is known here; or nothing."""
+        """Why running answers make no progress, as far as is known here; empty: they do."""
         if self._serving is None:
             return ""
         silent_s = time.monotonic() - self._serving_at_s
@@ -90,7 +90,7 @@ class CurrentModel:
         return self._serving.fault
 
     def update(self, serving: Serving) -> None:
-        """Take the runtime's message; read the tokenizer where the folder is a new one."""
+        """Take the runtime's message; load the tokenizer of a new folder."""
         self._serving = serving
         self._serving_at_s = time.monotonic()
         missing = serving.root and self._text_root != serving.root
@@ -98,7 +98,7 @@ class CurrentModel:
             self._loading = asyncio.get_running_loop().create_task(self._load(serving.root))
 
     def admit(self, name: str | None) -> tuple[Serving, Text]:
-        """What serves the model of this name, or the only one, now. Raises ApiError 404, 503."""
+        """The state that serves a model by name, or the only one. Raises ApiError 404, 503."""
         serving, text = self._serving, self._text
         if self.draining or (serving is not None and serving.draining):
             raise unavailable("the server is draining", "draining", DRAINING_RETRY_S)
@@ -111,7 +111,7 @@ class CurrentModel:
         return serving, text
 
     def check_name(self, name: str) -> None:
-        """Raises ApiError 404 for a model that is not served."""
+        """Raise ApiError 404 for a model that is not served."""
         if name not in self.names:
             message = f"the model {name[:200]!r} does not exist; this server has {self.name!r}"
             raise ApiError(404, message, param="model", code="model_not_found")

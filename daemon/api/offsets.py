@@ -1,4 +1,4 @@
-"""Where tokens begin in a text, in letters."""
+"""The offsets of tokens in a text, in letters."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -19,10 +19,10 @@ def with_whole_spans(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def offsets_of_spans(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Where each token begins in a text that was tokenized, in letters; `spans` are what the
-    tokenizer says of each: where it begins and ends.
+    """The offset of each token of a tokenized text, in letters, from the tokenizer's `spans`
+    (begin, end).
 
-    A token that the text does not have is no letter wide; parts of a letter begin where it does.
+    A token outside the text has no width; the parts of a letter begin where it does.
     """
     offsets, end = [], 0
     for begin, stop in spans:
@@ -32,7 +32,7 @@ def offsets_of_spans(spans: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def offsets_of_tokens(text: str, tokens: Sequence[int], detokenizer: Detokenizer) -> list[int]:
-    """Where each token begins in the `text` that all of them were decoded to, in letters."""
+    """The offset of each token in the `text` that all of them decode to, in letters."""
     ends = list(accumulate((len(detokenizer.push(token)) for token in tokens), initial=0))
     # Some decoders leave out the space before a text's first word.
     left_out = ends.pop() + len(detokenizer.flush()) - len(text)

@@ -1,4 +1,4 @@
-"""Where a request's text goes: into events at once, or into one answer at the end."""
+"""Outputs of a request's text: events at once, or one answer at the end."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ _to_json = msgspec.json.Encoder().encode
 
 
 class Streamer:
-    """An event for each piece of text."""
+    """Writes an event for each piece of text."""
 
     def __init__(self, shape: AnswerShape, sink: Sink) -> None:
         self._shape = shape
@@ -19,7 +19,7 @@ class Streamer:
         self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     def text(self, choice: AnswerChoice, text: str) -> None:
-        """Write one event; all but the text itself was encoded before."""
+        """Write one event; everything but the text is encoded beforehand."""
         frame = self._frames.get(choice.index) or self._open(choice.index)
         if choice.logprobs:
             event = self._shape.delta(choice.index, text, self._logprobs(choice), None)
@@ -32,7 +32,7 @@ class Streamer:
         self.end(choice, choice.finish_reason)
 
     def delta(self, choice: AnswerChoice, delta: Json) -> None:
-        """Write an event of something else than text."""
+        """Write an event with another delta than text."""
         if choice.index not in self._frames:
             self._open(choice.index)
         event = self._shape.delta(choice.index, "", self._logprobs(choice), None)
@@ -53,7 +53,7 @@ class Streamer:
         return frame
 
     def _logprobs(self, choice: AnswerChoice) -> Json | None:
-        """Those of tokens that no event has shown yet."""
+        """The log-probabilities that no event has shown yet."""
         if not choice.logprobs:
             return None
         entries, choice.logprobs = choice.logprobs, []
@@ -78,7 +78,7 @@ class Collector:
         self.end(choice, choice.finish_reason)
 
     def end(self, choice: AnswerChoice, reason: str) -> Json:
-        """The choice's part of the answer, which later still may be added to."""
+        """Make the choice's part of the answer, to which a subclass may add."""
         index = choice.index
         entries: list[TokenLogprob] = choice.logprobs
         logprobs = self._shape.logprobs(choice, entries) if self._with_logprobs else None
@@ -93,5 +93,5 @@ class Collector:
 
 
 def _detail(choice: AnswerChoice) -> Json:
-    """What an ended choice has beside OpenAI's fields."""
+    """The fields of an ended choice beside OpenAI's."""
     return {"stop_reason": choice.stop_reason} if choice.stop_reason else {}

@@ -1,8 +1,8 @@
-"""Predictions of how long answers will be: asked for late, never waited for, dropped when old.
+"""Predictions of answer lengths: requested late, never waited for, dropped when old.
 
-The newest ask goes first: the older ones' requests may run, or be over, by now. Only those teach
-that the process saw. Which it sees depends on when they came and hardly on how long they became;
-were the oldest first, a process that cannot keep up would see those alone that outlast the queue.
+The newest request goes first: older ones may already run, or be over. The predictor learns only
+from requests that it saw. Which it sees depends on when they came and hardly on their length; with
+the oldest first, a slow predictor would see only requests that outlast the queue.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from daemon.protocol.predictor import Ask, Ended, Estimate
 from daemon.supervisor.predictor import PredictorHooks, PredictorProcess
 
 MOST_WAITING = 256
-"""Asks that wait for their turn; one more, and the oldest goes."""
+"""Asks that wait; one more drops the oldest."""
 AT_ONCE = 2
-"""Asks at the process: one it works on, one so that it never idles. The others can be dropped."""
+"""Asks at the process: one being computed, one so that it never idles. Others can be dropped."""
 REPORT_S = 0.5
 
 
 class Predictions:
-    """Asks the predictor process about requests, and tells the runtime what it predicted."""
+    """Asks the predictor process about requests, and sends its predictions to the runtime."""
 
     def __init__(self, config: ApiConfig, tell: Callable[[FromApi], None]) -> None:
         arguments = ["--config", msgspec.json.encode(config.predict).decode()]
@@ -53,11 +53,11 @@ class Predictions:
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """What came of those that were asked about so far."""
+        """How many requests were answered, and how many dropped."""
         return {"answered": self._num_answers, "dropped": self._num_dropped}
 
     def ask(self, ask: Ask) -> None:
-        """Ask about a request that the runtime has by now."""
+        """Ask about a request that the runtime already has."""
         self._num_asks += 1
         if len(self._waiting) >= MOST_WAITING:
             del self._waiting[next(iter(self._waiting))]
@@ -66,7 +66,7 @@ class Predictions:
         self._send_waiting()
 
     def ended(self, request: int, num_output_tokens: int) -> None:
-        """A request is over; 0 tokens: broken off. One that was never asked about is no matter."""
+        """Note the end of a request; 0 tokens: broken off. One never asked about is ignored."""
         if self._waiting.pop(request, None) is not None:
             self._num_dropped += 1
             self._report_soon()

@@ -38,13 +38,13 @@ MAX_CHOICES = 1024
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for a plain completion; a chat may fill the context."""
 TAKEN = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-"""Variables of chat templates that have their values from fields of their own."""
+"""Variables of chat templates whose values come from fields of their own."""
 DECODED_TOKENS = 256
-"""So much of a prompt of token ids is made text for predictors."""
+"""Tokens of a prompt of token ids that are decoded for predictors."""
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Everything that is known of a request before its first token."""
+    """A prepared request: everything known before its first token."""
 
     prompts: tuple[Prompt, ...]
     n: int
@@ -55,12 +55,12 @@ class Work(msgspec.Struct, frozen=True):
     stops: tuple[str, ...]
     tools: Toolbox | None = None  # what an answer may call
     echoes: tuple[Echo, ...] = ()  # of each prompt that its answers begin with
-    prompt_only: bool = False  # nothing is shown of what is generated
+    prompt_only: bool = False  # generated text is not shown
     shows_special: bool = False  # special tokens are text, too
     field: str = "prompt"  # that its prompts come from
     bound_by: str = ""  # the field that an answer's grammar comes from, if it has one
     slo_scale: float = 0.0  # of its key
-    max_repeated_tokens: int = 0  # of an answer that repeats one piece; 0: as many as there may be
+    max_repeated_tokens: int = 0  # of an answer that repeats one piece; 0: no bound
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -69,7 +69,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 def conversation(request: ChatRequest, serving: Serving) -> bytes:
-    """What a chat's template is to be given: a `TemplateConversation`, as JSON. Raises ApiError."""
+    """The input of a chat's template: a `TemplateConversation`, as JSON. Raises ApiError."""
     check_unsupported(request)
     check_messages(request.messages)
     _check_limit(*_chat_limit(request), serving.max_len)
@@ -88,21 +88,21 @@ def conversation(request: ChatRequest, serving: Serving) -> bytes:
 
 
 def begins_answer(request: ChatRequest | TokenizeRequest) -> bool:
-    """Whether an answer begins behind the conversation. Raises ApiError 400."""
+    """Whether an answer begins after the conversation. Raises ApiError 400."""
     if request.continue_final_message and request.add_generation_prompt:
         what = "`continue_final_message` and `add_generation_prompt` cannot both be true"
         raise invalid(what, "continue_final_message")
     return not request.continue_final_message and request.add_generation_prompt is not False
 
 
-def prepare_chat(request: ChatRequest, said: Rendered, text: Text, serving: Serving) -> Work:
+def prepare_chat(request: ChatRequest, rendered: Rendered, text: Text, serving: Serving) -> Work:
     """The work of a conversation that was `rendered`. Raises ApiError."""
-    tokens = text.encode(said.text, False, serving, "messages")
+    tokens = text.encode(rendered.text, False, serving, "messages")
     prompt = text.prompt(tokens, serving.block_size, words=_asked(request.messages))
     default = serving.defaults.max_tokens
     work = _work(request, [prompt], _chat_limit(request), default, serving, "messages")
     markers = text.markers.below(serving.vocab_size)
-    return _with_tools(work, toolbox(request, offered(request), said.calls, markers))
+    return _with_tools(work, toolbox(request, offered(request), rendered.calls, markers))
 
 
 def prepare_completion(request: CompletionRequest, text: Text, serving: Serving) -> Work:
@@ -115,14 +115,14 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
     _check_limit(*limit, serving.max_len)
     asked = _separate(request.prompt)
     prompts = [_prompt(prompt, request, text, serving) for prompt in asked]
-    # An engine draws a token behind every prompt that it computes.
+    # An engine samples a token after every prompt that it computes.
     work = _work(request, prompts, limit, COMPLETION_MAX_TOKENS, serving, "prompt")
     if not request.echo:
         return work
     scored = work.sampling.prompt_logprobs >= 0
     echoes = tuple(
-        Echo(prompt, _offsets(one, prompt, work, text) if scored else [], text.token_bytes)
-        for one, prompt in zip(asked, prompts, strict=True)
+        Echo(prompt, _offsets(given_as, prompt, work, text) if scored else [], text.token_bytes)
+        for given_as, prompt in zip(asked, prompts, strict=True)
     )
     return msgspec.structs.replace(work, echoes=echoes, prompt_only=prompt_only)
 
@@ -141,7 +141,7 @@ def _prompt(
 
 
 def _offsets(asked: str | list[int], prompt: Prompt, work: Work, text: Text) -> list[int]:
-    """Where the tokens of a prompt begin in its text, in letters."""
+    """The offsets of a prompt's tokens in its text, in letters."""
     if isinstance(asked, str):
         return text.offsets(asked, special=True)
     detokenizer = Detokenizer(text.token_bytes, text.hidden(work.shows_special))
@@ -149,7 +149,7 @@ def _offsets(asked: str | list[int], prompt: Prompt, work: Work, text: Text) -> 
 
 
 def template_values(given: dict[str, Any] | None) -> dict[str, Any]:
-    """`chat_template_kwargs`. Raises ApiError for a variable that has its value from elsewhere."""
+    """`chat_template_kwargs`. Raises ApiError for a variable of `TAKEN`."""
     for name in given or {}:
         if name in TAKEN:
             message = (
@@ -169,14 +169,14 @@ def _with_tools(work: Work, tools: Toolbox | None) -> Work:
 
 
 def _asked(messages: list[Message]) -> str:
-    """What the user said last: what came before is much the same in every request, or an answer."""
+    """The user's last message: earlier text is mostly alike in every request, or an answer."""
     spoken = [message for message in messages if message.role == "user"]
     content: str = template_message((spoken or messages)[-1])["content"]
     return content
 
 
 def _separate(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """The prompts of a request, whichever of the four forms it has."""
+    """The prompts of a request, in any of the four forms."""
     if isinstance(prompt, str):
         return [prompt]
     kind = type(prompt[0])
@@ -200,7 +200,7 @@ def _token_ids(tokens: list[int], limit: int | None, serving: Serving) -> list[i
 
 
 def _chat_limit(request: ChatRequest) -> tuple[int | None, str]:
-    """The most tokens that an answer may have, and the field that says so."""
+    """The most tokens of an answer, and the field that sets it."""
     if request.max_completion_tokens is not None:
         return request.max_completion_tokens, "max_completion_tokens"
     return request.max_tokens, "max_tokens"
@@ -219,13 +219,14 @@ def _check_least(least: int | None, most: int, name: str) -> None:
 
 
 def _no_room(num_tokens: int, limit: tuple[int | None, str], max_len: int, param: str) -> ApiError:
-    """A prompt and what is to come behind it are too much. `limit`: so much, and whose word it is.
+    """The error of a prompt and answer that are too long together. `limit`: the most tokens of the
+    answer, and the field that sets it.
 
-    Behind every prompt one token is drawn, whether it is wanted or not.
+    After every prompt one token is sampled, whether it is wanted or not.
     """
     wanted, name = limit
     if wanted is None or num_tokens >= max_len:
-        return too_long(param, max_len, f"has {num_tokens}, and at least one must be left to draw")
+        return too_long(param, max_len, f"has {num_tokens}, and needs room for one more")
     asked = f"`{name}` asks for {shown(wanted)} more"
     return too_long(param, max_len, f"has {num_tokens} and {asked}: {shown(num_tokens + wanted)}")
 

@@ -1,4 +1,4 @@
-"""The process: from two inherited descriptors to a server, and back to none."""
+"""The API process: it builds a server on two inherited descriptors, and shuts it down again."""
 
 import asyncio
 import contextlib
@@ -43,16 +43,16 @@ log = logging.getLogger(__name__)
 TOKENIZER_THREADS = 3
 """One more than one client may use."""
 LAST_WORDS_S = 2.0
-"""For error events to reach clients once the runtime is gone."""
+"""Time for error events to reach clients once the runtime is gone."""
 LEARNING_S = 2.0
-"""So long an end waits for answers to learn from; the daemon gives it 5 s, and the predictor wants
-half of them to save what it knows."""
+"""Time that a shutdown waits for answers to learn from; the daemon allows 5 s, of which the
+predictor needs half to save its data."""
 BACKLOG = 1024
 LAG_INTERVAL_S = 0.25
 
 
 class _Process:
-    """Owns everything; `run` is its whole life."""
+    """The process's state; `run` is its whole life."""
 
     def __init__(self, channel: socket.socket, listener: socket.socket, config: ApiConfig) -> None:
         self._listener = listener
@@ -68,8 +68,8 @@ class _Process:
         self._link = RuntimeLink(
             channel,
             {
-                Access: self._let_in,
-                Settings: self._settle,
+                Access: self._update_access,
+                Settings: self._apply_settings,
                 Serving: self._serve,
                 Gauges: self._measure,
             },
@@ -107,7 +107,7 @@ class _Process:
         self._about = AboutRoutes(self._model, self._link, self._metrics, self._status)
 
     async def run(self) -> None:
-        """Serve until SIGTERM or the channel's end; then finish what is open."""
+        """Serve until SIGTERM or the channel's end; then finish open requests."""
         self._take_signals()
         runner = self._runner()
         await runner.setup()
@@ -142,13 +142,13 @@ class _Process:
         self._metrics.gauges(gauges)
         self._status.update(gauges, time.monotonic())
 
-    def _let_in(self, access: Access) -> None:
+    def _update_access(self, access: Access) -> None:
         self._keys.update(access.keys)
         self._front.allow(access.cors_origins, access.allowed_hosts)
         if not (access.keys or self._hosts.is_loopback):
-            log.warning("there are no API keys: whoever reaches %s may ask", self._config.host)
+            log.warning("there are no API keys: every client of %s is admitted", self._config.host)
 
-    def _settle(self, settings: Settings) -> None:
+    def _apply_settings(self, settings: Settings) -> None:
         self._keepalive_s = settings.keepalive_s
         logs.set_level(settings.log_level)
 
@@ -204,7 +204,7 @@ class _Process:
         self._metrics.count("client_events", events, "event", lambda: tally.totals)
         predictions = self._link.predictions
         if predictions is not None:
-            asked = "Requests whose length was to be predicted, by what came of it."
+            asked = "Requests whose length was to be predicted, by outcome."
             self._metrics.count("predictions", asked, "outcome", lambda: predictions.outcomes)
 
     async def _predict(self) -> None:
@@ -216,7 +216,7 @@ class _Process:
             log.exception("there are no predictions from here on")
 
     async def _end(self, predicting: "asyncio.Task[None]") -> None:
-        """End predictions once all is answered, or before this process is killed over the rest."""
+        """End predictions once all is answered, or in time before this process would be killed."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._drained.wait(), LEARNING_S)
         if self._link.predictions is not None:
@@ -236,14 +236,14 @@ class _Process:
 
 
 def _quieten_collector() -> None:
-    # What stands now stays; and a stream's small lists must not set off a collection each step.
+    # Objects of the start stay; and a stream's small lists must not cause a collection each step.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
 
 
 def serve(fd: int, listen_fd: int, config_json: str) -> None:
-    """The process's whole work, from its descriptors and its configuration on."""
+    """Run the process with its descriptors and its configuration."""
     logs.set_up("api", context=WithRequestId())
     config = msgspec.json.decode(config_json, type=ApiConfig)
 

@@ -1,4 +1,4 @@
-"""An answer that repeats one piece for ever: found by its tokens, exactly, and ended.
+"""Detection of answers that repeat one piece without end, exactly and by their tokens.
 
 A small model may fall into a phrase that it never leaves, and would fill the context with it.
 """
@@ -6,11 +6,11 @@ A small model may fall into a phrase that it never leaves, and would fill the co
 from collections.abc import Sequence
 
 MAX_PERIOD = 256
-"""Tokens of the longest piece whose repetition is found."""
+"""Tokens of the longest piece whose repetition is detected."""
 FEW_TOKENS = 8
-"""A piece of at most so many different tokens may be data: rows of zeros, rulers, the same word."""
+"""Different tokens of a piece that may be data: rows of zeros, rulers, the same word."""
 FEW_TOKENS_FACTOR = 2
-"""Such a piece may be repeated so many times longer. Models fall into those, too."""
+"""Factor on the bound for such a piece. Models get stuck in those, too."""
 
 
 class RepetitionDetector:
@@ -20,11 +20,11 @@ class RepetitionDetector:
     the repetition for as long as it lasts: with its shortest one, q, the compared text has the
     periods p and q and at least p + q tokens, so also their greatest common divisor (Fine and
     Wilf), which then is q. So from there on tokens are compared with those p before them, and
-    nothing is searched.
+    there is no search.
     """
 
     def __init__(self, max_repeated_tokens: int) -> None:
-        """`max_repeated_tokens`: so many may repeat what came before them, or `MAX_PERIOD`."""
+        """`max_repeated_tokens` may repeat earlier ones, or `MAX_PERIOD` if that is more."""
         self._most = max_repeated_tokens
         self._window = ""  # a letter for each token, since Python finds text in text fast
         self._period = 0  # of the repetition under way; 0: none
@@ -33,7 +33,7 @@ class RepetitionDetector:
     def push(self, tokens: Sequence[int]) -> bool:
         """Whether the answer has repeated itself for too long, with these tokens at its end.
 
-        Call it for a few tokens at a time; that much later a repetition may be noticed.
+        Call it for a few tokens at a time; it notices a repetition at most that much later.
         """
         self._window = (self._window + "".join(map(chr, tokens)))[-2 * MAX_PERIOD - len(tokens) :]
         if self._period and self._goes_on(len(tokens)):

@@ -1,4 +1,4 @@
-"""Which request a log line belongs to."""
+"""The request id of log lines."""
 
 import logging
 from contextvars import ContextVar
@@ -8,13 +8,13 @@ current: ContextVar[str] = ContextVar("request_id", default="")
 
 
 class WithRequestId(logging.Filter):
-    """Gives every record an attribute `request_id`, which formatters show where there is one.
+    """Adds an attribute `request_id` to every record, which formatters show if it is set.
 
     Ids are printable ASCII without spaces (`middleware.py`), so that no client can forge a line.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add what is missing; keeps every record."""
+        """Add the attribute where it is missing; keep every record."""
         if not hasattr(record, "request_id"):
             record.request_id = current.get()
         return True

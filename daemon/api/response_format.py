@@ -1,4 +1,4 @@
-"""From the fields that say what an answer follows to its grammar."""
+"""The grammar of an answer, from the fields of structured outputs."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 SCHEMA_FIELD = "response_format.json_schema.schema"
 WHITESPACE = r" |\n[ \t]{0,24}"
-"""Between JSON's words, if anything: no small model shall fill its answer with blanks."""
+"""White space between JSON's tokens, bounded: a small model would fill its answer with it."""
 MAX_EBNF_BYTES = 16 * 1024
-"""Rewriting EBNF takes its time."""
+"""Bound on the time to rewrite EBNF."""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What an answer is to follow, and the field of the request that says so."""
+    """The form that an answer must follow, and the request's field that sets it."""
 
     form: ResponseFormat
     field: str
 
     @property
     def schema_field(self) -> str:
-        """The field that a JSON schema stands in."""
+        """The field that holds a JSON schema."""
         return SCHEMA_FIELD if self.field == "response_format" else self.field
 
 
 def wanted(request: Common) -> Wanted | None:
-    """What the request's answers are to follow; None: nothing. Raises ApiError 400."""
+    """The form that a request's answers must follow; None: any. Raises ApiError 400."""
     found: list[Wanted] = []
     if request.response_format is not None and not isinstance(request.response_format, TextFormat):
         found.append(Wanted(request.response_format, "response_format"))
@@ -58,11 +58,11 @@ def wanted(request: Common) -> Wanted | None:
     ):
         if value is not None and value is not False:
             found.append(Wanted(_form(kind, value, field), field))
-    if outputs is not None and not any(one.field.startswith("structured") for one in found):
+    if outputs is not None and not any(form.field.startswith("structured") for form in found):
         what = "`structured_outputs` must have one of `json`, `json_object`, `choice`, `regex` and "
         raise invalid(f"{what}`grammar`", "structured_outputs")
     if len(found) > 1:
-        both = " and ".join(f"`{one.field}`" for one in found[:2])
+        both = " and ".join(f"`{form.field}`" for form in found[:2])
         raise invalid(
             f"{both} cannot be combined: one of them says what the answer is", found[1].field
         )
@@ -70,7 +70,7 @@ def wanted(request: Common) -> Wanted | None:
 
 
 def _form(kind: str, value: Any, field: str) -> ResponseFormat:
-    """A field of vLLM as the `response_format` that says the same. Raises ApiError 400."""
+    """A field of vLLM as the equal `response_format`. Raises ApiError 400."""
     if kind == "json":
         return JsonSchemaFormat(JsonSchema(_schema(value, field), "schema"))
     if kind == "choice":
@@ -102,15 +102,15 @@ def _lark(grammar: str, field: str) -> str:
         raise invalid(what, field, "invalid_grammar")
     try:
         return str(any_to_lark(grammar))
-    except Exception as error:  # noqa: BLE001 - whatever it meets in a client's text
-        said = " ".join(str(error).split())[:200]
-        raise invalid(f"`{field}` is no EBNF: {said}", field, "invalid_grammar") from None
+    except Exception as error:  # noqa: BLE001 - any fault of a client's text
+        why = " ".join(str(error).split())[:200]
+        raise invalid(f"`{field}` is no EBNF: {why}", field, "invalid_grammar") from None
 
 
 def grammar_of(asked: Wanted | None) -> str:
     """llguidance's grammar, as text; empty for plain text. Raises ApiError 400, 501.
 
-    It is not compiled here: `daemon.api.grammar` does so where that can harm nobody.
+    It is not compiled here: `daemon.api.grammar` does that where it can do no harm.
     """
     match asked.form if asked is not None else None:
         case JsonObjectFormat():
@@ -135,7 +135,7 @@ def _of_schema(schema: bytes, field: str) -> str:
 
 
 def _matcher() -> "type[LLMatcher]":
-    """llguidance, imported by whom asks for a grammar."""
+    """llguidance's class, imported when a grammar is first needed."""
     try:
         from llguidance import LLMatcher
     except ImportError:

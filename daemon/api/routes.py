@@ -1,4 +1,4 @@
-"""The routes: each handler reads as what happens to its request."""
+"""The routes of completions and tokenizing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,7 +60,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """What the handlers share."""
+    """The handlers and what they share."""
 
     _config: ApiConfig
     _model: CurrentModel
@@ -74,7 +74,7 @@ class Api:
     _sinks: set[Sink] = field(default_factory=set)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        """Say what is served where."""
+        """Register the routes."""
         router.add_post("/v1/completions", self.completions)
         router.add_post("/v1/chat/completions", self.chat_completions)
         for root in ("", "/v1"):
@@ -100,8 +100,8 @@ class Api:
         body = await self._body(request, _chat_decoder)
         serving, text = self._admit(request, body)
         asked = await self._threaded(request, lambda: conversation(body, serving))
-        said = await self._templates.render(asked, serving, owner_of(request))
-        work = await self._threaded(request, lambda: prepare_chat(body, said, text, serving))
+        rendered = await self._templates.render(asked, serving, owner_of(request))
+        work = await self._threaded(request, lambda: prepare_chat(body, rendered, text, serving))
         shape = ChatShape(self._model.name, text.token_bytes, _include_usage(body))
         return await self._answer(request, body, work, text, serving, shape)
 
@@ -110,11 +110,11 @@ class Api:
         body = await self._body(request, _tokenize_decoder)
         serving, text = self._admit(request, body)
         asked = await self._threaded(request, lambda: asked_conversation(body))
-        said = None
+        rendered = None
         if asked is not None:
-            said = await self._templates.render(asked, serving, owner_of(request))
+            rendered = await self._templates.render(asked, serving, owner_of(request))
         return json_answer(
-            await self._threaded(request, lambda: tokenize(body, said, text, serving))
+            await self._threaded(request, lambda: tokenize(body, rendered, text, serving))
         )
 
     async def detokenize(self, request: web.Request) -> web.StreamResponse:
@@ -124,14 +124,14 @@ class Api:
         return json_answer(await self._threaded(request, lambda: detokenize(body, text, serving)))
 
     def keep_alive(self) -> None:
-        """Called `KEEP_ALIVE_TICKS` times every `keepalive_s`."""
+        """Keep streams alive; called `KEEP_ALIVE_TICKS` times every `keepalive_s`."""
         for sink in self._sinks:
             sink.tick(KEEP_ALIVE_TICKS)
 
     async def _body(
         self, request: web.Request, decoder: "msgspec.json.Decoder[Request]"
     ) -> Request:
-        """What a client asks for. Raises ApiError."""
+        """Read and decode a request's body. Raises ApiError."""
         return await self._decoding.decode(decoder, await read_body(request))
 
     def _admit(self, request: web.Request, body: Asking) -> tuple[Serving, Text]:
@@ -161,21 +161,21 @@ class Api:
                 priority=account.priority(body.priority),
                 slo_scale=account.key.slo_scale,
             )
-        told = request[ARRIVED_S], account.key.name if account is not None else ""
+        arrived_s, key = request[ARRIVED_S], account.key.name if account is not None else ""
         if body.stream:
             sink = Sink(self._config.stall_timeout_s, partial(self._tally.note, CUT))
             streamer = _streamer(shape, sink, work)
-            job = Job(work, text, serving.block_size, streamer, *told)
+            job = Job(work, text, serving.block_size, streamer, arrived_s, key)
             return await self._stream(request, job, account, shape, sink)
         collector = _collector(shape, work)
-        job = Job(work, text, serving.block_size, collector, *told)
+        job = Job(work, text, serving.block_size, collector, arrived_s, key)
         with self._submitted(job, account):
             await job.finished()
         return web.Response(body=collector.body(job.usage), content_type="application/json")
 
     @contextmanager
     def _submitted(self, job: Job, account: Account | None) -> Iterator[None]:
-        """Until the block ends, the job is the runtime's, and counts as its key's."""
+        """Submit a job to the runtime for the block's duration, and charge its key."""
         lease = None
         if account is not None:
             work = job.work
@@ -199,7 +199,7 @@ class Api:
     ) -> web.StreamResponse:
         try:
             with self._submitted(job, account):
-                # A refusal is still an HTTP status until the head is sent; no longer than this.
+                # Until the head is sent a refusal can be an HTTP status: wait for it, but not long.
                 await job.accepted(self._config.keepalive_s)
                 response = await self._open(request, sink)
                 self._sinks.add(sink)
@@ -213,7 +213,7 @@ class Api:
         finally:
             self._sinks.discard(sink)
             sink.close()
-        return response  # whose end aiohttp writes, while the connection watches that it is taken
+        return response  # aiohttp writes its end, and the connection watches that it is read
 
     async def _open(self, request: web.Request, sink: Sink) -> web.StreamResponse:
         response = web.StreamResponse(headers=SSE_HEADERS)

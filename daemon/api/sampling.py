@@ -1,4 +1,4 @@
-"""From a request's fields to sampling parameters, and the checks that types cannot say."""
+"""Sampling parameters from a request's fields, and checks beyond their types."""
 
 import secrets
 from typing import TypeVar
@@ -12,7 +12,7 @@ from daemon.state.request import SamplingParams
 
 _INT64_MAX = 2**63 - 1
 _NEVER = -1e4
-"""The bias of a token that is not drawn, unless a grammar allows nothing else."""
+"""The bias of a token that is never sampled, unless a grammar allows nothing else."""
 
 Value = TypeVar("Value")
 
@@ -33,14 +33,14 @@ def num_choices(request: Common) -> int:
 
 
 def stop_strings(request: Common, defaults: DefaultSampling) -> tuple[str, ...]:
-    """`stop`, whose empty strings stop nothing; and the model's own, as its end tokens are."""
+    """`stop` without empty strings, and the model's own stop strings."""
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     own = () if request.ignore_eos else defaults.stop
     return tuple(dict.fromkeys(stop for stop in (*stops, *own) if stop))
 
 
 def check_unsupported(request: Common) -> None:
-    """Refuse what would otherwise be ignored silently. Raises ApiError 400."""
+    """Refuse fields that would otherwise be ignored silently. Raises ApiError 400."""
     if isinstance(request, CompletionRequest) and request.suffix:
         what = "`suffix` is not supported; write prefix and suffix into `prompt`, with the tokens "
         raise invalid(f"{what}that the model has for it", "suffix", "unsupported_parameter")
@@ -51,7 +51,10 @@ def check_unsupported(request: Common) -> None:
 def sampling_params(
     request: Common, defaults: DefaultSampling, vocab_size: int, most: int
 ) -> SamplingParams:
-    """How the request's stream 0 is drawn, of at most so many tokens. Raises ApiError 400."""
+    """The sampling parameters of the request's stream 0, of at most `most` tokens.
+
+    Raises ApiError 400.
+    """
     seed = secrets.randbits(63) if request.seed is None else request.seed
     return SamplingParams(
         temperature=given(request.temperature, defaults.temperature),
@@ -73,9 +76,9 @@ def sampling_params(
 
 
 def max_repeated_tokens(request: Common, sampling: SamplingParams, default: int) -> int:
-    """Tokens for which an answer may repeat itself; 0: no bound.
+    """The most tokens for which an answer may repeat itself; 0: no bound.
 
-    What a grammar leads to may be data, and who ignores the end wants so many tokens.
+    An answer by a grammar may be data, and `ignore_eos` asks for a fixed number of tokens.
     """
     if sampling.grammar or sampling.ignore_eos:
         return 0

@@ -1,6 +1,6 @@
 """The bodies of requests, as types. Every field may be null, as OpenAI's clients send them.
 
-A range stands here and nowhere else: decoding checks it, and `/openapi.json` says it.
+A range stands only here: decoding checks it, and `/openapi.json` shows it.
 """
 
 from typing import Annotated, Any, Literal
@@ -43,7 +43,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What all kinds of `response_format` share."""
+    """The base of all kinds of `response_format`."""
 
     @property
     def type(self) -> str:
@@ -60,7 +60,7 @@ class JsonObjectFormat(_Format, frozen=True, forbid_unknown_fields=True, tag="js
 
 
 class JsonSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A JSON schema; it is always followed strictly, and what cannot be followed is refused."""
+    """A JSON schema; it is always followed strictly, or refused if that is impossible."""
 
     schema: dict[str, msgspec.Raw]
     name: FunctionName
@@ -92,7 +92,7 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | GrammarForma
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`structured_outputs`, as vLLM has it: one of these says what the answer follows."""
+    """`structured_outputs`, as in vLLM: one of its fields sets the answer's form."""
 
     json: str | dict[str, msgspec.Raw] | None = None  # a schema, or its text
     json_object: bool | None = None
@@ -109,9 +109,9 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A message. `tool_calls` are an assistant's, `tool_call_id` says whose result a tool's is.
+    """A message. `tool_calls` are an assistant's; `tool_call_id` names the call of a tool's result.
 
-    `reasoning_content`, also called `reasoning`, is what an assistant thought before it spoke. The
+    `reasoning_content`, also called `reasoning`, is an assistant's reasoning before its answer. The
     other fields after `name` come back from earlier answers and must be empty.
     """
 
@@ -129,7 +129,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What both kinds of completion share."""
+    """The fields of both kinds of completion."""
 
     model: str | None = None  # null or empty: the one that is served
     max_tokens: Limit | None = None
@@ -196,7 +196,7 @@ class ChatRequest(Common, frozen=True, forbid_unknown_fields=True, kw_only=True)
     continue_final_message: bool | None = None
     chat_template_kwargs: TemplateValues | None = None
     reasoning_effort: Effort | None = None  # a value for the template, too
-    # Taken and ignored: nothing here is guessed ahead, or longer for being asked to.
+    # Taken and ignored: predicted outputs and verbosity are not supported.
     prediction: dict[str, Any] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     audio: None = None
@@ -212,7 +212,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     add_special_tokens: bool | None = None  # null: to a prompt; chat templates write their own
     add_generation_prompt: bool | None = None  # null: yes
     continue_final_message: bool | None = None
-    tools: Tools | None = None  # told of in the conversation
+    tools: Tools | None = None  # described in the conversation
     chat_template_kwargs: TemplateValues | None = None
     return_token_strs: bool | None = None
 

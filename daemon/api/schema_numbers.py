@@ -1,7 +1,7 @@
-"""The numbers in a JSON schema: those that a grammar would not keep to exactly are refused.
+"""The numbers in a JSON schema: those that a grammar would not follow exactly are refused.
 
-A grammar's bounds are 64-bit floating-point numbers. It would round a whole number that is none of
-them, and cut one beyond 64 bits, without a word.
+A grammar's bounds are 64-bit floating-point numbers. It would silently round an integer that is not
+one of them, and cut off one beyond 64 bits.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,13 +11,13 @@ from daemon.api.errors import invalid
 from daemon.api.schema_walk import Place, Schema
 
 EXACT = 2**53
-"""Up to here every whole number is a floating-point number, and so is the next one."""
+"""Up to here every integer is a floating-point number, and so is the next one."""
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)
 LEAST_HELD = -(2**63 - 1024)
 """The least lower bound that a grammar can have."""
 MOST_COUNTED = 2**31 - 1
-"""No answer has so many letters or items."""
+"""More letters or items than any answer has."""
 
 _MOST_SHOWN = 10**40
 
@@ -28,19 +28,19 @@ _MOST = ("maxLength", "maxItems", "maxProperties", "maxContains")
 
 
 def make_exact(places: Iterable[Place], param: str) -> None:
-    """Change schemas so that a grammar keeps to their numbers. Raises ApiError 400 that names the
-    first that none could; `param` is the field that the schemas come from.
+    """Change schemas so that a grammar follows their numbers exactly. Raises ApiError 400 for the
+    first number where that is impossible; `param` is the schemas' field.
     """
-    for path, one in places:
-        for key in list(one):
+    for path, schema in places:
+        for key in list(schema):
             if key in (*_BOUNDS, *_EXCLUSIVE):
-                one[key] = _bound(one[key], key, f"{path}.{key}", param)
+                schema[key] = _bound(schema[key], key, f"{path}.{key}", param)
             elif key in (*_LEAST, *_MOST):
-                _count(one, key, f"{path}.{key}", param)
-            elif key == "multipleOf" and not (_is_number(one[key]) and one[key] > 0):
-                _refuse(one[key], f"{path}.{key}", param, "must be a number above 0")
+                _count(schema, key, f"{path}.{key}", param)
+            elif key == "multipleOf" and not (_is_number(schema[key]) and schema[key] > 0):
+                _refuse(schema[key], f"{path}.{key}", param, "must be a number above 0")
             elif key in ("const", "enum"):
-                for number in _numbers_in(one[key]):
+                for number in _numbers_in(schema[key]):
                     if not _is_exact(number):
                         _refuse(number, f"{path}.{key}", param, _NOT_EXACT)
 
@@ -89,7 +89,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether a grammar has this very number."""
+    """Whether a grammar can represent this number exactly."""
     if isinstance(value, float) or abs(value) <= EXACT or value == INT64_MAX:
         return True
     return bool(INT64_MIN < value < INT64_MAX and int(float(value)) == value)
@@ -99,19 +99,19 @@ def _numbers_in(value: Any) -> Iterator[int | float]:
     """All numbers in JSON."""
     pending = [value]
     while pending:
-        one = pending.pop()
-        if isinstance(one, dict):
-            pending += one.values()
-        elif isinstance(one, list):
-            pending += one
-        elif _is_number(one):
-            yield one
+        part = pending.pop()
+        if isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+        elif _is_number(part):
+            yield part
 
 
 def _refuse(value: Any, where: str, param: str, what: str) -> NoReturn:
     if _is_number(value):
         short = isinstance(value, float) or abs(value) < _MOST_SHOWN
-        said = str(value) if short else "a very large number"
+        text = str(value) if short else "a very large number"
     else:
-        said = repr(value)[:40]
-    raise invalid(f"`{where}` is {said} and {what}", param, "invalid_schema")
+        text = repr(value)[:40]
+    raise invalid(f"`{where}` is {text} and {what}", param, "invalid_schema")

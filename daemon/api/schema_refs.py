@@ -1,4 +1,4 @@
-"""What the `$ref`s of a JSON schema refer to: pointers, anchors and names, within the schema."""
+"""References in a JSON schema: `$ref` by pointers, anchors and names, within the schema."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ from daemon.api.errors import ApiError, invalid
 from daemon.api.schema_walk import Place, Schema, parts_of
 
 _BASE = "http://llmd.invalid/schema"
-"""What relative names are relative to where the root has none of its own."""
+"""The base of relative names where the root has none of its own."""
 _URI_LETTERS = "!#$%&'()*+,-./:;=?@_~"
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _DYNAMIC = {"$dynamicRef", "$recursiveRef"}
@@ -18,17 +18,17 @@ class References:
     """Finds the schema that a `$ref` leads to (JSON Schema 2020-12, sections 8.2 and 9)."""
 
     def __init__(self, root: Schema, where: str, param: str) -> None:
-        """`where` is the path of `root`, which comes from the request's field `param`.
+        """Find all schemas. `where` is the path of `root`, which is in the request's field `param`.
 
         Raises ApiError 400 for references that no grammar follows.
         """
         self._param = param
         self._where = where
         self._named: dict[str, Schema] = {_BASE: root}  # by URI; anchors with their fragment
-        self._bases: dict[int, str] = {}  # what references of a schema are relative to, by identity
+        self._bases: dict[int, str] = {}  # the base of a schema's references, by its identity
         self._paths: dict[int, str] = {}  # of schemas, likewise
         self.places: list[Place] = []
-        """All schemas in `root`, those included that only references lead to."""
+        """All schemas in `root`, including those that only references lead to."""
         self._look_through(where, root, _BASE)
         for _path, schema in self.places:  # which grows
             if "$ref" in schema:
@@ -37,7 +37,7 @@ class References:
                     self._look_through(f"{where}: {schema['$ref']}", target, _BASE)
 
     def target(self, schema: Schema) -> Schema | None:
-        """What `schema["$ref"]` refers to; None where that is `true` or `false`.
+        """The target of `schema["$ref"]`; None where that is `true` or `false`.
 
         Raises ApiError 400 if it leads nowhere.
         """
@@ -60,7 +60,7 @@ class References:
         raise self._refused(schema, "leads to nothing in this schema")
 
     def _look_through(self, path: str, schema: Schema, base: str) -> None:
-        """Find the schemas in one, with their names and anchors."""
+        """Find the schemas in a schema, with their names and anchors."""
         pending = [(path, schema, base)]
         while pending:
             path, schema, base = pending.pop()
@@ -88,12 +88,12 @@ class References:
 
 
 def quoted(reference: Any) -> Any:
-    """A `$ref` as an address has it: letters beyond ASCII, and spaces, are percent-encoded."""
+    """A `$ref` as a URI: letters beyond ASCII, and spaces, are percent-encoded."""
     return quote(reference, safe=_URI_LETTERS) if isinstance(reference, str) else reference
 
 
 def _followed(found: Any, pointer: str) -> Any:
-    """What a JSON pointer leads to from a schema (RFC 6901); None: nothing."""
+    """The target of a JSON pointer in a schema (RFC 6901); None: there is none."""
     if not pointer:
         return found
     if not pointer.startswith("/"):

@@ -11,12 +11,12 @@ DEFINITIONS = ("$defs", "definitions")
 PARTS = ("items", "prefixItems", "additionalProperties")
 """Keywords whose schemas describe parts of a value, like `properties`."""
 BY_NAME = ("properties", "patternProperties", "dependentSchemas")
-"""Keywords whose value holds schemas by names, which are no keywords."""
+"""Keywords whose value maps names, which are not keywords, to schemas."""
 BESIDE = (
     *("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contains", "propertyNames"),
     *("additionalItems", "unevaluatedItems", "unevaluatedProperties"),
 )
-"""Keywords whose schemas say more of the same value, or of parts that others describe, too."""
+"""Keywords whose schemas describe the same value, or parts that other keywords describe, too."""
 
 
 def parts_of(path: str, schema: Schema) -> Iterator[Place]:
@@ -24,12 +24,13 @@ def parts_of(path: str, schema: Schema) -> Iterator[Place]:
     for key, value in schema.items():
         at = f"{path}.{key}" if path else key
         if key in (*BY_NAME, *DEFINITIONS, "dependencies") and isinstance(value, dict):
-            yield from ((f"{at}.{name}", one) for name, one in value.items() if _is(one))
+            yield from ((f"{at}.{name}", part) for name, part in value.items() if _is(part))
         elif key in (*PARTS, *BESIDE):
             if isinstance(value, dict):
                 yield at, value
             elif isinstance(value, list):
-                yield from ((f"{at}[{index}]", one) for index, one in enumerate(value) if _is(one))
+                parts = enumerate(value)
+                yield from ((f"{at}[{index}]", part) for index, part in parts if _is(part))
 
 
 def _is(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""OpenAI's answers, whole and in pieces."""
+"""The JSON of OpenAI's answers, whole and in streamed pieces."""
 
 import time
 import uuid
@@ -34,7 +34,7 @@ def event(data: bytes) -> bytes:
 
 
 class AnswerShape(ABC):
-    """What the two kinds of completion share; `id` and `created` are one for all pieces."""
+    """The base of both kinds of completion; all pieces share `id` and `created`."""
 
     prefix: ClassVar[str]
     whole_name: ClassVar[str]
@@ -71,7 +71,7 @@ class AnswerShape(ABC):
         return self._event({"choices": [delta], **self._usage})
 
     def frame(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and after the JSON string of a choice's text in its events."""
+        """The bytes before and after the JSON string of a choice's text in its events."""
         mark = f"the text of {self.id}"
         head, tail = self.piece(self.delta(index, mark, None, None)).split(
             msgspec.json.encode(mark)

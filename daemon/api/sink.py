@@ -1,8 +1,8 @@
-"""The way of SSE events to one client: straight into its transport, with a bound.
+"""The output of SSE events to one client: straight into its transport, with a bound.
 
 A task switch and a coroutine for each event would cost more than the event. So events are framed
-here and written to the connection's transport at once. Only a client that reads too slowly has
-its events kept, deflated: up to a size, and no longer than it takes nothing of them.
+here and written to the connection's transport at once. Events are kept, deflated, only for a client
+that reads too slowly: up to a size, and as long as it reads at all.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ RETRY_S = 0.05
 
 
 class Sink:
-    """Takes events from the first token on; they wait until `attach` names the connection."""
+    """The sink of one stream. Events wait until `attach` names the connection."""
 
     def __init__(self, stall_timeout_s: float, on_cut: Callable[[], None]) -> None:
-        """`on_cut` is called when a client is cut that takes too little for too long."""
+        """`on_cut` is called when a client is cut off that reads too little for too long."""
         self.silent_ticks = 0
         self._stall_timeout_s = stall_timeout_s
         self._on_cut = on_cut
@@ -35,7 +35,7 @@ class Sink:
         self._emptied: asyncio.Future[None] | None = None
 
     def attach(self, transport: asyncio.Transport, chunked: bool) -> None:
-        """The response's head has been sent: events go to `transport` from now on."""
+        """Send events to `transport` from now on: the response's head has been sent."""
         self._transport = transport
         self._chunked = chunked
         if self._early:
@@ -61,7 +61,7 @@ class Sink:
             self._retry = self._loop.call_later(RETRY_S, self._try_again)
 
     def tick(self, ticks: int) -> None:
-        """Called at intervals: send a comment after `ticks` of them without an event."""
+        """Send a comment after `ticks` calls without an event; called at intervals."""
         self.silent_ticks += 1
         if self.silent_ticks >= ticks and self._backlog is None:
             self.write(KEEP_ALIVE)
@@ -77,7 +77,7 @@ class Sink:
             await self._emptied
 
     def close(self) -> None:
-        """Nothing more will be sent."""
+        """Send nothing more."""
         if self._retry is not None:
             self._retry.cancel()
 

@@ -1,4 +1,4 @@
-"""What is served and how busy it is, from the runtime's newest messages: the body of `/status`."""
+"""The body of `/status`: the model and its load, from the runtime's newest messages."""
 
 from collections import deque
 from itertools import zip_longest
@@ -10,11 +10,11 @@ from daemon.protocol.api import Gauges
 from daemon.protocol.control import GpuStatus
 
 RATE_MESSAGES = 6
-"""Tokens/s are those between the first and the last of so many messages: about five seconds."""
+"""Messages over which tokens/s are measured: about five seconds."""
 
 
 class ServerStatus:
-    """The newest `Gauges`, and how fast the tokens of the last few of them came."""
+    """The newest `Gauges`, and the rate of tokens over the last few of them."""
 
     def __init__(self, model: CurrentModel) -> None:
         self._model = model
@@ -22,13 +22,13 @@ class ServerStatus:
         self._heard: deque[tuple[float, int]] = deque(maxlen=RATE_MESSAGES)
 
     def update(self, gauges: Gauges, now_s: float) -> None:
-        """Take the runtime's message, which came at this time of a clock that only runs forward."""
+        """Take the runtime's message and its monotonic time."""
         self._gauges = gauges
         self._heard.append((now_s, gauges.counters.output_tokens))
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens generated in a second, of late; 0 before two messages came."""
+        """Tokens generated per second of late; 0 before two messages came."""
         if len(self._heard) < 2:
             return 0.0
         (first_s, first), (last_s, last) = self._heard[0], self._heard[-1]
@@ -44,10 +44,10 @@ class ServerStatus:
             detail=model.fault or model.status,
             max_model_len=model.serving.max_len if model.serving is not None else 0,
             uptime_s=gauges.uptime_s if gauges is not None else 0.0,
-            running=sum(one.running for one in instances),
+            running=sum(instance.running for instance in instances),
             waiting=gauges.waiting if gauges is not None else 0,
-            kv_used_bytes=sum(one.kv_used_bytes for one in instances),
-            kv_total_bytes=sum(one.kv_total_bytes for one in instances),
+            kv_used_bytes=sum(instance.kv_used_bytes for instance in instances),
+            kv_total_bytes=sum(instance.kv_total_bytes for instance in instances),
             output_tokens_per_s=self.tokens_per_s,
             instances=instances,
         )
@@ -55,17 +55,17 @@ class ServerStatus:
 
 def _instances(gauges: Gauges) -> list[InstanceBusy]:
     pairs = zip_longest(gauges.instances, gauges.gpus[: len(gauges.instances)])
-    return [_instance(one, gpu) for one, gpu in pairs]
+    return [_instance(status, gpu) for status, gpu in pairs]
 
 
-def _instance(one: InstanceStatus, gpu: GpuStatus | None) -> InstanceBusy:
+def _instance(status: InstanceStatus, gpu: GpuStatus | None) -> InstanceBusy:
     return InstanceBusy(
-        name=one.name,
-        device=one.device,
+        name=status.name,
+        device=status.device,
         device_name=gpu.name if gpu is not None else None,
-        state=one.state,
-        running=one.running,
-        waiting=one.waiting,
-        kv_used_bytes=one.kv_used * one.kv_block_bytes,
-        kv_total_bytes=one.kv_blocks * one.kv_block_bytes,
+        state=status.state,
+        running=status.running,
+        waiting=status.waiting,
+        kv_used_bytes=status.kv_used * status.kv_block_bytes,
+        kv_total_bytes=status.kv_blocks * status.kv_block_bytes,
     )

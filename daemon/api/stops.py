@@ -1,11 +1,11 @@
-"""Stop strings, found across the borders of tokens."""
+"""Stop strings, found across token boundaries."""
 
 
 class StopMatcher:
-    """Passes text on as soon as no stop string can begin in it any more.
+    """Passes text on as soon as no stop string can begin in it.
 
-    The stop string that is complete first counts, and of those that end together the longest, so
-    that the outcome does not depend on how the text was cut into pieces.
+    The stop string that is complete first wins, and among those that end together the longest, so
+    that the outcome does not depend on how the text was split into pieces.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -28,7 +28,7 @@ class StopMatcher:
         return text[:cut], False
 
     def finish(self) -> str:
-        """What was held back, now that no more text comes."""
+        """The text held back, at the end."""
         held, self._held = self._held, ""
         return held
 

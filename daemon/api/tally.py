@@ -1,4 +1,4 @@
-"""Events that clients cause, counted: a flood of them is one log line a second."""
+"""Counts of events that clients cause; however many, they make one log line a second."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ INTERVAL_S = 1.0
 
 
 class ClientEvent(NamedTuple):
-    """Something that clients cause, as a log line has several of it and a single one."""
+    """An event that clients cause, in plural and singular for log lines."""
 
     several: str
     single: str
@@ -23,27 +23,29 @@ class ClientEvent(NamedTuple):
 
 
 class Tally:
-    """Counts events, and logs those that are new. Metrics have an event's name in the plural."""
+    """Counts events, and logs new ones. Metrics use the plural as the event's name."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter()
-        self._unsaid: Counter[ClientEvent] = Counter()
+        self._unlogged: Counter[ClientEvent] = Counter()
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, event: ClientEvent) -> None:
-        """It happened once more; said within `INTERVAL_S`, with all that happens until then."""
+        """Count an event; it is logged within `INTERVAL_S`, with all that follow until then."""
         self.totals[event.several] += 1
-        self._unsaid[event] += 1
+        self._unlogged[event] += 1
         if self._timer is None:
-            # A context of its own: the line is not one of the request that came first.
+            # A context of its own: the line does not belong to the first request.
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(INTERVAL_S, self.say, context=Context())
 
     def say(self) -> None:
-        """Log what has not been said yet."""
+        """Log the events not yet logged."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._unsaid:
-            log.info("%s", ", ".join(event.counted(count) for event, count in self._unsaid.items()))
-            self._unsaid.clear()
+        if self._unlogged:
+            log.info(
+                "%s", ", ".join(event.counted(count) for event, count in self._unlogged.items())
+            )
+            self._unlogged.clear()

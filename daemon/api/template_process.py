@@ -1,8 +1,8 @@
 """`python -m daemon.api.template_process --fd N --folder F`: renders conversations.
 
-A chat template is a program of the model's maker, and what it does depends on what clients say: it
-may take for ever, or all memory. So conversations are rendered in forks of this process, and the
-template itself is compiled in one first: constant expressions are computed then.
+A chat template is a program of the model's maker, and its run depends on clients' text: it may
+hang, or take all memory. So conversations are rendered in forks of this process, and the template
+itself is compiled in one first, since constant expressions are computed then.
 """
 
 import argparse
@@ -22,7 +22,7 @@ LIMITS = QuestionLimits(
     waiting_s=5.0,  # for memory or a disk: nothing in a template can sleep
     memory_bytes=256 << 20,
     answer_bytes=64 << 20,
-    cpu_s_per_byte=1e-6,  # ten times what the slowest of usual ones takes, of many calls of tools
+    cpu_s_per_byte=1e-6,  # ten times that of the slowest usual template, with many tool calls
     most_cpu_s=2.0,
     num_answers=256,
 )
@@ -40,7 +40,7 @@ _decode = msgspec.json.Decoder(TemplateConversation).decode
 
 
 def main() -> int:
-    """Answer until the socket's end; the exit status."""
+    """Answer until the socket ends; return the exit status."""
     parser = argparse.ArgumentParser(prog="daemon.api.template_process")
     parser.add_argument("--fd", type=int, required=True, help="one end of a socketpair")
     parser.add_argument("--folder", type=Path, required=True, help="the model's")
@@ -66,9 +66,9 @@ def what_is_wrong(folder: Path) -> str:
             return str(error).encode(errors="replace") or type(error).__name__.encode()
 
     forks = Forks(compiled, COMPILE_LIMITS)
-    outcome, said = forks.ask(b"")
+    outcome, answer = forks.ask(b"")
     forks.close()
-    wrong = said.decode() if outcome == QuestionOutcome.ANSWERED else _GIVEN_UP[outcome]
+    wrong = answer.decode() if outcome == QuestionOutcome.ANSWERED else _GIVEN_UP[outcome]
     return (
         f"this model's chat template cannot be used: {wrong}; use /v1/completions" if wrong else ""
     )

@@ -1,14 +1,14 @@
-"""Conversations become text in a process that may be killed: templates are programs."""
+"""Rendering of conversations in a process that may be killed: templates are programs."""
 
 from contextlib import suppress
 
 import msgspec
 
+from daemon.api.answer_cache import REFUSED_S, AnswerCache
 from daemon.api.conversation import Rendered
 from daemon.api.errors import ApiError, invalid
 from daemon.api.forking import QuestionOutcome
 from daemon.api.helper import Helper, NothingHere, Unanswered
-from daemon.api.remembered import REFUSED_S, Remembered
 from daemon.protocol.api import Serving
 
 AT_ONCE = 4
@@ -25,28 +25,28 @@ _decode = msgspec.json.Decoder(Rendered).decode
 
 
 class Templates:
-    """Asks the process; what a template could not do in time is not tried again at once."""
+    """The client of the process; a conversation that failed is not tried again at once."""
 
     def __init__(self) -> None:
         self._helper = Helper("daemon.api.template_process", AT_ONCE, MOST_WAITING)
-        self._asked = Remembered[str | Rendered](
-            MOST_REFUSALS, lambda said: REFUSED_S if isinstance(said, str) else 0.0
+        self._asked = AnswerCache[str | Rendered](
+            MOST_REFUSALS, lambda found: REFUSED_S if isinstance(found, str) else 0.0
         )
 
     async def warm(self, root: str) -> None:
         """Have the process started, so that the first chat does not wait for it."""
-        with suppress(ApiError, NothingHere):  # whoever asks will hear it
+        with suppress(ApiError, NothingHere):  # requests will report it
             await self._helper.ready(_arguments(root))
 
     async def render(self, conversation: bytes, serving: Serving, owner: str) -> Rendered:
         """The text of a `TemplateConversation`, as JSON. Raises ApiError 400, 503."""
         key = serving.root.encode() + b"\0" + conversation
-        said = await self._asked.get(
+        rendered = await self._asked.get(
             key, owner, lambda: self._ask(conversation, serving.root, owner)
         )
-        if isinstance(said, str):
-            raise invalid(said, "messages")
-        return said
+        if isinstance(rendered, str):
+            raise invalid(rendered, "messages")
+        return rendered
 
     async def close(self) -> None:
         """End the process."""

@@ -19,45 +19,44 @@ from daemon.wire.columns import Int32, int32
 
 EXCERPT_CHARS = 8000
 PIECE_LETTERS = 16
-"""A text of more letters for each token that fits is looked at in pieces of as many first. Words
-have four letters to a token; only runs of one letter have so many.
+"""A text with more letters per token of the context is first counted in pieces. Words have four
+letters per token; only runs of one letter have this many.
 """
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt as the runtime wants it."""
+    """A prompt for the runtime."""
 
     tokens: Int32  # [prompt length >= 1]
     hashes: bytes  # of its full blocks
     text: str = ""  # for `echo`
-    words: str = ""  # what a predictor of the answer's length reads: no template, not all of it
+    words: str = ""  # an excerpt for the length predictor, without the template
 
 
 def excerpt(text: str) -> str:
-    """A text's beginning and end, at most `EXCERPT_CHARS` in all: there instructions stand."""
+    """A text's beginning and end, where instructions stand, at most `EXCERPT_CHARS` in all."""
     if len(text) <= EXCERPT_CHARS:
         return text
     half = EXCERPT_CHARS // 2
     return f"{text[:half]}\n{text[-half:]}"
 
 
-def too_long(param: str, max_len: int, said: str) -> ApiError:
-    """The 400 of what does not fit the context: what is `said` of the field."""
+def too_long(param: str, max_len: int, problem: str) -> ApiError:
+    """The 400 of a field that does not fit the context; `problem` follows its name."""
     return invalid(
-        f"this model's maximum context length is {max_len} tokens, but `{param}` {said}",
+        f"this model's maximum context length is {max_len} tokens, but `{param}` {problem}",
         param,
         "context_length_exceeded",
     )
 
 
 class Text:
-    """Everything between text and tokens. Its methods may run in any thread."""
+    """A model's tokenizer: text to tokens and back. Its methods may run in any thread."""
 
     def __init__(self, folder: Path) -> None:
         """Read the folder's files. Raises ValueError."""
-        said = tokenizer_json(folder)
         try:
-            read = Tokenizer.from_buffer(said)
+            read = Tokenizer.from_buffer(tokenizer_json(folder))
         except Exception as error:
             raise ValueError(f"{folder / 'tokenizer.json'}: {error}") from error
         self.tokenizer = with_whole_spans(read)
@@ -73,7 +72,7 @@ class Text:
         self._longest_token_bytes = max(len(token.encode()) for token in vocabulary)
 
     def salted(self, salt: bytes) -> "Text":
-        """The same, but its prompts' blocks are found again under this salt alone."""
+        """The same, but its prompts' blocks are hashed with this salt."""
         other = copy.copy(self)
         other.salt = salt
         return other
@@ -92,11 +91,11 @@ class Text:
         return text
 
     def hidden(self, shows_special: bool) -> frozenset[int]:
-        """The tokens that are no text of an answer."""
+        """The tokens without text in an answer."""
         return frozenset() if shows_special else self._special
 
     def offsets(self, text: str, special: bool) -> list[int]:
-        """Where each of a text's tokens begins in it, in letters."""
+        """The offset of each token in a text, in letters."""
         (encoding,) = self.tokenizer.encode_batch([text], add_special_tokens=special)
         return offsets_of_spans(encoding.offsets)
 
@@ -111,7 +110,7 @@ class Text:
         """
         max_len = serving.max_len
         num_bytes = len(text.encode())
-        # No tokenizer can do better: refuse before minutes are spent on it.
+        # No tokenization can be shorter: refuse before minutes are spent on it.
         if num_bytes > max_len * self._longest_token_bytes:
             raise too_long(param, max_len, f"has {num_bytes} bytes of text, more than so many hold")
         if len(text) > max_len * PIECE_LETTERS:
@@ -133,15 +132,15 @@ class Text:
             )
 
     def _count_piecewise(self, text: str, max_len: int, param: str) -> None:
-        """Look at a long text piece by piece. Raises ApiError 400 as soon as it cannot fit."""
+        """Count a long text piece by piece. Raises ApiError 400 as soon as it cannot fit."""
         num_letters, num_tokens = max_len * PIECE_LETTERS, 0
         for begin in range(0, len(text), num_letters):
             num_tokens += len(self._tokens(text[begin : begin + num_letters], False))
-            if num_tokens > 2 * max_len:  # words that were cut count twice; they are not half
+            if num_tokens > 2 * max_len:  # split words count twice; they are less than half
                 raise too_long(param, max_len, f"has more than {num_tokens // 2} tokens")
 
     def _tokens(self, text: str, special: bool) -> list[int]:
-        # `encode` keeps the interpreter's lock all the while; the batch call lets it go.
+        # `encode` holds the interpreter's lock; the batch call releases it.
         (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=special)
         ids: list[int] = encoding.ids
         return ids

@@ -1,29 +1,29 @@
-"""Threads for what takes longer than the event loop may wait: tokenizing, above all."""
+"""Threads for work that would block the event loop for too long: tokenizing, above all."""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from daemon.api.turns import Turns
+from daemon.api.fair_slots import FairSlots
 
 MOST_WAITING = 8192
-"""Of one owner: as many as connections."""
+"""Waiting calls of one owner: as many as connections."""
 
 Made = TypeVar("Made")
 
 
 class Threads:
-    """Owners of work take turns at a pool, so that nobody's long prompts hold others' up."""
+    """A thread pool, shared round-robin by owners: one's long prompts do not hold up another's."""
 
     def __init__(self, pool: Executor, num_threads: int) -> None:
         self._pool = pool
-        self._turns = Turns(num_threads, MOST_WAITING)
+        self._slots = FairSlots(num_threads, MOST_WAITING)
 
     async def run(self, owner: str, work: Callable[[], Made]) -> Made:
-        """What `work` gives in a thread. Raises as it, and ApiError 503 where too much waits."""
-        await self._turns.take(owner)
+        """Run `work` in a thread. Raises its exceptions, and ApiError 503 where too many wait."""
+        await self._slots.acquire(owner)
         made = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        # A thread goes on when whoever waits for it leaves, and keeps its turn.
-        made.add_done_callback(lambda _made: self._turns.give_back(owner))
+        # A thread goes on when its caller leaves, and keeps its slot.
+        made.add_done_callback(lambda _made: self._slots.release(owner))
         return await asyncio.shield(made)

@@ -10,7 +10,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def _byte_by_letter() -> dict[str, int]:
-    """The byte-level alphabet of GPT-2: printable bytes stand for themselves, others move up."""
+    """The byte-level alphabet of GPT-2: printable bytes are themselves, others are shifted up."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in plain}
     others = [byte for byte in range(256) if byte not in plain]
@@ -19,11 +19,11 @@ def _byte_by_letter() -> dict[str, int]:
 
 
 class TokenBytes:
-    """Looks up, and keeps, what a token adds in the middle of a text.
+    """The bytes that each token adds in the middle of a text, looked up once.
 
-    The tokenizer's own decoder is asked, between two tokens that it can add nothing to: so every
-    rule of it is followed that looks at one token alone (spaces, word pieces, added tokens). Tokens
-    that hold parts of letters have no text of their own; there the vocabulary says the bytes.
+    The tokenizer's own decoder decodes a token between two plain ones: so every rule about single
+    tokens is followed (spaces, word pieces, added tokens). Tokens with parts of letters have no
+    text of their own; their bytes come from the vocabulary.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -55,7 +55,7 @@ class TokenBytes:
         return piece.replace("\u2581", " ").encode()
 
     def _text(self, token: int) -> str | None:
-        """What the decoder writes for a token between two others; None where that is not clear."""
+        """The decoder's text of a token between two others; None where that is unclear."""
         if self._anchor is None:
             return None
         before, after = self._anchor, self._anchor
@@ -72,6 +72,6 @@ class TokenBytes:
 
 
 def _anchor(tokenizer: Tokenizer) -> int | None:
-    """A token of one plain letter, that others stand between."""
+    """A token of one plain letter, to put around others."""
     found = (tokenizer.token_to_id(letter) for letter in string.ascii_letters)
     return next((token for token in found if token is not None), None)

@@ -44,15 +44,15 @@ def asked_conversation(request: TokenizeRequest) -> bytes | None:
 
 
 def tokenize(
-    request: TokenizeRequest, said: Rendered | None, text: Text, serving: Serving
+    request: TokenizeRequest, rendered: Rendered | None, text: Text, serving: Serving
 ) -> Tokenized:
     """The tokens of a text or of a rendered conversation, more than fit the model included.
 
     Raises ApiError 400 for a text that is too long for any tokenizer to make it fit.
     """
-    if said is not None:
+    if rendered is not None:
         special = given(request.add_special_tokens, False)
-        tokens = text.encode(said.text, special, serving, "messages")
+        tokens = text.encode(rendered.text, special, serving, "messages")
     else:
         prompt, special = request.prompt or "", given(request.add_special_tokens, True)
         tokens = text.encode(prompt, special, serving, "prompt")

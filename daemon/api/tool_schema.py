@@ -1,4 +1,4 @@
-"""Tools in requests, as types: what may be called, what must be, and calls of earlier answers."""
+"""Tools in requests, as types: functions, the choice of them, and calls of earlier answers."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 MAX_TOOLS = 128
-"""Of a request, and calls of one message."""
+"""Tools of a request, and calls of one message."""
 
 # `$` would let a line feed pass at the end.
 FunctionName = Annotated[
@@ -51,7 +51,7 @@ class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an earlier answer called; `arguments` is JSON as text, or empty where there are none."""
+    """The function of an earlier call; `arguments` is JSON as text, or empty without any."""
 
     name: str
     arguments: str | None = None

@@ -78,39 +78,39 @@ def test_requests_a_minute():
     clock = Clock()
     account = Account(KeyConfig("alice", "", requests_per_minute=3), clock)
     for _ in range(3):
-        account.knock()
+        account.charge_request()
     for expected_s in (20.0, 15.0):
         with pytest.raises(ApiError) as refusal:
-            account.knock()
+            account.charge_request()
         assert (refusal.value.status, refusal.value.code) == (429, "quota_exceeded")
         assert refusal.value.retry_after_s == pytest.approx(expected_s)
         clock.now += 5.0
     clock.now += 10.0
-    account.knock()
+    account.charge_request()
     with pytest.raises(ApiError):
-        account.knock()
+        account.charge_request()
 
 
 def test_tokens_count_when_they_are_known():
     clock = Clock()
     account = Account(KeyConfig("alice", "", tokens_per_minute=600), clock)
-    account.knock()
+    account.charge_request()
     answer = Spent()
     lease = account.begin(1, 500, answer)
-    account.knock()  # 100 are left
+    account.charge_request()  # 100 are left
     answer.num_generated = 700
     with pytest.raises(ApiError) as refusal:  # running answers count as they grow
-        account.knock()
+        account.charge_request()
     assert refusal.value.retry_after_s == pytest.approx(60.1)  # -600 tokens at 10 a second, and 1
     answer.num_generated = 750
     lease.end()
     lease.end()
     clock.now += 60.0
     with pytest.raises(ApiError) as refusal:
-        account.knock()
+        account.charge_request()
     assert refusal.value.retry_after_s == pytest.approx(5.1)
     clock.now += 5.1
-    account.knock()
+    account.charge_request()
 
 
 def test_answers_under_way():
@@ -143,10 +143,10 @@ def test_new_limits_keep_what_was_used():
     clock = Clock()
     account = Account(KeyConfig("alice", "", requests_per_minute=5), clock)
     for _ in range(5):
-        account.knock()
+        account.charge_request()
     account.change(KeyConfig("alice", "", requests_per_minute=6))
-    account.knock()
+    account.charge_request()
     with pytest.raises(ApiError):
-        account.knock()
+        account.charge_request()
     account.change(KeyConfig("alice", ""))
-    account.knock()
+    account.charge_request()

@@ -12,7 +12,7 @@ from tests.api.test_errors import post
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FULL, NEARLY = [5] * MAX_LEN, [5] * (MAX_LEN - 10)
-NO_ROOM = "and at least one must be left to draw"
+NO_ROOM = "and needs room for one more"
 PROMPTS: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": FULL, "max_tokens": 0, "echo": True}, "prompt", f"has {MAX_LEN}, {NO_ROOM}"),
     ({"prompt": FULL, "max_tokens": 5}, "prompt", f"has {MAX_LEN}, {NO_ROOM}"),

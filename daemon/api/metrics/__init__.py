@@ -1,1 +1,1 @@
-"""`GET /metrics`: what Prometheus is told, in vLLM's names under the prefix `llmd:`."""
+"""`GET /metrics`: metrics for Prometheus, in vLLM's names under the prefix `llmd:`."""

@@ -1,6 +1,6 @@
-"""Metrics of answers, observed where their tokens pass: the API process.
+"""Metrics of answers, observed in the API process, through which their tokens pass.
 
-They begin anew with each API process; Prometheus' `rate` allows for that.
+They restart with each API process, which Prometheus' `rate` handles.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -70,26 +70,26 @@ class AnswerMetrics:
         )
         registry.register(self._gaps)
         self.gaps_s = self._gaps.pending
-        """Where the time between two tokens of an answer is appended."""
+        """Takes the times between two tokens of an answer, by `append`."""
 
     def started(self, clock: Clock, num_cached_tokens: int, now: float) -> None:
-        """An answer got its first place in a batch."""
+        """Note an answer's first place in a batch."""
         self._queued.observe(now - clock.sent_s)
         self._queries.inc(clock.num_prompt_tokens)
         self._hits.inc(num_cached_tokens)
 
     def first_token(self, clock: Clock, now: float) -> None:
-        """An answer's first token came."""
+        """Note an answer's first token."""
         clock.first_s = now
         self._first.observe(now - clock.arrived_s)
 
     def frame_done(self) -> None:
-        """A step's tokens have been noted."""
+        """Note the end of a step's tokens."""
         if len(self.gaps_s) > MOST_PENDING:
             self._gaps.fold()
 
     def ended(self, choice: AnswerChoice, now: float) -> None:
-        """An answer ended, or was never begun."""
+        """Note the end of an answer, or that it never began."""
         reason = choice.stop_reason or choice.finish_reason or choice.cut
         if reason:
             self._ended.labels(self._model, reason).inc()

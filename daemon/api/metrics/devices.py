@@ -1,4 +1,4 @@
-"""Metrics of GPUs and their power, as far as it is known: what is unknown is left out."""
+"""Metrics of GPUs and their power; unknown ones are left out."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ READINGS: dict[str, tuple[str, str, float]] = {
     "memory_total_bytes": ("device_memory_total_bytes", "Its memory.", 1.0),
     "busy_percent": ("device_busy_ratio", "Share of the time in which a kernel ran.", 0.01),
 }
-"""The driver's readings by field: the metric, what it is, and its unit in the field's."""
+"""The driver's readings by field: the metric, its help text, and its unit in the field's."""
 POWER: dict[str, tuple[str, str]] = {
     "watts": ("power_watts", "What the instance's card draws."),
     "cap_watts": ("power_cap_watts", "The limit of its power."),
@@ -28,7 +28,7 @@ POWER: dict[str, tuple[str, str]] = {
         "What its card drew in the newest look, over the tokens that it computed.",
     ),
 }
-"""What is known through llmd-powerd, by field of an instance: the metric, and what it is."""
+"""Figures from llmd-powerd, by field of an instance: the metric, and its help text."""
 
 
 def power_metrics(gauges: Gauges, model: str) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
@@ -38,17 +38,17 @@ def power_metrics(gauges: Gauges, model: str) -> Iterator[GaugeMetricFamily | Co
         "What the instance's card drew while the daemon read it.",
         labels=[MODEL, ENGINE],
     )
-    for one in gauges.instances:
-        if one.energy_j is not None:
-            energy.add_metric([model, one.name], one.energy_j)
+    for status in gauges.instances:
+        if status.energy_j is not None:
+            energy.add_metric([model, status.name], status.energy_j)
     if energy.samples:
         yield energy
     for field, (name, text) in POWER.items():
         family = GaugeMetricFamily(PREFIX + name, text, labels=[MODEL, ENGINE])
-        for one in gauges.instances:
-            figure = getattr(one, field)
+        for status in gauges.instances:
+            figure = getattr(status, field)
             if figure is not None:
-                family.add_metric([model, one.name], figure)
+                family.add_metric([model, status.name], figure)
         if family.samples:
             yield family
 
@@ -57,9 +57,9 @@ def device_metrics(gauges: Gauges, model: str) -> Iterator[GaugeMetricFamily]:
     """A gauge for each reading that any device has."""
     for field, (name, text, unit) in READINGS.items():
         family = GaugeMetricFamily(PREFIX + name, text, labels=[MODEL, ENGINE])
-        for one, gpu in zip(gauges.instances, gauges.gpus, strict=False):
+        for status, gpu in zip(gauges.instances, gauges.gpus, strict=False):
             reading = getattr(gpu, field, None)
             if reading is not None:
-                family.add_metric([model, one.name], reading * unit)
+                family.add_metric([model, status.name], reading * unit)
         if family.samples:
             yield family

@@ -29,10 +29,10 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "output_tokens": ("generation_tokens", "Tokens generated."),
     "computed_tokens": ("computed_tokens", "Tokens that went through the model."),
     "recomputed_tokens": ("recomputed_tokens", "Tokens computed again after preemption."),
-    "preemptions": ("num_preemptions", "Times that a running sequence gave way."),
+    "preemptions": ("num_preemptions", "Preemptions of running sequences."),
     "drafts": ("spec_decode_num_drafts", "Times that a row verified drafted tokens."),
     "draft_tokens": ("spec_decode_num_draft_tokens", "Drafted tokens that were verified."),
-    "accepted_tokens": ("spec_decode_num_accepted_tokens", "Drafted tokens that were drawn."),
+    "accepted_tokens": ("spec_decode_num_accepted_tokens", "Drafted tokens that were accepted."),
     "handoffs": ("handoffs", "Answers that went on at another instance with their KV."),
     "handoffs_failed": ("handoffs_failed", "Transfers that broke off or arrived wrong."),
     "sent_blocks": ("transfer_blocks", "KV blocks that whole transfers between instances carried."),
@@ -55,7 +55,7 @@ class EngineMetrics(Collector):
         self._gauges = gauges
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics, as the library's registry asks for them."""
+        """The metrics, for the library's registry."""
         gauges = self._gauges
         if gauges is None:
             return
@@ -66,7 +66,7 @@ class EngineMetrics(Collector):
             "Answers that wait for another one of their request to compute the prompt.",
             labels=[MODEL],
         )
-        queued = sum(one.waiting for one in gauges.instances)
+        queued = sum(status.waiting for status in gauges.instances)
         held_back.add_metric([self._model], gauges.waiting - queued)
         yield held_back
         yield from self._sequences(gauges.instances)
@@ -102,10 +102,10 @@ class EngineMetrics(Collector):
             "Complete answers that had a deadline, by SLO scale and by whether they kept it.",
             labels=[MODEL, "slo", "outcome"],
         )
-        for one in sorted(due, key=lambda each: each.scale):
-            slo = f"{one.scale:g}" if one.scale else "request"
-            family.add_metric([self._model, slo, "kept"], one.kept)
-            family.add_metric([self._model, slo, "missed"], one.missed)
+        for counts in sorted(due, key=lambda each: each.scale):
+            slo = f"{counts.scale:g}" if counts.scale else "request"
+            family.add_metric([self._model, slo, "kept"], counts.kept)
+            family.add_metric([self._model, slo, "missed"], counts.missed)
         return family
 
     def _predictions(self, counters: Counters) -> Iterator[Metric]:
@@ -132,9 +132,9 @@ class EngineMetrics(Collector):
             labels=[MODEL, "cause"],
         )
         edges = [*map(str, BOUNDS_S), "+Inf"]
-        for cause, one in zip(Cause, pauses, strict=True):
-            buckets = list(zip(edges, accumulate(one.by_length), strict=True))
-            family.add_metric([self._model, cause.name.lower()], buckets, one.sum_s)
+        for cause, noted in zip(Cause, pauses, strict=True):
+            buckets = list(zip(edges, accumulate(noted.by_length), strict=True))
+            family.add_metric([self._model, cause.name.lower()], buckets, noted.sum_s)
         return family
 
     def _losses(self, gauges: Gauges) -> Iterator[Metric]:
@@ -158,13 +158,20 @@ class EngineMetrics(Collector):
         info = InfoMetricFamily(
             PREFIX + "policy", "How the instance's answers are ordered.", labels=[MODEL, ENGINE]
         )
-        for one in instances:
-            running.add_metric([self._model, one.name], one.running)
-            waiting.add_metric([self._model, one.name], one.waiting)
-            for level, count in enumerate(one.levels):
-                levels.add_metric([self._model, one.name, str(level)], count)
-            said = {"policy": one.policy, "swap": one.swap, "role": one.role, "device": one.device}
-            info.add_metric([self._model, one.name], said)
+        for status in instances:
+            running.add_metric([self._model, status.name], status.running)
+            waiting.add_metric([self._model, status.name], status.waiting)
+            for level, count in enumerate(status.levels):
+                levels.add_metric([self._model, status.name, str(level)], count)
+            info.add_metric(
+                [self._model, status.name],
+                {
+                    "policy": status.policy,
+                    "swap": status.swap,
+                    "role": status.role,
+                    "device": status.device,
+                },
+            )
         yield from (running, waiting, levels, info)
 
     def _memory(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
@@ -176,22 +183,22 @@ class EngineMetrics(Collector):
         size = self._gauge("kv_block_bytes", "Size of a KV block.")
         host = self._gauge("host_cache_usage_perc", "As kv_cache_usage_perc, in host memory.")
         host_blocks = self._gauge("host_blocks", "Host blocks by what they hold.", "state")
-        for one in instances:
-            labels = [self._model, one.name]
-            usage.add_metric(labels, _share(one.kv_used, one.kv_blocks))
+        for status in instances:
+            labels = [self._model, status.name]
+            usage.add_metric(labels, _share(status.kv_used, status.kv_blocks))
             by_state = {
-                "free": one.kv_free,
-                "cached": one.kv_cached,
-                "held": one.kv_held,
-                "fenced": one.kv_fenced,
+                "free": status.kv_free,
+                "cached": status.kv_cached,
+                "held": status.kv_held,
+                "fenced": status.kv_fenced,
             }
             for state, count in by_state.items():
                 blocks.add_metric([*labels, state], count)
-            reserved.add_metric(labels, one.kv_reserved)
-            size.add_metric(labels, one.kv_block_bytes)
-            host.add_metric(labels, _share(one.host_held, one.host_blocks))
-            host_blocks.add_metric([*labels, "free"], one.host_blocks - one.host_held)
-            host_blocks.add_metric([*labels, "held"], one.host_held)
+            reserved.add_metric(labels, status.kv_reserved)
+            size.add_metric(labels, status.kv_block_bytes)
+            host.add_metric(labels, _share(status.host_held, status.host_blocks))
+            host_blocks.add_metric([*labels, "free"], status.host_blocks - status.host_held)
+            host_blocks.add_metric([*labels, "held"], status.host_held)
         yield from (usage, blocks, reserved, size, host, host_blocks)
 
     def _swapping(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
@@ -199,10 +206,10 @@ class EngineMetrics(Collector):
             "swapped_blocks", "KV blocks copied to or from the host.", "direction"
         )
         busy = self._counter("swap_link_busy_seconds", "Time that swap copies took, both ways.")
-        for one in instances:
-            blocks.add_metric([self._model, one.name, "out"], one.out_blocks)
-            blocks.add_metric([self._model, one.name, "in"], one.in_blocks)
-            busy.add_metric([self._model, one.name], one.link_s)
+        for status in instances:
+            blocks.add_metric([self._model, status.name, "out"], status.out_blocks)
+            blocks.add_metric([self._model, status.name, "in"], status.in_blocks)
+            busy.add_metric([self._model, status.name], status.link_s)
         yield from (blocks, busy)
 
     def _steps(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
@@ -214,15 +221,15 @@ class EngineMetrics(Collector):
         fallback = self._gauge(
             "kernel_fallback", "1 for kernels whose work torch does on this card.", "family"
         )
-        for one in instances:
-            labels = [self._model, one.name]
-            for family, _why in one.fallbacks:
+        for status in instances:
+            labels = [self._model, status.name]
+            for family, _why in status.fallbacks:
                 fallback.add_metric([*labels, family], 1)
-            up.add_metric(labels, one.state == "ready")
-            steps.add_metric(labels, one.steps)
-            seconds.add_metric(labels, one.step_s)
-            rows.add_metric(labels, one.batch_rows)
-            tokens.add_metric(labels, one.batch_tokens)
+            up.add_metric(labels, status.state == "ready")
+            steps.add_metric(labels, status.steps)
+            seconds.add_metric(labels, status.step_s)
+            rows.add_metric(labels, status.batch_rows)
+            tokens.add_metric(labels, status.batch_tokens)
         yield from (up, steps, seconds, rows, tokens, fallback)
 
     def _gauge(self, name: str, text: str, *more: str) -> GaugeMetricFamily:

@@ -1,4 +1,4 @@
-"""A histogram of many small observations: noting one is an append to a list."""
+"""A histogram with cheap observations: each is an append to a list."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,10 +10,10 @@ MOST_PENDING = 8192
 
 
 class Gaps(Collector):
-    """Seconds between one answer's tokens. `pending.append(gap_s)` notes one.
+    """A histogram of seconds between an answer's tokens; `pending.append(gap_s)` observes.
 
-    A library's histogram takes a lock and looks for the bucket at each of them, which would cost a
-    tenth of what a streamed token costs. Here `fold` sorts thousands of them in at once.
+    The library's histogram takes a lock and searches the bucket for each, which would cost a tenth
+    of a streamed token. Here `fold` sorts thousands of them in at once.
     """
 
     def __init__(self, name: str, text: str, model: str, bounds_s: Sequence[float]) -> None:
@@ -24,7 +24,7 @@ class Gaps(Collector):
         self._sum_s = 0.0
 
     def fold(self) -> None:
-        """Sort what is pending into the buckets; called when there is much of it."""
+        """Sort pending observations into the buckets."""
         gaps_s = np.asarray(self.pending)
         self.pending.clear()
         places = np.searchsorted(self._bounds_s, gaps_s)
@@ -32,7 +32,7 @@ class Gaps(Collector):
         self._sum_s += float(gaps_s.sum())
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """The histogram, as the library's registry asks for it."""
+        """The histogram, for the library's registry."""
         self.fold()
         edges = [*(str(bound) for bound in self._bounds_s.tolist()), "+Inf"]
         buckets = list(zip(edges, np.cumsum(self._counts).tolist(), strict=True))

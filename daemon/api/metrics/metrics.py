@@ -1,4 +1,4 @@
-"""Everything that `/metrics` shows: one registry of the process's own, written by the library."""
+"""The registry behind `/metrics`, written by the library."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -25,7 +25,7 @@ LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
 class _Counts(Collector):
-    """Counts that are kept elsewhere."""
+    """Counters that are kept elsewhere."""
 
     def __init__(
         self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]]
@@ -34,7 +34,7 @@ class _Counts(Collector):
         self._read = read
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """The counts, as the library's registry asks for them."""
+        """The counters, for the library's registry."""
         family = CounterMetricFamily(self._name, self._text, labels=[self._label])
         for kind, number in self._read().items():
             family.add_metric([kind], number)
@@ -42,7 +42,7 @@ class _Counts(Collector):
 
 
 class Metrics:
-    """The parts of the process tell it what happens; `render` is one scrape."""
+    """All metrics of the process; `render` answers a scrape."""
 
     def __init__(self, model: str) -> None:
         disable_created_metrics()  # a second series for each count, which says when it began
@@ -68,26 +68,26 @@ class Metrics:
         self._api_lag, self._runtime_lag = lag.labels("api"), lag.labels("runtime")
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Show a value that is asked for at each scrape."""
+        """Add a gauge whose value is read at each scrape."""
         gauge = Gauge(PREFIX + name, text, registry=self._registry)
         gauge.set_function(value)
 
     def count(
         self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]]
     ) -> None:
-        """Show counts that are kept elsewhere, by `label`; `read` is called at each scrape."""
+        """Add counters that are kept elsewhere, by `label`; `read` is called at each scrape."""
         self._registry.register(_Counts(PREFIX + name, text, label, read))
 
     def refused(self, error: ApiError) -> None:
-        """A request was answered with an error."""
+        """Count a request that was answered with an error."""
         self._refused.labels(self._model, str(error.status), error.code or error.kind).inc()
 
     def api_lag(self, lag_s: float) -> None:
-        """A timer of this process fired so late."""
+        """Observe how late a timer of this process fired."""
         self._api_lag.observe(lag_s)
 
     def gauges(self, gauges: Gauges) -> None:
-        """The runtime said how it does."""
+        """Take the runtime's gauges."""
         self._engines.update(gauges)
         self._runtime_lag.observe(gauges.lag_s)
 

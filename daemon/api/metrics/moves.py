@@ -1,4 +1,4 @@
-"""Metrics of moving between instances: their roles, what was handed over, and what is left behind.
+"""Metrics of migrations: handoffs, instances' roles, and KV that is left behind.
 
 The counts of it are in `COUNTERS` of `daemon/api/metrics/engines.py`.
 """
@@ -17,7 +17,7 @@ from daemon.protocol.api import Gauges
 
 
 def move_metrics(gauges: Gauges, model: str) -> Iterator[Metric]:
-    """How long handoffs took, and how each instance stands."""
+    """The times of handoffs, and the state of each instance."""
     handoffs = SummaryMetricFamily(
         PREFIX + "handoff_seconds",
         "From leaving one instance until the KV is at the other.",
@@ -35,13 +35,13 @@ def move_metrics(gauges: Gauges, model: str) -> Iterator[Metric]:
     p99 = _gauge(
         "engine_step_p99_seconds", "What 99 of 100 steps of the last minute did not exceed."
     )
-    for one in gauges.instances:
-        labels = [model, one.name]
-        role.add_metric(labels, {"role": one.role})
-        drained.add_metric(labels, one.drained)
-        parcels.add_metric(labels, one.parcels)
-        blocks.add_metric(labels, one.parcel_blocks)
-        p99.add_metric(labels, one.step_p99_s)
+    for status in gauges.instances:
+        labels = [model, status.name]
+        role.add_metric(labels, {"role": status.role})
+        drained.add_metric(labels, status.drained)
+        parcels.add_metric(labels, status.parcels)
+        blocks.add_metric(labels, status.parcel_blocks)
+        p99.add_metric(labels, status.step_p99_s)
     yield from (role, drained, parcels, blocks, p99)
 
 

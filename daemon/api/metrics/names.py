@@ -1,6 +1,6 @@
-"""How metrics are called, and the labels that all of them have."""
+"""The prefix and the common labels of metrics."""
 
 PREFIX = "llmd:"
 MODEL = "model_name"
 ENGINE = "engine"
-"""An instance's name; `instance` is what Prometheus calls the server that it asks."""
+"""The label of an instance's name; Prometheus uses `instance` for the server itself."""

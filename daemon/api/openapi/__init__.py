@@ -1,1 +1,1 @@
-"""`GET /openapi.json`: the API's description, made of the types that requests and answers have."""
+"""`GET /openapi.json`: the API's description, made from the types of requests and answers."""

@@ -1,7 +1,7 @@
-"""What the fields of a request ask of each other, as JSON Schema: what their types cannot say.
+"""Conditions between the fields of a request, as JSON Schema, which their types cannot express.
 
-Null stands for a field that is left out, as everywhere. `tests/api/test_openapi.py` has what fits
-these schemas accepted.
+Null stands for a field that is left out, as everywhere. `tests/api/test_openapi.py` checks that the
+server accepts bodies of these schemas.
 """
 
 from typing import Any, get_args
@@ -16,21 +16,21 @@ _FORMS = (
     *("response_format", "structured_outputs"),
     *("guided_json", "guided_choice", "guided_regex", "guided_grammar"),
 )
-"""The fields of which one says what an answer follows."""
+"""Fields of which one sets an answer's form."""
 _OUTPUTS = ("json", "json_object", "choice", "regex", "grammar")
 _OF_MESSAGES = ("add_generation_prompt", "continue_final_message", "tools")
 _NO_TEXT: Json = {"anyOf": [{"type": "null"}, {"properties": {"type": {"const": "text"}}}]}
 _AT_ONCE = MAX_CHOICES // MAX_SEQUENCES_PER_REQUEST
-"""So many prompts may have as many answers each as any request may."""
+"""Prompts that may all have the most answers of a request each."""
 
 
 def left_out(*fields: str) -> Json:
-    """None of these fields."""
+    """The condition that these fields are absent."""
     return {"properties": {field: {"type": "null"} for field in fields}}
 
 
 def given(field: str, value: Json) -> Json:
-    """This field, as `value` says."""
+    """The condition that this field is present and fits `value`."""
     return {"required": [field], "properties": {field: value}}
 
 
@@ -38,9 +38,9 @@ def _either(*schemas: Json) -> Json:
     return {"anyOf": list(schemas)}
 
 
-def _both(one: Json, other: Json) -> Json:
-    fields = {**one.get("properties", {}), **other.get("properties", {})}
-    return {"required": one.get("required", []), "properties": fields}
+def _both(first: Json, second: Json) -> Json:
+    fields = {**first.get("properties", {}), **second.get("properties", {})}
+    return {"required": first.get("required", []), "properties": fields}
 
 
 def _not_true(field: str) -> Json:
@@ -48,7 +48,7 @@ def _not_true(field: str) -> Json:
 
 
 def _followed(form: str) -> Json:
-    """One field says what the answer follows, and so when it ends."""
+    """The condition that `form` alone sets the answer's form, and so its end."""
     others = left_out(*(field for field in _FORMS if field != form))
     if form != "response_format":
         others["properties"]["response_format"] = _NO_TEXT
@@ -72,10 +72,10 @@ _IS = {"not": {"enum": [None, False]}}
 _ONE_OUTPUT = _either(
     *(
         _both(
-            given(one, _IS),
-            {"properties": {other: {"enum": [None, False]} for other in _OUTPUTS if other != one}},
+            given(name, _IS),
+            {"properties": {other: {"enum": [None, False]} for other in _OUTPUTS if other != name}},
         )
-        for one in _OUTPUTS
+        for name in _OUTPUTS
     )
 )
 _VALUES: Json = {
@@ -129,7 +129,7 @@ CONDITIONS: dict[str, list[Json]] = {
         ),
     ],
 }
-"""By the name of a type."""
+"""Conditions by the name of a type."""
 
 FIELDS: dict[str, Json] = {
     "CompletionRequest": {
@@ -137,4 +137,4 @@ FIELDS: dict[str, Json] = {
         "suffix": {"enum": [None, ""], "default": None},
     },
 }
-"""Fields that take less than their types say."""
+"""Fields that accept less than their types."""

@@ -1,4 +1,4 @@
-"""From the table of operations and the types to an OpenAPI 3.1 document."""
+"""The OpenAPI 3.1 document, made from the table of operations and the types."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ ABOUT = (
     "Language models on a workstation, in the shape of OpenAI's API. Ranges that depend on the "
     "model, such as the context length and the vocabulary, are checked but cannot be said here."
 )
-REQUEST_ID: Json = {"description": "The request's own id, or a new one.", "schema": {}}
+REQUEST_ID: Json = {"description": "The request's own id, or a new operation.", "schema": {}}
 RETRY_AFTER: Json = {
     "description": "Seconds after which the same request may succeed.",
     "schema": {"type": "integer", "minimum": 1},
@@ -49,8 +49,9 @@ def document() -> bytes:
 
 def _types() -> list[type]:
     named: list[type] = [ErrorAnswer, Readiness]
-    for one in OPERATIONS:
-        named += [kind for kind in (one.body, one.answer, one.event) if kind is not None]
+    for operation in OPERATIONS:
+        kinds = (operation.body, operation.answer, operation.event)
+        named += [kind for kind in kinds if kind is not None]
     return list(dict.fromkeys(named))
 
 
@@ -63,34 +64,34 @@ def _components() -> dict[str, Json]:
     return components
 
 
-def _operation(one: Operation) -> Json:
+def _operation(operation: Operation) -> Json:
     made: Json = {
-        "operationId": one.name,
-        "summary": one.summary,
-        "responses": {"200": _success(one), **_errors(one)},
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "responses": {"200": _success(operation), **_errors(operation)},
     }
-    if one.parameters:
+    if operation.parameters:
         made["parameters"] = [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in one.parameters
+            for name in operation.parameters
         ]
-    if one.body is not None:
-        content = {JSON: {"schema": _ref(one.body)}}
+    if operation.body is not None:
+        content = {JSON: {"schema": _ref(operation.body)}}
         made["requestBody"] = {"required": True, "content": content}
     return made
 
 
-def _success(one: Operation) -> Json:
-    schema = _ref(one.answer) if one.answer is not None else {}
-    content: Json = {media: {"schema": schema} for media in one.media}
-    if one.event is not None:
-        content[EVENTS] = {"schema": _event(one.event)}
+def _success(operation: Operation) -> Json:
+    schema = _ref(operation.answer) if operation.answer is not None else {}
+    content: Json = {media: {"schema": schema} for media in operation.media}
+    if operation.event is not None:
+        content[EVENTS] = {"schema": _event(operation.event)}
     return _response("Success.", content)
 
 
 def _event(data: type) -> Json:
-    """The schema of one server-sent event; the last one of a stream says [DONE]."""
-    said = {"anyOf": [_ref(data), _ref(ErrorAnswer)]}
+    """The schema of one server-sent event; the last one of a stream is [DONE]."""
+    content = {"anyOf": [_ref(data), _ref(ErrorAnswer)]}
     return {
         "type": "object",
         "required": ["data"],
@@ -98,20 +99,20 @@ def _event(data: type) -> Json:
             "data": {
                 "anyOf": [
                     {"const": "[DONE]"},
-                    {"type": "string", "contentMediaType": JSON, "contentSchema": said},
+                    {"type": "string", "contentMediaType": JSON, "contentSchema": content},
                 ]
             }
         },
     }
 
 
-def _errors(one: Operation) -> dict[str, Json]:
-    errors: Mapping[int, str] = EVERYWHERE | one.errors
+def _errors(operation: Operation) -> dict[str, Json]:
+    errors: Mapping[int, str] = EVERYWHERE | operation.errors
     made = {}
     for status, text in sorted(errors.items()):
         schema = _ref(ErrorAnswer)
-        if status == 503 and one.answer in {Health, Readiness}:
-            schema = {"anyOf": [schema, _ref(one.answer)]}
+        if status == 503 and operation.answer in {Health, Readiness}:
+            schema = {"anyOf": [schema, _ref(operation.answer)]}
         response = _response(text, {JSON: {"schema": schema}})
         if status in {429, 503}:
             response["headers"]["Retry-After"] = RETRY_AFTER | {"required": status == 429}

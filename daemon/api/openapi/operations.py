@@ -1,6 +1,6 @@
-"""What is served where, with which bodies and answers: the table that the description is made of.
+"""The table of operations: each path with its body and answers.
 
-A test holds it to the routes of the running server.
+A test compares it with the routes of the running server.
 """
 
 import msgspec
@@ -52,7 +52,7 @@ class Operation(msgspec.Struct, frozen=True):
 
     @property
     def method(self) -> str:
-        """What has a body is posted."""
+        """The HTTP method: POST with a body, else GET."""
         return "get" if self.body is None else "post"
 
 

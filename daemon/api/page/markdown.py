@@ -1,8 +1,8 @@
-"""Markdown as a tree of a few kinds of elements, which the page makes nodes of: no HTML anywhere.
+"""Markdown as a tree of a few kinds of elements, from which the page makes nodes without HTML.
 
 A node is a text, or a list `[tag, attributes, children]`. Tags are those of `TAGS`; the attributes
-are `href` of a link, `start` of a list, `align` of a cell and `language` of a code block, and what
-they may be is checked here and again by the page. Raw HTML is text. Images become links.
+are `href` of a link, `start` of a list, `align` of a cell and `language` of a code block; their
+values are checked here and again by the page. Raw HTML is text. Images become links.
 """
 
 from urllib.parse import urlsplit
@@ -21,13 +21,13 @@ TAGS = frozenset(
     }
 )
 SCHEMES = frozenset({"http", "https", "mailto"})
-"""Of the addresses that a link may lead to; text of other links stays text."""
+"""Schemes of links; other links become text."""
 ALIGN = "text-align:"
 
 
 class RenderedMarkdown(msgspec.Struct, frozen=True):
-    """A text's blocks. However it goes on, the first `num_final` of them stay as they are, and the
-    rest can be made of the text from its line `line` on.
+    """A text's blocks. However the text goes on, the first `num_final` blocks are final, and the
+    rest can be rendered from the text's line `line` on.
     """
 
     blocks: list[Node]
@@ -36,7 +36,7 @@ class RenderedMarkdown(msgspec.Struct, frozen=True):
 
 
 def parser() -> MarkdownIt:
-    """CommonMark with tables, struck-out text, bare addresses; line breaks stay, as in chats."""
+    """A parser of CommonMark with tables, struck-out text, bare addresses and kept line breaks."""
     made = MarkdownIt(
         "commonmark", {"html": False, "linkify": True, "breaks": True, "maxNesting": 100}
     )
@@ -56,22 +56,22 @@ def render(text: str, markdown: MarkdownIt) -> RenderedMarkdown:
             assert token.map is not None, token.type
             lines.append(token.map[0])
         top.take(token)
-    # Where a block begins, its line and the next one decide: that is how tables begin. So the
-    # block before it is certain once both are whole.
+    # A block's first line and the next one decide that it begins, as with tables. So the block
+    # before it is final once both are complete.
     num_whole = text.count("\n")
     num_final = max((i for i, line in enumerate(lines) if i and line + 2 <= num_whole), default=0)
     return RenderedMarkdown(top.nodes, num_final, lines[num_final] if num_final else 0)
 
 
 class _Tree:
-    """Nodes as they are made of tokens, which come one after another."""
+    """A builder of nodes from the parser's tokens."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self._open: list[list[Node]] = [self.nodes]  # children of what is open, outermost first
 
     def take(self, token: Token) -> None:
-        """The next token."""
+        """Add the next token."""
         if token.type == "inline":
             for child in token.children or []:
                 self.take(child)
@@ -90,7 +90,7 @@ class _Tree:
         if token.tag in TAGS and not (token.tag == "a" and "href" not in attributes):
             self._add([token.tag, attributes, children])
         else:
-            children = self._open[-1]  # as if it were not there
+            children = self._open[-1]  # the element is left out, its children stay
         self._open.append(children)
 
     def _add(self, node: Node) -> None:
@@ -112,7 +112,7 @@ def _leaf(token: Token) -> Node:
             return ["br", {}, []]
         case "hr":
             return ["hr", {}, []]
-        case "image":  # nobody else is asked for anything, unless a person follows the link
+        case "image":  # nothing is loaded from other servers, unless the user follows the link
             name, address = token.content or "image", _address(token.attrs.get("src"))
             return ["a", {"href": address}, [name]] if address else name
         case _:
@@ -132,7 +132,7 @@ def _attributes(token: Token) -> dict[str, str]:
 
 
 def _address(given: str | float | None) -> str:
-    """An address that a link may have; empty: not this one."""
+    """A link's address, if it is allowed, else empty."""
     address = str(given or "")
     try:
         scheme = urlsplit(address).scheme

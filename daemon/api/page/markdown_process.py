@@ -1,7 +1,7 @@
 """`python -m daemon.api.page.markdown_process --fd N`: renders Markdown for the page.
 
-What clients send may take a parser of Markdown very long: nested brackets and emphasis do. So it is
-read in forks of this process. A question is a text; the answer is a `RenderedMarkdown` as JSON.
+Clients' text may take a Markdown parser very long: nested brackets and emphasis do. So it is parsed
+in forks of this process. A question is a text; the answer is a `RenderedMarkdown` as JSON.
 """
 
 import argparse
@@ -23,12 +23,12 @@ LIMITS = QuestionLimits(
 
 
 def main() -> int:
-    """Answer until the socket's end; the exit status."""
+    """Answer until the socket ends; return the exit status."""
     arguments = argparse.ArgumentParser(prog="daemon.api.page.markdown_process")
     arguments.add_argument("--fd", type=int, required=True, help="one end of a socketpair")
     channel = begin(arguments.parse_args().fd)
     markdown = parser()
-    # What is compiled when it is first used is so before there are forks.
+    # Compile what the parser compiles lazily before forking.
     render("# a\n\n* *b* http://c [d](http://e) `f`\n\n| g |\n|---|\n| ~~h~~ |\n", markdown)
     encode = msgspec.json.Encoder().encode
     Forks(lambda text: encode(render(text.decode(), markdown)), LIMITS).serve(channel)

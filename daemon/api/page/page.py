@@ -1,4 +1,4 @@
-"""The page's one file, made of those beside this one, and the headers that keep it to itself."""
+"""The page as one file, made of the files beside this one, and its security headers."""
 
 import base64
 import hashlib
@@ -14,14 +14,14 @@ _SCRIPT = re.compile(r'<script defer src="(\w+\.js)"></script>')
 
 
 class Page:
-    """Read once. It holds no secret and is the same for everybody, so that it needs no key."""
+    """The page, read once. It is the same for all clients and holds no secret: it needs no key."""
 
     def __init__(self) -> None:
         text = (_FOLDER / "page.html").read_text(encoding="utf-8")
         styles, scripts = _files(_STYLE, text), _files(_SCRIPT, text)
         text = _STYLE.sub(lambda found: f"<style>{styles[found[1]]}</style>", text)
         text = _SCRIPT.sub("", text)
-        # Behind all that they speak of, as `defer` has it.
+        # At the end of the body, as with `defer`.
         ends = "".join(f"<script>{script}</script>\n" for script in scripts.values())
         self._body = text.replace("</body>", f"{ends}</body>").encode()
         self._headers = {
@@ -34,7 +34,7 @@ class Page:
         }
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        """Say what is served where."""
+        """Register the routes."""
         router.add_get(PATH, self.page)
 
     async def page(self, _request: web.Request) -> web.StreamResponse:
@@ -50,9 +50,9 @@ def _files(pattern: re.Pattern[str], text: str) -> dict[str, str]:
 
 
 def _policy(styles: list[str], scripts: list[str]) -> str:
-    """A Content-Security-Policy under which nothing runs but these, and nobody else is asked.
+    """A Content-Security-Policy that allows only these scripts and styles, and no other server.
 
-    Trusted types: what would make markup of a text throws, in browsers that know them.
+    Trusted types: turning a text into markup throws, in browsers that support them.
     """
     rules = {
         "default-src": "'none'",

@@ -1,4 +1,4 @@
-"""`POST /page/markdown`: what the page shows of an answer, rendered beside the answers' process."""
+"""`POST /page/markdown`: an answer's Markdown, rendered for the page in a helper process."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ PATH = "/page/markdown"
 MAX_CHARS = 64 * 1024
 AT_ONCE = 2
 MOST_WAITING = 64
-"""Of one owner; a page has one text rendered at a time."""
+"""Waiting questions of one owner; a page renders one text at a time."""
 _GIVEN_UP = {
     QuestionOutcome.LATE: "it takes too long to render",
     QuestionOutcome.DIED: "it takes too much memory to render",
@@ -26,20 +26,20 @@ _GIVEN_UP = {
 
 
 class MarkdownText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A text, or the end of one that has been rendered before."""
+    """A text, or the rest of one whose beginning has been rendered."""
 
     text: Annotated[str, Meta(max_length=MAX_CHARS)]
 
 
 class Rendering:
-    """The route, and the process behind it, which is started when it is first asked."""
+    """The route, and the process behind it, which is started when first needed."""
 
     def __init__(self) -> None:
         self._helper = Helper("daemon.api.page.markdown_process", AT_ONCE, MOST_WAITING)
         self._decoder = msgspec.json.Decoder(MarkdownText)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        """Say what is served where."""
+        """Register the routes."""
         router.add_post(PATH, self.markdown)
 
     async def markdown(self, request: web.Request) -> web.StreamResponse:

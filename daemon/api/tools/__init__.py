@@ -1,1 +1,1 @@
-"""Tools: what a client lets the model call, and the calls found in what the model says."""
+"""Tools: the functions that a client offers, and the calls found in the model's text."""

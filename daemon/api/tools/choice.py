@@ -1,4 +1,4 @@
-"""What a request lets the model call, and what it must call."""
+"""The functions that a request's answers may call, and must call."""
 
 from typing import Any
 
@@ -15,16 +15,16 @@ from daemon.api.tools.grammar import either, forced, held
 from daemon.api.tools.reader import CallReader
 
 MAX_TOOLS_BYTES = 256 * 1024
-"""All tools of a request, as JSON."""
+"""The size of all tools of a request, as JSON."""
 
 
 class Toolbox(msgspec.Struct, frozen=True):
-    """The functions that an answer may call, and how its calls are found."""
+    """The functions that an answer may call, and the settings to find its calls."""
 
     names: frozenset[str]
     bare: bool  # an answer that begins with a brace is a call
     shown: dict[int, str]  # tokens that mark calls and that decoding would leave out
-    grammar: str  # what the answer is held to; empty: nothing
+    grammar: str  # that the answer follows; empty: none
     only_calls: bool  # the grammar allows nothing else
 
     def reader(self) -> CallReader:
@@ -33,7 +33,7 @@ class Toolbox(msgspec.Struct, frozen=True):
 
 
 def offered(request: ChatRequest) -> list[Tool]:
-    """The tools that the model is told of: all, or none. Raises ApiError 400."""
+    """The tools described to the model: all, or none. Raises ApiError 400."""
     tools = request.tools or []
     choice = request.tool_choice
     if not tools:
@@ -50,7 +50,7 @@ def offered(request: ChatRequest) -> list[Tool]:
 def toolbox(
     request: ChatRequest, tools: list[Tool], form: Format, tokens: MarkerTokens
 ) -> Toolbox | None:
-    """What comes of `offered` tools and `parallel_tool_calls`; None without tools.
+    """The toolbox of `offered` tools and `parallel_tool_calls`; None without tools.
 
     Raises ApiError 400.
     """
@@ -76,7 +76,7 @@ def toolbox(
 
 
 def _kept(function: Function, where: str, is_forced: bool) -> Function:
-    """The function, with a schema that a grammar follows if its calls are kept to one.
+    """The function, with a schema that a grammar can follow if its calls must fit it.
 
     `where` is the schema's path. Raises ApiError 400.
     """
@@ -124,7 +124,7 @@ def _not_both(asked: Wanted | None) -> ApiError:
 
 
 def check_tools(tools: list[Tool]) -> None:
-    """Names differ, schemas describe objects, all in all they are not too large.
+    """Check that names differ, schemas describe objects, and the total size is allowed.
 
     Raises ApiError 400.
     """

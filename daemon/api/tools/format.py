@@ -1,4 +1,4 @@
-"""How models write calls: a small table, and which row a chat template belongs to."""
+"""The formats in which models write calls, and the format of a chat template."""
 
 import json
 from collections.abc import Iterable
@@ -10,12 +10,12 @@ from daemon.api.markers import CLOSING, OPENING
 
 
 class Format(msgspec.Struct, frozen=True):
-    """An answer of calls is `opening`, the calls with `between` them, `closing`."""
+    """A format of calls: `opening`, the calls with `between` them, `closing`."""
 
     opening: str
     between: str
     closing: str
-    arguments: str = "arguments"  # the key that they stand under
+    arguments: str = "arguments"  # their key
     bare: bool = False  # an answer that begins with a brace is a call, without a marker
     single: bool = False  # the template shows one call a message
 
@@ -25,15 +25,15 @@ class Format(msgspec.Struct, frozen=True):
 
     def write(self, calls: Iterable[tuple[str, Any]]) -> str:
         """Calls (name, arguments) as the model would write them."""
-        said = [f"{self.head(name)}{to_json(arguments)}}}" for name, arguments in calls]
-        return f"{self.opening}{self.between.join(said)}{self.closing}"
+        written = [f"{self.head(name)}{to_json(arguments)}}}" for name, arguments in calls]
+        return f"{self.opening}{self.between.join(written)}{self.closing}"
 
 
 QWEN = Format(f"{OPENING}\n", f"\n{CLOSING}\n{OPENING}\n", f"\n{CLOSING}")
 """Qwen 2.5 and 3, Hermes, SmolLM3: each call between markers of its own."""
 
 SMOLLM = Format(f"{OPENING}[", ", ", f"]{CLOSING}")
-"""SmolLM2: one list of calls. It is also what models are told whose template knows no tools."""
+"""SmolLM2: one list of calls. It is also described to models whose template knows no tools."""
 
 LLAMA = Format("", "; ", "", arguments="parameters", bare=True, single=True)
 """Llama 3.1 and later: the call is the answer."""
@@ -44,11 +44,11 @@ TABLE: tuple[tuple[tuple[str, ...], Format | None], ...] = (
     ((OPENING,), QWEN),
     (("ipython", '"parameters"'), LLAMA),
 )
-"""Phrases that are all in a template's text, and what a model with such a template writes."""
+"""Phrases that are all in a template's text, and the format of its model."""
 
 
 def format_of(template: str) -> Format | None:
-    """The format that a template's text speaks of; None where it is none that the parser reads."""
+    """The format of a template's text; None where the parser cannot read it."""
     for phrases, form in TABLE:
         if all(phrase in template for phrase in phrases):
             return form

@@ -1,4 +1,4 @@
-"""Grammars (llguidance's Lark) that hold an answer to calls, in the format that models write.
+"""Grammars (llguidance's Lark) of answers with calls, in the format of models.
 
 Each function's schema stands in a `%json` of its own, so that its `$ref`s keep their root.
 """
@@ -13,7 +13,7 @@ from daemon.api.tool_schema import Function
 from daemon.api.tools.format import Format
 
 MAX_CALLS = 16
-"""Of one forced answer: a small model would go on calling until its tokens are spent."""
+"""Calls of one forced answer: a small model would go on calling until it runs out of tokens."""
 
 # As Python's json writes it, which is what models have seen; and no white space without end.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -24,13 +24,13 @@ _PLAIN = r"PLAIN: /[^{\s](.|\n)*/"  # no call begins like this
 
 
 def forced(functions: Sequence[Function], form: Format, tokens: MarkerTokens, several: bool) -> str:
-    """An answer of one or more calls and nothing else; every call fits its schema."""
+    """The grammar of one or more calls and nothing else; every call fits its schema."""
     calls = _calls(form, tokens, several)
     return "\n".join([f"start: {calls}", *_call_rules(functions, form, strict=True)])
 
 
 def held(functions: Sequence[Function], form: Format, tokens: MarkerTokens, several: bool) -> str:
-    """Free text, and calls: of functions that are `strict` every call fits its schema.
+    """The grammar of free text and calls; calls of `strict` functions fit their schema.
 
     Where `several` is false, a call ends the answer.
     """
@@ -64,9 +64,9 @@ def either(
     several: bool,
     answer: dict[str, Any],
 ) -> str:
-    """Calls as in `held`, or else JSON that fits the schema `answer`; not for a `bare` format.
+    """The grammar of calls as in `held`, or JSON of the schema `answer`; not for a `bare` format.
 
-    There both begin with a brace, and llguidance would hold every answer to the calls.
+    There both begin with a brace, and llguidance would allow only calls.
     """
     rules = [f"answer: %json {json.dumps(answer)}", *_call_rules(functions, form, strict=False)]
     return "\n".join([f"start: {_calls(form, tokens, several)} | answer", *rules])
@@ -79,7 +79,7 @@ def _calls(form: Format, tokens: MarkerTokens, several: bool) -> str:
 
 
 def _call_rules(functions: Sequence[Function], form: Format, strict: bool) -> list[str]:
-    """Rules of `call`; with `strict` all schemas are kept to, else those that say so."""
+    """Rules of `call`; with `strict` all schemas are followed, else those of strict functions."""
     names = " | ".join(f"call_{number}" for number in range(len(functions)))
     rules = [f"call: {names}"]
     for number, function in enumerate(functions):
@@ -93,7 +93,7 @@ def _call_rules(functions: Sequence[Function], form: Format, strict: bool) -> li
 
 
 def _arguments(function: Function) -> dict[str, Any]:
-    """The schema of a function's arguments, which are an object whatever it says."""
+    """The schema of a function's arguments, which are always an object."""
     if function.parameters is None:
         return _NO_ARGUMENTS
     return {**function.parameters, "type": "object"}

@@ -1,4 +1,4 @@
-"""Conversations with calls, as chat templates take them."""
+"""Conversations with calls, in the form of chat templates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,13 +19,13 @@ You can call functions. These are the functions, each with the JSON schema of it
 To call functions, answer with a list of calls and nothing else, in this form:
 {example}
 Where no function helps, answer in words."""
-"""What a model is told whose chat template knows no tools."""
+"""Instructions for a model whose chat template knows no tools."""
 
 EXAMPLE = SMOLLM.write([("function_name", {"argument_name": "value"})])
 
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Calls stand with assistants, results name their call. Raises ApiError 400."""
+    """Check that calls are assistants', and results name their call. Raises ApiError 400."""
     for index, message in enumerate(messages):
         if message.tool_calls and message.role != "assistant":
             where = f"messages[{index}].tool_calls"
@@ -67,42 +67,42 @@ def in_words(messages: Messages, tools: Messages) -> Messages:
 
     The tools stand in the system message, calls are the assistant's words, results the user's.
     """
-    told: Messages = []
+    converted: Messages = []
     results = False
     for message in messages:
         if message["role"] == "tool":
             text = f"<tool_response>\n{message['content']}\n</tool_response>"
             if results:  # some templates refuse two messages of one role in a row
-                told[-1]["content"] += f"\n{text}"
+                converted[-1]["content"] += f"\n{text}"
             else:
-                told.append({"role": "user", "content": text})
+                converted.append({"role": "user", "content": text})
         elif "tool_calls" in message:
             functions = [call["function"] for call in message["tool_calls"]]
-            calls = SMOLLM.write([(one["name"], one["arguments"]) for one in functions])
-            told.append({"role": "assistant", "content": message["content"] + calls})
+            calls = SMOLLM.write([(called["name"], called["arguments"]) for called in functions])
+            converted.append({"role": "assistant", "content": message["content"] + calls})
         else:
-            told.append(message)
+            converted.append(message)
         results = message["role"] == "tool"
-    return _with_instructions(told, tools) if tools else told
+    return _with_instructions(converted, tools) if tools else converted
 
 
 def one_call_each(messages: Messages) -> Messages:
-    """Where an assistant called several functions, a message for each, its result behind it."""
-    told: Messages = []
+    """Split a message with several calls into one for each, followed by its result."""
+    converted: Messages = []
     results: dict[str, int] = {}  # where the result of a call goes
     for message in messages:
         if len(message.get("tool_calls", ())) > 1:
             for number, call in enumerate(message["tool_calls"]):
                 content = "" if number else message["content"]
-                told.append({**message, "content": content, "tool_calls": [call]})
-                results[call["id"]] = len(told)
+                converted.append({**message, "content": content, "tool_calls": [call]})
+                results[call["id"]] = len(converted)
         elif message["role"] == "tool" and message.get("tool_call_id") in results:
             at = results.pop(message["tool_call_id"])
-            told.insert(at, message)
+            converted.insert(at, message)
             results = {name: place + (place >= at) for name, place in results.items()}
         else:
-            told.append(message)
-    return told
+            converted.append(message)
+    return converted
 
 
 def _with_instructions(messages: Messages, tools: Messages) -> Messages:

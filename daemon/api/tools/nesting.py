@@ -1,4 +1,4 @@
-"""Where a JSON object or list ends, found while its text comes in."""
+"""Incremental search for the end of a JSON object or list."""
 
 import re
 
@@ -9,7 +9,7 @@ _INSIDE = re.compile(r'["\\]')
 
 
 class Nesting:
-    """Follows brackets and strings. `broken`: it can be no JSON any more."""
+    """Tracks brackets and strings. `broken`: the text cannot be JSON."""
 
     def __init__(self) -> None:
         self.broken = False
@@ -18,10 +18,10 @@ class Nesting:
         self._escaped = False
 
     def feed(self, text: str, start: int = 0) -> int:
-        """Go on with `text[start:]`.
+        """Continue with `text[start:]`.
 
-        Gives the index after the last bracket; where the text breaks, the index of the first letter
-        that does not fit; -1 where neither has come.
+        Returns the index after the last bracket; if the text breaks, the index of the first letter
+        that does not fit; else -1.
         """
         at = start
         if self._escaped and at < len(text):

@@ -1,4 +1,4 @@
-"""Where the text of an answer goes that may hold calls: OpenAI's deltas, or one message."""
+"""Outputs of answers that may hold calls: OpenAI's deltas, or one message."""
 
 import secrets
 
@@ -17,13 +17,13 @@ def _call(name: str, arguments: str) -> Json:
 
 
 def _reason(choice: AnswerChoice, reader: CallReader) -> str:
-    """An answer that was cut short says so, whatever it called."""
+    """The finish reason: `tool_calls` if there are calls and the answer was not cut short."""
     called = reader.num_calls and choice.finish_reason == "stop"
     return "tool_calls" if called else choice.finish_reason
 
 
 class CallStreamer(Streamer):
-    """An event for each piece of text, each call, and each piece of its arguments."""
+    """Writes an event for each piece of text, each call, and each piece of its arguments."""
 
     def __init__(self, shape: AnswerShape, sink: Sink, toolbox: Toolbox) -> None:
         super().__init__(shape, sink)
@@ -32,11 +32,11 @@ class CallStreamer(Streamer):
         self._num_calls: dict[int, int] = {}  # shown so far of each choice
 
     def text(self, choice: AnswerChoice, text: str) -> None:
-        """Write what is certain now."""
+        """Write the pieces that are certain now."""
         self._show(choice, self._reader(choice).push(text))
 
     def finish(self, choice: AnswerChoice) -> None:
-        """Write what is left, then the event that carries the reason."""
+        """Write the rest, then the event that carries the reason."""
         reader = self._reader(choice)
         self._show(choice, reader.finish())
         self.end(choice, _reason(choice, reader))

@@ -1,11 +1,11 @@
-"""Finds calls in what a model says, while it says it.
+"""An incremental reader of calls in a model's text.
 
 One reader fits every format of `format.py`: a list or several calls between `<tool_call>` and
 `</tool_call>`, calls after `<|python_tag|>`, and, where the format allows it, an answer that is
 nothing but calls. A call counts once it reads `{"name": NAME, "arguments": {"` with a name that the
-client knows; from there its arguments pass on as they come. What looks like a call and turns out
-to be none is text. Nothing is lost: each character is in exactly one piece, and how the text
-was cut when it came changes no piece but for where it is cut.
+client knows; from there its arguments pass on as they come. Text that looks like a call and turns
+out not to be one is text. Nothing is lost: each character is in exactly one piece, and the way the
+text was split on arrival changes only where pieces are split.
 """
 
 import json
@@ -17,7 +17,7 @@ from daemon.api.markers import CLOSING, OPENING, PYTHON
 from daemon.api.tools.nesting import Nesting
 
 HEAD_CHARS = 512
-"""A call's head may be so long; beyond, its arguments do not stream but come whole."""
+"""The longest head of a call whose arguments stream; with a longer one they come whole."""
 
 _KEYS = frozenset({"name", "arguments", "parameters", "type", "id"})
 _OPENINGS = (OPENING, PYTHON)
@@ -32,7 +32,7 @@ _NAME = re.compile(r'\{\s*"name"\s*:\s*"([^"\\]{0,65})')
 
 
 class Piece(NamedTuple):
-    """A part of an answer. `raw` is what the model wrote, `text` what the client gets of it."""
+    """A part of an answer: `raw` as the model wrote it, `text` as the client gets it."""
 
     kind: str  # "text" | "call" (its text is the name) | "arguments" | "mark" (the client: nothing)
     text: str
@@ -40,9 +40,9 @@ class Piece(NamedTuple):
 
 
 class CallReader:
-    """Reads one answer. `names` are the client's functions; `bare` as in `Format`.
+    """The reader of one answer. `names` are the client's functions; `bare` as in `Format`.
 
-    With `only_calls` the answer was held to calls: what is none is one that was cut short.
+    With `only_calls` a grammar allowed only calls: other text is a call that was cut short.
     """
 
     def __init__(self, names: frozenset[str], bare: bool, only_calls: bool = False) -> None:
@@ -53,15 +53,15 @@ class CallReader:
         self._buffer = ""  # not yet in a piece
         self._pieces: list[Piece] = []
         self._state: Callable[[], bool] = self._in_text
-        self._quiet = True  # white space that comes now is text only if text follows
+        self._quiet = True  # white space here is text only if text follows
         self._in_list = False
-        self._mark = 0  # the buffer's opening marker, or separator and brace, ends here
-        self._at = 0  # the call's brace, or what may become it
+        self._mark = 0  # the end of the buffer's opening marker, or separator and brace
+        self._at = 0  # the call's brace, or where it may come
         self._nesting = Nesting()
-        self._seen = 0  # so far the nesting knows the buffer
+        self._seen = 0  # letters of the buffer that the nesting has seen
 
     def push(self, text: str) -> list[Piece]:
-        """The pieces that are certain now that `text` has come."""
+        """The pieces that are certain after `text`."""
         self._buffer += text
         while self._buffer and self._state():
             pass
@@ -69,7 +69,7 @@ class CallReader:
         return pieces
 
     def finish(self) -> list[Piece]:
-        """The remaining pieces, now that no more text comes."""
+        """The remaining pieces, at the end."""
         while self._buffer:
             if self._state in (self._in_opening, self._in_head):
                 self._no_call()
@@ -83,7 +83,7 @@ class CallReader:
         pieces, self._pieces = self._pieces, []
         return pieces
 
-    # The states: each takes from the buffer and says whether the next look may find more.
+    # The states: each takes from the buffer and returns whether the next state may find more.
 
     def _in_text(self) -> bool:
         buffer = self._buffer
@@ -146,7 +146,7 @@ class CallReader:
         return True
 
     def _in_garbled(self) -> bool:
-        """The arguments are no JSON: they end where the call's marker says so."""
+        """Take arguments that are not JSON: they end at the call's closing marker."""
         found = self._buffer.find(CLOSING)
         sure = _sure(self._buffer, (CLOSING,)) if found < 0 else found
         if sure:
@@ -187,7 +187,7 @@ class CallReader:
         self._state = self._in_text
         return True
 
-    # What the states do.
+    # The actions of the states.
 
     def _may_be_call(self, mark: int, at: int, state: Callable[[], bool]) -> bool:
         self._mark, self._at, self._state = mark, at, state
@@ -195,7 +195,7 @@ class CallReader:
         return True
 
     def _no_call(self) -> bool:
-        """What opened it is text; what follows may still hold a call."""
+        """Treat the opening as text; what follows may still hold a call."""
         self._take(self._no_call_is, self._mark)
         self._in_list = False
         self._quiet = False
@@ -203,7 +203,7 @@ class CallReader:
         return True
 
     def _plausible(self) -> bool:
-        """Whether an object that is not complete may still be a call."""
+        """Whether an incomplete object may still be a call."""
         head = self._buffer[self._at : self._at + HEAD_CHARS]
         key = _FIRST_KEY.match(head)
         if key is None:
@@ -224,7 +224,7 @@ class CallReader:
         return True
 
     def _take(self, kind: str, end: int, text: str | None = None) -> None:
-        """Make a piece of the buffer's beginning; what is of one kind is one piece."""
+        """Make a piece of the buffer's beginning; neighbours of one kind become one piece."""
         if end == 0:
             return
         raw, self._buffer = self._buffer[:end], self._buffer[end:]
@@ -237,12 +237,12 @@ class CallReader:
 
 
 def _blank(text: str, start: int = 0) -> int:
-    """How many letters of white space stand at `start`."""
+    """The number of white space letters at `start`."""
     return len(text) - start - len(text[start:].lstrip())
 
 
 def _sure(text: str, markers: tuple[str, ...]) -> int:
-    """So much of a text can be no beginning of a marker."""
+    """The number of letters of a text that cannot begin a marker."""
     start = text.rfind("<", max(0, len(text) - max(map(len, markers)) + 1))
     if start >= 0 and any(marker.startswith(text[start:]) for marker in markers):
         return start

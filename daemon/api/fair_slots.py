@@ -1,4 +1,4 @@
-"""Turns at something that only a few may use at once: nobody's many keep others from theirs."""
+"""A fair semaphore: round-robin over owners, so that none starves the rest."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque
@@ -6,54 +6,54 @@ from collections import Counter, OrderedDict, deque
 from daemon.api.errors import unavailable
 
 
-class Turns:
-    """`at_once` have their turn; who waits is served owner by owner, each owner's in order.
+class FairSlots:
+    """A semaphore of `at_once` slots, granted round-robin over owners, each owner's in order.
 
-    One owner never has every turn, so that another's first request waits for nobody's slow ones.
+    One owner never gets all slots, so that another's first request does not wait for slow ones.
     """
 
     def __init__(self, at_once: int, most_waiting: int) -> None:
-        """Beyond `most_waiting` of one owner, the next is refused."""
+        """At most `most_waiting` calls of one owner wait; the next is refused."""
         self._at_once = at_once
         self._most_of_one = max(1, at_once - 1)
         self._most_waiting = most_waiting
         self._taken: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
-    async def take(self, owner: str) -> None:
-        """Wait for a turn, which `give_back` ends. Raises ApiError 503."""
+    async def acquire(self, owner: str) -> None:
+        """Wait for a slot, to be returned by `release`. Raises ApiError 503."""
         if owner not in self._waiting and self._may_have(owner):
             self._taken[owner] += 1
             return
         queue = self._waiting.setdefault(owner, deque())
         if len(queue) >= self._most_waiting:
             raise unavailable("too many requests of yours wait to be read", "too_many_waiting")
-        turn = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        slot = asyncio.get_running_loop().create_future()
+        queue.append(slot)
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it had come already
-                self.give_back(owner)
+            if slot.done() and not slot.cancelled():  # it was granted already
+                self.release(owner)
             else:
-                self._leave(owner, turn)
+                self._leave(owner, slot)
             raise
 
-    def give_back(self, owner: str) -> None:
-        """The turn is over; the next ones begin."""
+    def release(self, owner: str) -> None:
+        """Return a slot, and grant free ones to waiting owners."""
         self._taken[owner] -= 1
         if not self._taken[owner]:
             del self._taken[owner]
         while (following := self._next()) is not None:
             queue = self._waiting[following]
-            turn = queue.popleft()
+            slot = queue.popleft()
             if queue:
                 self._waiting.move_to_end(following)
             else:
                 del self._waiting[following]
-            if not turn.cancelled():  # who waited has left, and is about to hear of it
+            if not slot.cancelled():  # else its caller has left and will be resumed
                 self._taken[following] += 1
-                turn.set_result(None)
+                slot.set_result(None)
 
     def _next(self) -> str | None:
         return next((owner for owner in self._waiting if self._may_have(owner)), None)
@@ -61,9 +61,9 @@ class Turns:
     def _may_have(self, owner: str) -> bool:
         return self._taken.total() < self._at_once and self._taken[owner] < self._most_of_one
 
-    def _leave(self, owner: str, turn: "asyncio.Future[None]") -> None:
+    def _leave(self, owner: str, slot: "asyncio.Future[None]") -> None:
         queue = self._waiting.get(owner, ())
-        if turn in queue:
-            self._waiting[owner].remove(turn)
+        if slot in queue:
+            self._waiting[owner].remove(slot)
             if not self._waiting[owner]:
                 del self._waiting[owner]

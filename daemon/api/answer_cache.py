@@ -1,4 +1,4 @@
-"""What was found out about a text: asked for once, however often one owner asks meanwhile."""
+"""A cache of answers about texts; concurrent questions of one owner about a text are asked once."""
 
 import asyncio
 from collections import OrderedDict
@@ -10,33 +10,33 @@ Found = TypeVar("Found")
 Ask = Callable[[], Coroutine[Any, Any, Found]]
 
 REFUSED_S = 60.0
-"""A refusal is told again for so long: the machine may have been to blame, its memory or disk."""
+"""Time that a refusal is kept: its cause may have been this machine's memory or disk."""
 
 
 class _Asked(Generic[Found]):
-    """A question on its way, and how many wait for its answer."""
+    """A question in progress, and the number of callers that wait for its answer."""
 
     def __init__(self, task: "asyncio.Task[Found]") -> None:
         self.task = task
         self.num_waiting = 0
 
 
-class Remembered(Generic[Found]):
-    """The newest answers by the text that they are about, and those that are on their way.
+class AnswerCache(Generic[Found]):
+    """The newest answers by text, and the questions in progress.
 
-    An answer is everybody's, but a question is its owner's: it waits among theirs, and another's
-    would wait behind all that they have asked.
+    An answer is shared, but a question belongs to its owner: it waits in the owner's queue, and
+    another owner must not wait there.
     """
 
     def __init__(self, most: int, keep_s: Callable[[Found], float]) -> None:
-        """At most so many answers are kept, each for the seconds that `keep_s` says of it."""
+        """Keep at most `most` answers, each for the seconds that `keep_s` returns for it."""
         self._most = most
         self._keep_s = keep_s
         self._known: OrderedDict[bytes, tuple[Found, float]] = OrderedDict()  # until when
         self._asked: dict[tuple[str, bytes], _Asked[Found]] = {}
 
     async def get(self, text: bytes, owner: str, ask: Ask[Found]) -> Found:
-        """What is known of a text, or what `ask` says, which is cancelled if all askers leave."""
+        """The cached answer, or else that of `ask`, which is cancelled if all callers leave."""
         key = blake2b(text, digest_size=16).digest()
         known, until_s = self._known.get(key, (None, 0.0))
         if known is not None and until_s > asyncio.get_running_loop().time():
@@ -57,13 +57,13 @@ class Remembered(Generic[Found]):
                     del self._asked[owner, key]
 
     def close(self) -> None:
-        """Ask no further."""
+        """Cancel all questions."""
         for asked in self._asked.values():
             asked.task.cancel()
 
     def _answered(self, key: bytes, task: "asyncio.Task[Found]") -> None:
         if task.cancelled() or task.exception() is not None:
-            return  # whoever waited has seen it; nobody may be left to
+            return  # those who waited have seen it
         found = task.result()
         keep_s = self._keep_s(found)
         if keep_s > 0:

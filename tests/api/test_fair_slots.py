@@ -6,18 +6,18 @@ import random
 import pytest
 
 from daemon.api.errors import ApiError
-from daemon.api.turns import Turns
+from daemon.api.fair_slots import FairSlots
 
 
 async def test_one_owner_s_many_leave_room_for_another_s_first() -> None:
-    turns = Turns(3, 100)
-    many = [asyncio.create_task(turns.take("many")) for _ in range(20)]
+    slots = FairSlots(3, 100)
+    many = [asyncio.create_task(slots.acquire("many")) for _ in range(20)]
     await asyncio.sleep(0)
     assert sum(task.done() for task in many) == 2
     async with asyncio.timeout(1):
-        await turns.take("other")
-    later = [asyncio.create_task(turns.take("other")) for _ in range(2)]
-    turns.give_back("many")
+        await slots.acquire("other")
+    later = [asyncio.create_task(slots.acquire("other")) for _ in range(2)]
+    slots.release("many")
     await asyncio.sleep(0)
     assert later[0].done() != (sum(task.done() for task in many) == 3)  # it is one or the other
     for task in (*many, *later):
@@ -26,26 +26,26 @@ async def test_one_owner_s_many_leave_room_for_another_s_first() -> None:
 
 
 async def test_too_many_are_refused() -> None:
-    turns = Turns(2, 1)
-    await turns.take("a")
-    waiting = asyncio.create_task(turns.take("a"))
+    slots = FairSlots(2, 1)
+    await slots.acquire("a")
+    waiting = asyncio.create_task(slots.acquire("a"))
     await asyncio.sleep(0)
     with pytest.raises(ApiError) as raised:
-        await turns.take("a")
+        await slots.acquire("a")
     assert raised.value.status == 503
-    await turns.take("b")
+    await slots.acquire("b")
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert not turns._waiting
+    assert not slots._waiting
 
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_whoever_leaves_at_whatever_moment(seed: int) -> None:
-    turns, chance, num_inside = Turns(3, 1000), random.Random(seed), 0
+    slots, chance, num_inside = FairSlots(3, 1000), random.Random(seed), 0
 
     async def visit(owner: str) -> None:
         nonlocal num_inside
-        await turns.take(owner)
+        await slots.acquire(owner)
         num_inside += 1
         assert num_inside <= 3
         try:
@@ -53,14 +53,14 @@ async def test_whoever_leaves_at_whatever_moment(seed: int) -> None:
                 await asyncio.sleep(0)
         finally:
             num_inside -= 1
-            turns.give_back(owner)
+            slots.release(owner)
 
     tasks = [asyncio.create_task(visit(chance.choice("abc"))) for _ in range(200)]
     while not all(task.done() for task in tasks):
         chance.choice(tasks).cancel() if chance.random() < 0.5 else None
         await asyncio.sleep(0)
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert not turns._waiting
-    assert not turns._taken.total()
+    assert not slots._waiting
+    assert not slots._taken.total()
     for task in tasks:
         assert task.cancelled() or task.exception() is None

@@ -75,7 +75,7 @@ WAITERS = frozenset({"api", "supervisor", "tui"})
 
 
 class Outcome(NamedTuple):
-    """What one suite came to."""
+    """The result of one suite."""
 
     suite: str
     passed: int

@@ -77,7 +77,7 @@ class Tab:
         raise AssertionError(f"never: {script}\n{shown}\n{self.complaints}")
 
     async def text(self, selector: str) -> str:
-        """What can be read in the first element that fits; nothing where none does."""
+        """The visible text of the first matching element; empty without a match."""
         found = await self.evaluate(f"document.querySelector({selector!r})?.innerText ?? ''")
         return str(found)
 

@@ -32,7 +32,7 @@ an answer of any length."""
 
 
 class Verdict(NamedTuple):
-    """What a run found."""
+    """The findings of a run."""
 
     num_cases: int
     said: str  # empty where everything conforms

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def grammars(folder: Path, words: Tokenizer) -> Grammars:
-    """What a worker makes of schemas, with the tiny model's tokenizer."""
+    """A worker's compiler of schemas, with the tiny model's tokenizer."""
     return Grammars(folder, words)
 
 

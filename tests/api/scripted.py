@@ -161,7 +161,7 @@ class ScriptedRuntime:
         self.send(self.serving)
 
     def said(self) -> str:
-        """What the API process wrote to stderr so far."""
+        """The API process's stderr so far."""
         fd = self._stderr.fileno()
         return os.pread(fd, os.fstat(fd).st_size, 0).decode()
 
@@ -178,11 +178,11 @@ class ScriptedRuntime:
         return self.process.returncode
 
     def of(self, kind: type) -> list[Any]:
-        """What came so far of one kind of message."""
+        """The messages of one kind that came so far."""
         return [message for message in self.received if isinstance(message, kind)]
 
     async def until(self, kind: type, count: int = 1, timeout_s: float = 20.0) -> list[Any]:
-        """Wait for so many messages of a kind."""
+        """Wait for a number of messages of a kind."""
         async with asyncio.timeout(timeout_s):
             while len(self.of(kind)) < count:
                 await asyncio.sleep(0.005)

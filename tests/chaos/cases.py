@@ -1,4 +1,4 @@
-"""What clients ask, of every kind, from a seed."""
+"""Requests of every kind, from a seed."""
 
 import json
 import random
@@ -84,7 +84,7 @@ class Asker:
         self._shared = self._words(64)
 
     def cases(self, count: int) -> list[Case]:
-        """So many cases, of all kinds in turn."""
+        """A number of cases, of all kinds in turn."""
         kinds = list(KINDS.items())
         return [self._case(*kinds[number % len(kinds)]) for number in range(count)]
 
@@ -94,7 +94,7 @@ class Asker:
         return Case(kind, path, body)
 
     def length(self) -> int:
-        """Of an answer."""
+        """The tokens of an answer."""
         return self._chance.randrange(self._most_tokens // 3, self._most_tokens)
 
     def prompt(self) -> list[int]:

@@ -20,7 +20,7 @@ PATIENCE_S = 120.0
 """An answer that takes longer never comes."""
 BUSY = (429, 503)
 ENDS = ("not_ready", "aborted")
-"""What a stream may tell when the daemon ends under it."""
+"""Errors that a stream may report when the daemon ends under it."""
 
 
 class Outages:
@@ -43,7 +43,7 @@ class Outages:
 
 
 class Tally:
-    """What all clients of a run have seen."""
+    """The answers and errors that all clients of a run have seen."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -70,7 +70,7 @@ async def undisturbed(
 
 
 class Clients:
-    """So many clients of one daemon, until told to stop."""
+    """Run clients of one daemon until they are stopped."""
 
     def __init__(
         self,

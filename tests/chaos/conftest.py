@@ -1,4 +1,4 @@
-"""Who forks quick workers, once for all tests that have some."""
+"""The process that forks quick workers, shared by all tests."""
 
 from collections.abc import Iterator
 

@@ -25,9 +25,9 @@ from tests.chaos.toy import Numbers, own, seen, summary
 STEP_S = 3e-3
 TOKEN_S = 5e-5
 COPY_BLOCK_S = 1e-5
-"""What it says that a step, each of its tokens and a swap copy take."""
+"""The reported times of a step, of each of its tokens and of a swap copy."""
 POISON = np.uint64(0xDEAD)
-"""What a block holds while a copy into it is on its way."""
+"""The content of a block while a copy into it is under way."""
 
 
 class ToyError(Exception):
@@ -51,7 +51,7 @@ class Pools(NamedTuple):
 
 
 def own_pools(load: Load) -> Pools:
-    """Memory that nobody else has."""
+    """Memory that is not shared."""
     counts = load.num_blocks, load.num_host_blocks
     return Pools(*(np.empty((count, load.block_size, 2), np.uint64) for count in counts))
 
@@ -213,7 +213,7 @@ class ToyEngine:
         return draw
 
     def _score(self, flat: FlatBatch, row: int, context: Numbers) -> PromptLogprobs | None:
-        """What a row that asks for it learned of its own prompt in this step."""
+        """The log-probabilities of a row's own prompt in this step, if it wants them."""
         seat = self._seats[int(flat.slots[row])]
         start = int(flat.starts[row])
         count = min(int(flat.counts[row]), seat.num_prompt_tokens - 1 - start)

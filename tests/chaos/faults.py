@@ -1,4 +1,4 @@
-"""Whoever disturbs a daemon: kills, stops, orders and configurations, in an order from a seed."""
+"""The disturber of a daemon: kills, stops, orders and configurations, in an order from a seed."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ class Disturber:
         }
 
     async def disturb(self, counts: dict[str, int], patient: bool) -> None:
-        """So many faults of each kind, shuffled; `patient`: each one once all is well again."""
+        """Faults by kind and count, shuffled; `patient`: each one once all is well again."""
         faults = [name for name, count in counts.items() for _ in range(count)]
         self._chance.shuffle(faults)
         for name in faults:
@@ -83,7 +83,7 @@ class Disturber:
     # Processes
 
     async def _victim(self, module: str) -> int:
-        """A process of this kind that nobody has stopped; a worker or a spare, loading or not."""
+        """A process of this kind that is not stopped; a worker or a spare, loading or not."""
         while True:
             found = await asyncio.to_thread(members, self._mark)
             pids = [pid for pid, one in found.items() if one == module and pid not in self._stopped]
@@ -145,8 +145,8 @@ class Disturber:
         self._hanging = asyncio.create_task(self._hang(pid))
 
     async def _hang_is_over(self) -> None:
-        """Wait for the last stop, and for all whom it struck: the shortest first would starve some,
-        as long as others keep coming.
+        """Wait for the last stop, and for all processes that it struck: the shortest first would
+        starve some, as long as others keep coming.
         """
         if self._hanging is not None:
             await self._order(choose_policy, FAIR)

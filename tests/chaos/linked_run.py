@@ -31,7 +31,7 @@ from tests.chaos.strikes import Strike
 from tests.e2e.live import LiveDaemon
 
 LINK_MS = 15
-"""What a piece of a transfer takes, so that there is time to die meanwhile."""
+"""The time of a piece of a transfer, long enough to die meanwhile."""
 PATIENT_S = 60.0
 ROLES = ("--instance", "cpu:prefill", "--instance", "cpu:decode")
 SLOW = f"worker.link_slow:1:{LINK_MS}"
@@ -62,7 +62,7 @@ def linked_daemon(setting: Setting, config: Path, fault: str) -> LiveDaemon:
 async def asked_of(
     subject: Subject, config: Path, streamed: bool = False, env: dict[str, str] | None = None
 ) -> Asked:
-    """The subject's cases with the answers of one worker that nobody disturbs."""
+    """The subject's cases with the answers of one undisturbed worker."""
     _mark, own = marked(subject)
     with LiveDaemon(*alone_flags(subject, config), env=own | (env or {})) as daemon:
         answers = await undisturbed(daemon.url, subject.cases, 4, streamed)
@@ -111,7 +111,7 @@ async def disturbed(
 
 
 def told(seen: Snapshot) -> str:
-    """What moved."""
+    """The counts of migrations, in words."""
     one = seen.counters
     return (
         f"{one.handoffs} handoffs, {one.handoffs_failed} failed transfers, "

@@ -1,4 +1,4 @@
-"""Whoever has sequences move between two instances without a pause, and has them killed."""
+"""Tasks that move sequences between two instances without a pause, and kill workers."""
 
 import asyncio
 import contextlib
@@ -102,6 +102,6 @@ async def ready(daemon: LiveDaemon) -> Snapshot:
 
 
 async def died(daemon: LiveDaemon, count: int) -> None:
-    """Wait until the daemon has noticed so many deaths."""
+    """Wait until the daemon has noticed this many deaths."""
     while (await asyncio.to_thread(daemon.snapshot)).counters.worker_deaths < count:
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Which processes are a daemon's, whoever is their parent by now, and what they hold."""
+"""The processes of a daemon, whatever their parent is by now, and the resources they hold."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ MARK = "LLMD_CHAOS_RUN"
 
 
 class Held(NamedTuple):
-    """What one kind of process holds; of several, all of them."""
+    """The resources that the processes of one kind hold together."""
 
     processes: int
     descriptors: int
@@ -41,7 +41,7 @@ def words_of(pid: int) -> list[str]:
 
 
 def module_of(pid: int) -> str:
-    """What `python -m` runs there, "serve" for the daemon; else the program's first words."""
+    """The module that `python -m` runs there, "serve" for the daemon; else the first words."""
     words = words_of(pid)
     if "-m" not in words[:-1]:
         return " ".join(words[:4])
@@ -50,7 +50,7 @@ def module_of(pid: int) -> str:
 
 
 def held(mark: str) -> dict[str, Held]:
-    """What the daemon's processes hold now, by module."""
+    """The resources that the daemon's processes hold now, by module."""
     counts: dict[str, Counter[str]] = {}
     for pid, module in members(mark).items():
         folder = Path(f"/proc/{pid}")

@@ -40,15 +40,15 @@ FORKING = {
     "daemon.api.template_process": templates.AT_ONCE,
 }
 DESCRIPTORS = 8
-"""Of one more fork and of its parent, at most."""
+"""The most descriptors of one more fork and of its parent."""
 LAZY_THREADS = {"daemon.api": TOKENIZER_THREADS - 1}
-"""Of its pool, which starts them as they are wanted; one there was before."""
+"""Threads of its pool, which starts them on demand; one was there before."""
 LAWS_EVERY = 10
 """Events of a journal between two looks at the Core's laws."""
 
 
 class Plan(NamedTuple):
-    """By how many is asked, and what is done meanwhile."""
+    """The number of clients, and the faults meanwhile."""
 
     clients: int
     faults: dict[str, int]
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
 
 
 async def settled(daemon: LiveDaemon, mark: str, subject: Subject) -> dict[str, Held]:
-    """What the processes hold once the spare is there and connections are closed."""
+    """The resources held once the spare is ready and connections are closed."""
     await quiet(daemon)
     deadline_s = time.monotonic() + QUIET_S
     counts = held(mark)
@@ -86,7 +86,7 @@ def check_leaks(before: dict[str, Held], after: dict[str, Held]) -> None:
 
 
 async def right_answers(subject: Subject, config: Path, streamed: bool = True) -> list[Answer]:
-    """Those of a daemon that has memory for all, and that nobody disturbs."""
+    """The answers of an undisturbed daemon with enough memory."""
     mark, env = marked(subject)
     with LiveDaemon(*alone_flags(subject, config), env=env) as daemon:
         answers = await undisturbed(daemon.url, subject.cases, 4, streamed)
@@ -167,7 +167,7 @@ async def disturbed(disturber: Disturber, clients: Clients, plan: Plan) -> None:
 
 
 def tell(disturber: Disturber, clients: Clients, seen: Snapshot) -> None:
-    """What the run did and saw."""
+    """Print the faults and answers of a run."""
     print(f"faults: {dict(disturber.done)}")
     print(f"answers: {dict(clients.tally.seen)}, {len(clients.tally.wrong)} wrong")
     print(f"by kind: {dict(clients.tally.kinds)}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FIRST_WORD = 4
 """Ids below are the tokenizer's special ones."""
 ENDS_ONE_IN = 48
-"""So often a token ends an answer that may end."""
+"""How often a token ends an answer that may end."""
 
 Scores = tuple[float, list[int], list[float]]
 """Log-probability of a token, and the best tokens with theirs."""
@@ -54,7 +54,7 @@ class Seat:
             self._matcher.consume_tokens(outputs)
 
     def known_upto(self, length: int) -> list[int]:
-        """The first tokens of prompt and outputs, as far as it was told them."""
+        """The first tokens of prompt and outputs, as far as it knows them."""
         return self._history[:length]
 
     def draw(self, context: int, position: int) -> Draw:
@@ -73,7 +73,7 @@ class Seat:
         return Draw(token, reason, scores if self.sampling.logprobs >= 0 else None)
 
     def score(self, seen: int) -> Scores:
-        """What the entry of a prompt's token, by its second number, foretells of the next one."""
+        """The scores of the next token, by the second number of a prompt token's entry."""
         chance = combined(seen)
         return self._scores(chance, chance % self._vocab_size, self.sampling.prompt_logprobs)
 

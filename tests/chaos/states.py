@@ -1,4 +1,4 @@
-"""What a journal tells of kills: how far each transfer was, and how soon answers went on.
+"""Kills in a journal: how far each transfer was, and how soon answers went on.
 
 A kill's time is known to the microsecond, and so are the events of the journal before it.
 """
@@ -32,14 +32,14 @@ STATES = (
 
 
 class Kill(NamedTuple):
-    """A worker's death: what was on its way, and the first tokens of those that ran there (s)."""
+    """A worker's death: transfers under way, and the next tokens of its sequences (s)."""
 
     states: Counter[str]
     onward_s: list[float]
 
 
 class Landings:
-    """Who has landed and not run since, and who was moved again before it ran."""
+    """Sequences that landed and have not run, and those moved again before they ran."""
 
     def __init__(self) -> None:
         self.landed: dict[int, tuple[int, int]] = {}  # by sequence: where, and the step before
@@ -121,7 +121,7 @@ def _events(records: list[Record]) -> Iterable[Event]:
 
 
 def _running(core: Core) -> dict[int, set[int]]:
-    """Who runs on each instance."""
+    """The sequences that run on each instance."""
     running: dict[int, set[int]] = {one.index: set() for one in core.instances}
     for one in core.sequences.values():
         if one.state is State.RUNNING:
@@ -130,7 +130,7 @@ def _running(core: Core) -> dict[int, set[int]]:
 
 
 def states_of(core: Core, index: int, landings: Landings) -> Counter[str]:
-    """What is on its way to or from an instance, or waits to be."""
+    """Transfers to or from an instance, under way or waiting."""
     states: Counter[str] = Counter()
     migrator = core.migrator
     for one in migrator.transfers:

@@ -1,4 +1,4 @@
-"""Orders to kill a worker at a certain moment, which whoever comes there first carries out.
+"""Orders to kill a worker at a certain moment, carried out by the first worker that reaches it.
 
 The test writes an order into a folder. The workers look there at each such moment; one of them
 takes the order, notes the time, and sends SIGKILL to itself or to its peer.
@@ -25,11 +25,11 @@ MOMENTS = {
     "step": "a step is ordered",
 }
 HOLD_S = 0.03
-"""So long a worker waits before it answers where somebody is to die before: the other has then."""
+"""Time that a worker waits before its answer where a peer is to die first."""
 
 
 class Order(NamedTuple):
-    """Who is to die, and how long after the moment."""
+    """The worker that is to die, and how long after the moment."""
 
     moment: str
     peer: bool  # the other worker than the one that comes there
@@ -59,7 +59,7 @@ class Strikes:
         fresh.rename(self._order)
 
     def withdraw(self) -> None:
-        """Forget an order that nobody came to carry out."""
+        """Forget an order that no worker carried out."""
         self._order.unlink(missing_ok=True)
 
     @property

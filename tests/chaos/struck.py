@@ -66,7 +66,7 @@ class StruckLinks(WorkerLinks):
 
 
 class StruckToyWorker(LinkedToyWorker):
-    """It kills itself or its peer when it is told to."""
+    """A worker that kills itself or its peer by an order."""
 
     def __init__(self, channel: BlockingChannel, links_fd: int) -> None:
         super().__init__(channel, links_fd)

@@ -35,7 +35,7 @@ def seen(owns: Numbers) -> Numbers:
 
 
 def summary(seens: Numbers) -> int:
-    """What the model makes of a context, from the second numbers of all its entries."""
+    """The model's result for a context, from the second numbers of all its entries."""
     return combined(int(np.sum(seens, dtype=np.uint64)))
 
 

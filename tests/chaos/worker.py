@@ -90,7 +90,7 @@ class ToyWorker:
         self._send(reply)
 
     def _take(self, message: ToWorker | None) -> bool:
-        """What is no plan; whether it was an order."""
+        """Handle a message that is no plan; return whether it was an order."""
         return False
 
     def _receive(self) -> ToWorker | None:

@@ -1,4 +1,4 @@
-"""What a served control socket tells in the tests of `llmd ctl`, and what is ordered there."""
+"""A served control socket for the tests of `llmd ctl`, and the orders it gets."""
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ CHOSEN: list[str] = []
 PLACED: list[str] = ["least_loaded"]
 """The placements chosen on it, likewise."""
 NEXT_FLIPS: list[tuple[FlipStatus, ...]] = []
-"""What the next snapshots say of flips."""
+"""The flips of the next snapshots."""
 
 
 def snapshot() -> Snapshot:

@@ -14,7 +14,7 @@ OPTIONS = ["-o", "temperature", "0", "-o", "max_tokens", "24"]
 
 
 def prompt(folder: str, *flags: str) -> list[bytes]:
-    """What one call of `llm` writes, as it comes."""
+    """The output of one call of `llm`, as it comes."""
     command = [str(Path(sys.executable).with_name("llm")), "prompt", "-m", "llmd", *OPTIONS, *flags]
     command.append("Name three rivers of Europe.")
     environment = {**os.environ, "LLM_USER_PATH": folder, "LLM_LOAD_PLUGINS": ""}

@@ -54,7 +54,7 @@ def torch_package(folder: Path, cuda: str | None) -> Path:
 
 
 def devices_seen_by(environment: dict[str, str]) -> str:
-    """What `cuda_devices` says in a process of such an environment, as JSON."""
+    """The answer of `cuda_devices` in a process with this environment, as JSON."""
     code = (
         "import msgspec; from daemon.config.cuda import cuda_devices; "
         "print(msgspec.json.encode(cuda_devices()).decode())"

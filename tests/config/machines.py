@@ -11,7 +11,7 @@ def machine(
     groups: Mapping[str, Mapping[str, str]] | None = None,
     group: str = "/",
 ) -> Path:
-    """A tree with so many cores, each of some CPUs; `nodes` by number, control files by group."""
+    """A tree with `cores`, each of some CPUs; `nodes` by number, control files by group."""
     for cpus in cores:
         together = ",".join(map(str, cpus))
         for cpu in cpus:

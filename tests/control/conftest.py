@@ -1,4 +1,4 @@
-"""Where each test's control socket lies."""
+"""The place of each test's control socket."""
 
 from pathlib import Path
 

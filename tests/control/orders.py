@@ -13,7 +13,7 @@ CAPPED = Capped("gpu0", 60.0, 100.0, 150.0, 100.0, 350.0)
 
 
 class Written:
-    """What was ordered, in order; `fail` is called first and may raise."""
+    """The orders, in sequence; `fail` is called first and may raise."""
 
     def __init__(self, fail: Callable[[], None] = lambda: None) -> None:
         self.orders: list[str] = []

@@ -58,7 +58,7 @@ def _check_asked(core: Core) -> None:
 
 
 def check_views(core: Core) -> None:
-    """What placement keeps of an instance is what it would see if it looked again."""
+    """The placement's cached view of an instance is what a new look would give."""
     for index in core.dispatch._views.keys() - core.touched:
         again = InstanceView(core.instances[index])
         for name, kept in vars(core.dispatch._views[index]).items():
@@ -78,7 +78,7 @@ def check_nothing_left(core: Core) -> None:
 
 
 def _check_pledges(core: Core) -> None:
-    """Who has a place elsewhere runs where it is said to, and is counted once."""
+    """A sequence with a place elsewhere runs where its record says, and is counted once."""
     leaving, coming = Counter[int](), Counter[int]()
     for sequence, pledge in core.migrator.pledges.values():
         one = core.sequences[sequence]
@@ -94,7 +94,7 @@ def _check_pledges(core: Core) -> None:
 
 
 def _check_migrations(core: Core) -> None:
-    """Who moves runs where it comes from, and who left is waited for elsewhere."""
+    """A moving sequence runs at its source, and one that left is expected elsewhere."""
     for migration in core.migrator.migrations.values():
         assert core.sequences[migration.sequence.id] is migration.sequence
         assert migration in core.migrator.migrations.leaving(migration.source)
@@ -165,7 +165,7 @@ def _moving_blocks(core: Core, instance: Instance, from_host: bool) -> list[int]
 
 
 def _check_limits_reserved(scheduler: Scheduler) -> None:
-    """Who has a reservation has one for its longest answer."""
+    """A reservation covers the longest answer of its sequence."""
     kv, slots = scheduler.kv, scheduler.slots
     for slot in slots.order()[kv.reservations.among(slots.order())].tolist():
         longest = kv.blocks_for(slots.member(slot).limit)
@@ -334,7 +334,7 @@ def _in_vain(scheduler: Scheduler) -> Iterator[Sequence]:
 
 
 def _check_sums(scheduler: Scheduler) -> None:
-    """What placement is told of all at once is what there is, one by one."""
+    """The placement's view of all instances at once equals that of each one."""
     table, waiting = scheduler.slots, scheduler.waiting
     order = table.order()
     sums, likely = table.sums, table.likely_end[order].tolist()

@@ -43,7 +43,7 @@ class Sending:
         return content
 
     def check_source(self) -> None:
-        """What was read is what was to be sent."""
+        """Check that the blocks read are those that were to be sent."""
         assert np.array_equal(self._read(), self._content), "written while it was sent"
 
     def land(self, num_right: int) -> int:

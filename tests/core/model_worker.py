@@ -19,7 +19,7 @@ POISON = -7
 
 
 def next_token(sequence: int, history: Int32) -> int:
-    """What follows a history; streams of one request differ as their seeds do."""
+    """The token after a history; streams of one request differ by their seeds."""
     return zlib.crc32(history.tobytes(), sequence) % VOCABULARY
 
 

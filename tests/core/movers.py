@@ -1,4 +1,4 @@
-"""What moves between the instances of a Driver: links, transfers, and orders to move."""
+"""Migrations between the instances of a Driver: links, transfers, and orders."""
 
 from daemon.core.actions import Action, Send
 from daemon.core.core import Core
@@ -66,7 +66,7 @@ class Movers:
         return bool(falling)
 
     def land(self, number: int, end: int, num_right: int = 1 << 30) -> bool:
-        """A transfer is over at one end, with so many of its blocks right; whether it was open."""
+        """End a transfer at one end, with `blocks` of it right; whether it was open."""
         sending = self.sendings.get(number)
         if sending is None or end not in sending.ends:
             return False

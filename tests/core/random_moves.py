@@ -97,7 +97,7 @@ def seldom(driver: Driver, num_blocks: int, chance: random.Random, instance: int
 
 
 def revive(driver: Driver, num_blocks: int) -> None:
-    """Whoever is dead lives again, and all are linked."""
+    """Revive dead instances, and link all."""
     for instance in range(len(driver.config.instances)):
         if instance not in driver.workers:
             driver.ready(instance, num_blocks)

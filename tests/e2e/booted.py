@@ -114,7 +114,7 @@ class Booted:
         )
 
     def out(self, *command: str) -> str:
-        """What a command prints; it must succeed."""
+        """The output of a command, which must succeed."""
         done = self.run(*command)
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}{self.journal()}"
         return done.stdout.strip()

@@ -38,7 +38,7 @@ def cases(
 
 
 def text_of(answer: dict[str, Any]) -> str:
-    """What an answer says."""
+    """The text of an answer."""
     choice = answer["choices"][0]
     text: str = choice["message"]["content"] if "message" in choice else choice["text"]
     return text
@@ -47,7 +47,7 @@ def text_of(answer: dict[str, Any]) -> str:
 async def ask(
     session: aiohttp.ClientSession, model: str, case: Case, num_tokens: int, chat: bool
 ) -> dict[str, Any]:
-    """One whole answer of so many tokens."""
+    """One whole answer of a number of tokens."""
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": num_tokens,
@@ -85,7 +85,7 @@ async def ask_all(
 
 
 def differences(folder: str, asked: list[Case], got: list[dict[str, Any]]) -> list[str]:
-    """What differs from the reference, for people; what differs from a near-tie on is printed."""
+    """The differences from the reference, for people; those after a near-tie are printed."""
     tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
     faults = []
     for case, answer in zip(asked, got, strict=True):

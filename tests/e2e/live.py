@@ -23,7 +23,7 @@ READY_S = 300.0
 END_S = 40.0
 
 quick: dict[str, str] = {}
-"""What starts workers at once, where a suite has a nursery (`tests.nursery`): daemons get it."""
+"""The nursery (`tests.nursery`) that starts workers at once, if the suite has one."""
 REAL = {WORKER: ""}
 """For daemons whose workers' processes are looked at: each imports what it needs itself."""
 
@@ -107,11 +107,11 @@ class LiveDaemon:
         raise AssertionError(f"the daemon was not ready in {READY_S} s:\n{self.text()}")
 
     def text(self) -> str:
-        """What it logged so far."""
+        """Its log so far."""
         return self.log.read_text(errors="replace")
 
     def snapshot(self) -> Snapshot:
-        """What a viewer sees now."""
+        """The snapshot that a viewer gets now."""
         return fetch_snapshot(self.socket, 10.0)
 
     def idle_snapshot(self) -> Snapshot:
@@ -141,7 +141,7 @@ class LiveDaemon:
         return found
 
     def descriptors(self) -> dict[str, list[str]]:
-        """What each process of the daemon holds open, by module."""
+        """The open descriptors of each process of the daemon, by module."""
         held = {}
         for name, pid in {"daemon": self.process.pid, **self.children()}.items():
             folder = Path(f"/proc/{pid}/fd")

@@ -1,4 +1,4 @@
-"""What became of reserved and lent memory in a daemon, as its journal tells it."""
+"""Reserved and lent memory of a daemon, by its journal."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ class Loans:
 
 
 def loans_of(journal: Path) -> Loans:
-    """Of a whole journal, from its daemon's start on."""
+    """The loans of a whole journal, from its daemon's start on."""
     cores: list[Core] = []
     loans = Loans()
     for _ in replay(read_records(journal), cores.append):

@@ -1,4 +1,4 @@
-"""What a daemon's predictor remembers of answers, written before it starts: it predicts by that."""
+"""The store of a daemon's predictor, written before it starts: it predicts by that."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from daemon.length_models.store import VectorStore
 from daemon.length_models.store_file import to_bytes
 
 NUM_ANSWERS = 1000
-"""Of each kind: so many that the answers of a test change no mean by more than a few tokens."""
+"""Answers of each kind, enough that those of a test change no mean by more than a few tokens."""
 
 
 def remember(folder: Path, model: str, lengths: Mapping[int, int]) -> None:

@@ -15,7 +15,7 @@ _STATES = {"prefill": RUNNING, "decode": RUNNING, "waiting": WAITING}
 
 
 def kind_of(one: SequenceStatus) -> str:
-    """What a sequence does at the moment; "" for what is none of KINDS."""
+    """The state of a sequence at the moment; "" for none of KINDS."""
     if one.state == "preempted":
         return SWAPPED if one.num_host_blocks else ""
     return _STATES.get(one.state, "")

@@ -1,4 +1,4 @@
-"""What seeds draw by transformers' numbers, computed in a process that does nothing else.
+"""The samples of seeds by transformers' numbers, computed in a process of its own.
 
 `python -m tests.e2e.sampled FOLDER COUNT` reads a prompt's token ids and some seeds as JSON from
 its input, and prints for each seed COUNT tokens at temperature 1 and, for each of these, how far

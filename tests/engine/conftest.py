@@ -1,4 +1,4 @@
-"""Who forks quick workers, once for all tests that have some."""
+"""The process that forks quick workers, shared by all tests."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ def seeded() -> None:
 
 @pytest.fixture(scope="session")
 def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreting]:
-    """What runs programs whose Triton kernels are interpreted."""
+    """The runner of programs whose Triton kernels are interpreted."""
     with interpreting_process(tmp_path_factory.mktemp("interpreting")) as process:
         yield process
 

@@ -126,7 +126,7 @@ class Driver:
         assert next(tokens, None) is next(counts, None) is next(reasons, None) is None
 
     def grow(self, running: Running, num_tokens: int) -> None:
-        """Give a sequence blocks for so many tokens in all."""
+        """Give a sequence blocks for a total of tokens."""
         while len(running.blocks) * self.block_size < num_tokens:
             block = self.free_blocks.pop()
             self.table.append((running.slot, len(running.blocks), block))

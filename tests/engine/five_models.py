@@ -88,7 +88,7 @@ OWN = ("int8", "int4", "fp8")  # of model.quantize
 _Chance = np.random.Generator
 _Tensors = dict[str, torch.Tensor]
 _Pack = Callable[[_Chance, int, int], _Tensors]
-"""Of the rows and columns of a layer what is stored of it."""
+"""The stored part of a layer's rows and columns."""
 _GROUP = 32
 
 

@@ -25,7 +25,7 @@ _SCALES = {
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
 }
-"""Where the float16 of a block lie that gguf does not quantise itself."""
+"""The places of float16 numbers in blocks that the gguf package does not quantise."""
 
 
 def write(

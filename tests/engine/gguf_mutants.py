@@ -74,7 +74,7 @@ def _damage(
 
 
 def tried(path: Path, folder: Path) -> str:
-    """What came of a file, in a line: served, refused with a sentence, or something unexpected."""
+    """The result of a file, in a line: served, refused with a sentence, or something unexpected."""
     try:
         convert(path, folder)
         checked_shape(folder, folder, resolve_here)

@@ -37,7 +37,7 @@ def over_host(
 
 
 class Pair:
-    """A sender and a receiver, their pools, and what they told; a context of their life."""
+    """A sender and a receiver, their pools, and their messages; a context of their life."""
 
     def __init__(self, connect: "Connect | None" = None) -> None:
         """`connect` joins other ends than those of `over_host`."""

@@ -68,7 +68,7 @@ _RUNS = (
 
 
 def hard_strings(count: int, special: Sequence[str] = ()) -> list[str]:
-    """So many strings; the texts of `special` tokens stand among them, whole and cut."""
+    """Random strings, with the texts of `special` tokens among them, whole and cut."""
     chooser = random.Random(20261128)
     kinds: list[Callable[[], str]] = [
         lambda: chooser.choice(_WORDS),

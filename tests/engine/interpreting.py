@@ -27,7 +27,7 @@ class Interpreting:
         self._folder = folder
 
     def output(self, program: str, *arguments: str) -> str:
-        """What a program prints; it must succeed."""
+        """The output of a program, which must succeed."""
         assert self._process.stdin is not None and self._process.stdout is not None
         path, said, errors = (self._folder / name for name in ("program.py", "said", "errors"))
         path.write_text(program)

@@ -42,7 +42,7 @@ class Linked:
         self._said: dict[type, list[Any]] = defaultdict(list)
 
     def next(self, kind: type, timeout_s: float = PATIENCE_S) -> Any:
-        """What it says next of a kind."""
+        """Its next message of a kind."""
         until_s = time.monotonic() + timeout_s
         while not self._said[kind]:
             assert self.worker.says(until_s - time.monotonic()), f"it says no {kind.__name__}"
@@ -51,7 +51,7 @@ class Linked:
         return self._said[kind].pop(0)
 
     def says_no(self, kind: type, timeout_s: float = 0.3) -> bool:
-        """Whether it says nothing of a kind for so long."""
+        """Whether it sends no message of a kind for a time."""
         until_s = time.monotonic() + timeout_s
         while not self._said[kind] and self.worker.says(until_s - time.monotonic()):
             message = self.worker.receive()
@@ -59,12 +59,12 @@ class Linked:
         return not self._said[kind]
 
     def step(self, running: Running, count: int) -> None:
-        """Compute so many tokens of a sequence."""
+        """Compute tokens of a sequence."""
         self.worker.send(self.plans.plan([(running, count)]))
         self.plans.take([(running, count)], self.next(Reply))
 
     def decode(self, running: Running, count: int) -> list[int]:
-        """Decode so many tokens more."""
+        """Decode more tokens."""
         for _ in range(count):
             self.step(running, len(running.tokens) - running.num_computed)
         return running.outputs
@@ -123,7 +123,7 @@ class Two:
         return number
 
     def overs(self, number: int) -> tuple[TransferOver, TransferOver]:
-        """What both say of a transfer; it is the next one that either speaks of."""
+        """The messages of both ends about their next transfer."""
         found = self.here.next(TransferOver), self.there.next(TransferOver)
         assert [one.transfer for one in found] == [number, number]
         return found

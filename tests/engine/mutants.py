@@ -62,7 +62,7 @@ def _grow(path: Path, chance: random.Random) -> None:
 
 
 def _odd_value(path: Path, chance: random.Random) -> None:
-    """One value of a JSON file, however deep, becomes one that nobody expects there."""
+    """One value of a JSON file, however deep, becomes an unexpected one."""
     if path.suffix != ".json":
         _flip_bits(path, chance)
         return

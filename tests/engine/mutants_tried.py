@@ -14,7 +14,7 @@ from daemon.runtime.model import find_model
 
 
 def tried(folder: Path) -> str:
-    """What came of it, in a line: served, refused with a sentence, or something unexpected.
+    """The result, in a line: served, refused with a sentence, or something unexpected.
 
     The daemon expects ModelError and SizingError alone. The API shows what a tokenizer's reader
     raised, and a worker tells its daemon; a library's panic is no Exception, and ends this process.

@@ -69,7 +69,7 @@ class WorkerProcess:
         self.links.send(self._encoder.encode(message))
 
     def says(self, timeout_s: float) -> bool:
-        """Whether it says something within so long."""
+        """Whether it sends something within a time."""
         return self._channel.wait(timeout_s)
 
     def receive(self) -> FromWorker:

@@ -8,7 +8,7 @@ OLDER = {
     "haswell": "+avx,+avx2,+fma,+f16c,+sse2,+sse4.1,+sse4.2,+ssse3,+popcnt,+64bit",
     "x86-64": "+sse2,+64bit",
 }
-"""What LLVM calls them, and what they have."""
+"""LLVM's names of processors, and their features."""
 
 
 def pass_on(processor: str, file: str, left_out: str = "") -> None:

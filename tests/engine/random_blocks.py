@@ -12,7 +12,7 @@ _HALVES = {
     "Q6_K": (208,),
     **dict.fromkeys(("Q4_K", "Q5_K", "Q4_1", "Q5_1"), (0, 2)),
 }
-"""Where a block has its float16 numbers; in others at the front."""
+"""The places of a block's float16 numbers; in other formats they are at the front."""
 _MOST_FLOAT8 = 0x7E
 
 

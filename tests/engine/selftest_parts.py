@@ -1,4 +1,4 @@
-"""What is computed without some of the kernels, which fail here, and without graphs that are wrong.
+"""Results without some of the kernels, which fail here, and without wrong graphs.
 
 Run by `test_selftest_serves` in a process of its own, through Triton's interpreter.
 """
@@ -49,7 +49,7 @@ class Broken:
 
 
 def states(decoder: Decoder, bench: Bench, by_torch: frozenset[str] | None) -> torch.Tensor:
-    """Of a step of a prompt, a part of one, and a single token; None: by torch alone."""
+    """The states of a step of a prompt, a part of one, and a single token; None: by torch alone."""
     torch.manual_seed(0)
     cache = bench.pool(16)
     cache.blocks.normal_()

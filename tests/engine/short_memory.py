@@ -22,7 +22,7 @@ class Going:
     running: Running
     length: int
     places: list[int] = field(default_factory=list)
-    """Of the host pool that hold its blocks; none where it waits: all is to be computed."""
+    """Its blocks in the host pool; none where it waits to be computed from the start."""
 
 
 @dataclass
@@ -38,11 +38,11 @@ class Side:
 
     @property
     def free_blocks(self) -> list[int]:
-        """Of the device's pool."""
+        """Free blocks of the device's pool."""
         return self.linked.plans.free_blocks
 
     def has_room(self, one: Running, count: int) -> bool:
-        """Whether there are blocks for so many tokens more of a sequence."""
+        """Whether there are blocks for more tokens of a sequence."""
         needed = -(-(one.num_computed + count) // self.linked.plans.block_size)
         return needed - len(one.blocks) <= len(self.free_blocks)
 
@@ -67,7 +67,7 @@ class Side:
         self.run([], copies=True)
 
     def give_places(self, one: Going) -> None:
-        """What the host pool has of it is needed no more."""
+        """Free its blocks in the host pool."""
         self.places += one.places
         one.places = []
 

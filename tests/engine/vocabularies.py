@@ -47,7 +47,7 @@ class Vocabulary(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What a tokenizer made of a text."""
+    """The tokens of a text, as a tokenizer made them."""
 
     ids: list[int]
     tokens: list[str]
@@ -55,7 +55,7 @@ class Encoded(NamedTuple):
 
 @cache
 def vocabulary() -> Vocabulary:
-    """Of bytes' letters, with merges of hard strings; added tokens first."""
+    """A vocabulary of bytes' letters, with merges of hard strings; added tokens first."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.train_from_iterator(
@@ -170,7 +170,7 @@ class ByPatterns:
 
 
 def _isolated(pattern: Any, text: str) -> list[str]:
-    """What a pattern finds in a text, and what lies between."""
+    """The matches of a pattern in a text, and the parts between them."""
     found, at = list[str](), 0
     for match in pattern.finditer(text):
         found += [text[at : match.start()], match[0]]

@@ -1,1 +1,1 @@
-"""What needs a GPU is right: `make gpu-check` runs it part by part, `pytest -m gpu` too."""
+"""Checks that need a GPU: `make gpu-check` runs them part by part, `pytest -m gpu` too."""

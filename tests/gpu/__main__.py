@@ -23,7 +23,7 @@ NO_GPU = 2
 TOTAL_S = 570.0
 MOST_LANES = 6
 LANE_BYTES = 20 << 30
-"""Of device memory that the largest part may take, about."""
+"""The device memory that the largest part may take, about."""
 DEVICE = "cuda:0"
 
 

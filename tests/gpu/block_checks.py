@@ -23,8 +23,8 @@ from tests.soak import tries
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 IN_BLOCKS = tuple(form for form in FORMATS.values() if form.block_len > 1)
 LIMITS = {FP32: 1e-6, FP16: 2e-3, BF16: 1.2e-2}
-"""Of an error relative to the sum of all terms' sizes: roundings of weights and of the result, and
-what Triton's interpreter cuts off of bfloat16 where it should round."""
+"""The bound of an error relative to the sum of all terms' sizes: roundings of weights and of the
+result, and Triton's interpreter, which truncates bfloat16 where it should round."""
 _GUARD_ROWS = 2
 _NAN_BYTE = 0xFF
 
@@ -199,7 +199,7 @@ def _guarded_blocks(form: WeightFormat, rows: int, columns: int, seed: int) -> t
 
 
 def _columns(form: WeightFormat, blocks: int) -> int:
-    """So many blocks, of long ones fewer."""
+    """Blocks by number, fewer of long ones."""
     return form.block_len * (blocks if form.block_len < 256 else -(-blocks // 4))
 
 

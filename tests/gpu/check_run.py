@@ -14,14 +14,14 @@ from tests.gpu.attempts import failed
 from tests.gpu.check_parts import Part
 
 RESERVED_S = 150.0
-"""Of the time for all parts, what is kept for those that run alone, at the end."""
+"""Seconds of the time for all parts, kept for those that run alone, at the end."""
 
 Command = Callable[[str], Sequence[str]]
-"""What runs one part, by its name; `--rows FILE` is added."""
+"""The command that runs one part, by its name; `--rows FILE` is added."""
 
 
 def command(name: str) -> Sequence[str]:
-    """What runs the part of this name in a process of its own."""
+    """The command that runs the part of this name in a process of its own."""
     return (sys.executable, "-m", "tests.gpu", "--only", name)
 
 

@@ -1,4 +1,4 @@
-"""What the daemon is told of this machine's GPUs, without torch, beside what torch says of them."""
+"""The daemon's view of this machine's GPUs, without torch, beside torch's own."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the sampler does to logits before a draw, bit by bit as on the CPU: edits and masks."""
+"""The sampler's edits and masks of logits, bit by bit as on the CPU."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -107,7 +107,7 @@ class Rows:
 def load_message(
     folder: Path, device: str, dtype: str, num_blocks: int, max_slots: int, max_len: int
 ) -> Load:
-    """What the daemon would send a worker; blocks of 16 tokens, and a short warm-up."""
+    """The daemon's message to a worker, with blocks of 16 tokens and a short warm-up."""
     return Load(
         model=str(folder),
         device=device,

@@ -25,11 +25,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "int8 cache": {"dtype": "bfloat16", "kv_dtype": "int8"},
     "int8 host pool": {"dtype": "bfloat16", "compress": True},
 }
-"""What is loaded otherwise than by default."""
+"""The fields of Load that differ from the defaults."""
 NUM_PLACES = 96
 WAITING_PLANS = 40
 BUSY_CYCLES = 150_000_000
-"""Of a GPU's clock: some 80 ms, in which a step is queued if nothing waits."""
+"""Cycles of a GPU's clock: some 80 ms, in which a step is queued if nothing waits."""
 
 PLAIN = (
     Kind(SamplingParams(temperature=0.0, ignore_eos=True, logprobs=3)),

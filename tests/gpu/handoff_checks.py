@@ -31,7 +31,7 @@ SETTLED_S = 0.2
 """After it, nothing that a dead process had begun is still at work."""
 BUSY_S = 0.03
 MISSED_MB = 128.0
-"""Of device memory: what the driver and torch keep for themselves."""
+"""Device memory that the driver and torch keep for themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What `python -m tests.gpu --interpret` runs: what Triton's interpreter shows on a CPU, small."""
+"""The checks of `python -m tests.gpu --interpret`: small ones for Triton's interpreter on a CPU."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the filters leave of a row: the kernel's cut against a plain sort in double precision."""
+"""The tokens that filters keep: the kernel's cut against a plain sort in double precision."""
 
 # Triton code is not typed, and names compile-time constants in capitals.
 # mypy: disable-error-code="no-untyped-def,misc"
@@ -48,7 +48,7 @@ SMALL_SIZES = (Sizes(chunk=128, tile=128, capacity=64),)
 LARGE_PROBES, SMALL_PROBES = 1024, tries(2, 4)
 """Draws of a row, each with noise of its own."""
 ROUNDING = 3e-6
-"""Of a sum of 100,000 float32 weights: top-p may cut so much sooner or later."""
+"""The tolerance of a sum of 100,000 float32 weights, by which top-p may cut sooner or later."""
 
 
 def kept_checks(device: str) -> Iterator[Check]:
@@ -141,7 +141,7 @@ def _probe(logits_ptr, rows_ptr, out_ptr, VOCAB: tl.constexpr, TILE: tl.constexp
 def _narrow_and_wide(
     depths: Row, filters: tuple[int, float, float]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """What is kept at least, and at most: rounding may say either."""
+    """The tokens kept at least, and at most, by rounding."""
     top_k, top_p, min_p = filters
     least, most = (
         _kept(depths, top_k, top_p * (1 + nudge) if top_p < 1 else top_p, min_p)

@@ -15,8 +15,9 @@ from tests.gpu.paged import LAYER, Paged, Shape, paged
 
 SPARE = 3
 LIMITS = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
-"""Of the distance from the reference over its own length, for each token and head. Rounding the
-softmax's weights and the result makes a third of it; a single missing key of 1,000 makes more."""
+"""The bound of the distance from the reference over its own length, for each token and head.
+Rounding the softmax's weights and the result makes a third of it; a single missing key of 1,000
+makes more."""
 
 
 def attention_checks(kind: str, device: str) -> Iterator[Check]:

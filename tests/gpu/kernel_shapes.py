@@ -52,7 +52,7 @@ _COUNTS = (1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130)
 _PAIRS = tuple(zip(*product(_BORDERS, _COUNTS), strict=True))
 _LONG = 32 * 1024
 LONG_FLOAT32 = Shape(8, 2, 128, 16, FP32, (_LONG - 1, 20_000), (1, 1))
-"""So exact that one key too few shows."""
+"""A shape in which, in float32, one missing key shows."""
 
 
 def edges(kv_dtype: torch.dtype | None = None) -> tuple[Shape, ...]:
@@ -88,4 +88,4 @@ KINDS = {
     "int8": large(BF16, 2, INT8) + edges(INT8),
     "fp8": large(BF16, 2, FP8) + edges(FP8),
 }
-"""What one process checks at a time."""
+"""The cases that one process checks at a time."""

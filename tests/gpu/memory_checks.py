@@ -22,14 +22,14 @@ from tests.gpu.shape_checks import CONFIGS, random_model, shape_of
 ROWS, PROMPT_TOKENS, NUM_TOKENS = 8, 1024, 4
 HOG_BYTES = 4 << 30
 SPARE_BYTES = 64 << 20
-"""What drivers and libraries may keep of their own once they have had it."""
+"""Memory that drivers and libraries may keep once they have had it."""
 
 Answers = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """What a run of all prompts came to."""
+    """The result of a run of all prompts."""
 
     tokens: Answers  # [row, NUM_TOKENS]
     scores: Answers  # [row, NUM_TOKENS] log-probabilities of those

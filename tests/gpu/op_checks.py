@@ -16,7 +16,7 @@ from tests.gpu.place_checks import place_checks
 from tests.gpu.poison import apart, error, limit, untouched
 
 WIDTHS = (8, 100, 576, 4096, 5120, 16_384)
-"""Of rows: one load of a thread, no multiple of it, and those of models up to the widest."""
+"""Widths of rows: one load of a thread, no multiple of it, and those of models up to the widest."""
 DTYPES = (FP32, FP16, BF16)
 EPSILON = 1e-5
 

@@ -1,4 +1,4 @@
-"""What of the small fused kernels only a GPU shows: graphs, compiling anew, 64-bit addresses."""
+"""The small fused kernels where only a GPU shows it: graphs, compiling anew, 64-bit addresses."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,7 +29,7 @@ def op_gpu_checks(device: str) -> Iterator[Check]:
 
 
 class _Inputs:
-    """What all three take for T tokens, and a call of each."""
+    """The arguments of all three for T tokens, and a call of each."""
 
     def __init__(self, tokens: int, device: str) -> None:
         def numbers(*shape: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from daemon.engine.kv.pool import PagedKV
 
 LAYERS, LAYER = 2, 1
 QUANTA_OF_ONE = {torch.int8: 40.0, torch.float8_e4m3fn: 64.0}
-"""What a stored 1 is in quanta, so that a normal distribution fits their range."""
+"""The quanta of a 1, such that a normal distribution fits their range."""
 
 
 @dataclass(frozen=True, slots=True)

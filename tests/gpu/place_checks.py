@@ -21,7 +21,7 @@ from tests.gpu.poison import apart, error, limit, untouched
 
 NUM_BLOCKS = 7
 BLOCKS = (6, -1, 0, 3, 3)
-"""Of five tokens; the second is not kept."""
+"""The blocks of five tokens; the second is not kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ SIZES = ((3, 64, 16), (2, 80, 32), (9, 128, 16))
 """KV heads, head_dim and block size."""
 NUM_BLOCKS = 7
 BLOCKS = (6, -1, 0, 3, 3, -1)
-"""Of six written tokens; two are dropped."""
+"""The blocks of six written tokens; two are dropped."""
 
 
 def pool_checks(device: str) -> Iterator[Check]:

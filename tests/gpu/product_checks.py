@@ -255,7 +255,7 @@ def _operands(
 
 
 def _guarded(rows: int, width: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """So many rows of NaN, and one before and after."""
+    """Rows of NaN, and one before and after."""
     return torch.full((rows + 2, width), torch.nan, dtype=dtype, device=device)
 
 

@@ -15,8 +15,8 @@ from daemon.state.request import SamplingParams
 from tests.gpu.attempts import attempted
 
 DIFFERENT_SHARE = 1e-3
-"""Where top-p sums 100,000 terms, which round differently on each device: a token at its border may
-be in or out. All else is the same to the last bit.
+"""The tolerance where top-p sums 100,000 terms, which round differently on each device: a token at
+its border may be in or out. All else is the same to the last bit.
 """
 LOGPROB_ERROR = 1e-3
 EOS = (2,)

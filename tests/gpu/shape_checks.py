@@ -128,7 +128,7 @@ def random_model(config: PreTrainedConfig, device: str, attention: str) -> Any:
 
 
 def shape_of(config: PreTrainedConfig) -> ModelShape:
-    """What a folder's files would tell of a model that has none."""
+    """The shape of a model without files."""
     heads = config.num_attention_heads
     return ModelShape(
         model_type=config.model_type,

@@ -24,7 +24,7 @@ ROOM_BLOCKS = 16
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What an engine has for a story."""
+    """The state of an engine for a story."""
 
     vocab_size: int
     block_size: int
@@ -42,7 +42,7 @@ class Kind:
 
 
 Unknown = list[tuple[Running, int]]
-"""Whose tokens a plan in flight will bring, and where they belong."""
+"""The sequences whose tokens a plan in flight will bring, and their places."""
 
 
 class Story:

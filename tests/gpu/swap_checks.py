@@ -17,7 +17,7 @@ from tests.gpu.attempts import attempted
 
 LAYERS, NUM_BLOCKS = 2, 7
 HALF_STEP = 0.505
-"""Of a scale, what eq. 8 may err by; the rest is rounding of float32."""
+"""The error of eq. 8, in scales; the rest is rounding of float32."""
 ONE_FLOAT16 = 2.0**-10
 ROUNDING = {torch.float32: 1e-6, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 SHAPES = ((3, 64, 16), (2, 80, 32), (1, 16, 8), (9, 128, 16), (1, 256, 256))
@@ -87,7 +87,7 @@ def steps_wrong(blocks: torch.Tensor, fills: torch.Tensor, packed: torch.Tensor)
 
 
 KINDS = (("plain", False, None), ("int8", True, None), ("of an 8-bit cache", False, torch.int8))
-"""What is said of blocks, whether they are packed on their way, and what the cache stores."""
+"""The kinds of blocks: whether they are packed on their way, and the cache's format."""
 
 
 def swap_checks(device: str) -> Iterator[Check]:

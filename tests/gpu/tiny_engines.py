@@ -59,7 +59,7 @@ def tiny_folder(name: str = "Llama") -> Iterator[Path]:
 
 
 def tiny_load(folder: Path, device: str, **changes: Any) -> Load:
-    """What a worker would be told; `changes` are other fields of it."""
+    """The message to a worker; `changes` are other fields of it."""
     fields: dict[str, Any] = {
         "model": str(folder),
         "device": device,

@@ -33,7 +33,7 @@ def imports_of(module: str, tree: ast.Module, known: Iterable[str]) -> set[str]:
 
 
 def graph_of(trees: dict[str, ast.Module]) -> Graph:
-    """What each module imports."""
+    """The imports of each module."""
     return {module: imports_of(module, tree, trees.keys()) for module, tree in trees.items()}
 
 
@@ -77,7 +77,7 @@ def circles(trees: dict[str, ast.Module]) -> list[str]:
     graph = graph_of(trees)
     packages = {module.rpartition(".")[0] for module in trees} - {""}
     graphs = [graph, *(inside(graph, package) for package in sorted(packages))]
-    paths = (" -> ".join(found) for one in graphs if (found := circle_in(one)))
+    paths = (" -> ".join(found) for checked in graphs if (found := circle_in(checked)))
     return list(dict.fromkeys(paths))
 
 

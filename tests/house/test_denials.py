@@ -1,4 +1,4 @@
-"""What the documents deny: each such sentence is held by the code, or by a test that it names."""
+"""The documents' denials: each such sentence is checked against the code."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ def test_every_no_of_the_comparison_with_other_servers_is_held() -> None:
 ROTS = re.compile(
     r"so far\b(?! as\b)|\bnot (?:supported|served|possible) yet\b|\bhas run .{0,20}yet"
 )
-"""The words of sentences that are true until somebody builds what is missing."""
+"""The words of sentences that are true until the missing part is built."""
 
 
 def test_no_page_says_that_something_is_missing_until_later_without_a_test() -> None:

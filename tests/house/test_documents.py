@@ -12,9 +12,9 @@ from tests.house.source import ROOT, name_of
 
 ROOTS = frozenset(path.name for path in ROOT.iterdir() if path.is_dir())
 PARTS = frozenset(path.name for path in (ROOT / "daemon").rglob("*") if path.is_dir())
-"""Where a path may begin: a folder of the repository, or one of the daemon's, which needs more."""
+"""First parts of paths: folders of the repository, and of the daemon, which need a suffix."""
 COLUMN = 33
-"""Where ARCHITECTURE.md's list of layers says what each is."""
+"""The column of ARCHITECTURE.md's list of layers at which their descriptions begin."""
 _PATH = re.compile(r"(?<![\w/.~<>-])(\w+(?:/[\w.-]*\w)+)(?![\w<*-]|/\w)")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 _PART = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
@@ -32,7 +32,7 @@ def documents() -> list[Path]:
 
 
 def gone(text: str, folder: Path) -> Iterator[str]:
-    """What a document in this folder names and is not there."""
+    """The missing files and targets that a document in this folder names."""
     for name in _PATH.findall(text):
         first = name.partition("/")[0]
         named = first in ROOTS or (first in PARTS and name.endswith(".py"))

@@ -33,7 +33,7 @@ def imported(tree: ast.Module, known: set[str]) -> set[str]:
 
 def crumbs(sizes: dict[str, int], imports: dict[str, set[str]]) -> list[str]:
     """Modules below the floor that exactly one other imports."""
-    users = {name: [one for one, all_ in imports.items() if name in all_] for name in sizes}
+    users = {name: [user for user, used in imports.items() if name in used] for name in sizes}
     return [name for name, lines in sizes.items() if lines < FLOOR_LINES and len(users[name]) == 1]
 
 

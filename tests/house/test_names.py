@@ -1,4 +1,4 @@
-"""A name is of one public class: whoever reads it need not ask which."""
+"""A test that no two public classes share a name."""
 
 import ast
 from collections import defaultdict

@@ -10,13 +10,13 @@ from tests.house.source import name_of, nodes_of, python_files, tree_of
 FILE_LINES = 600
 FUNCTION_LINES = 60
 REASON_LINES = 5
-"""Where a longer file's reason stands: in so many lines at its beginning, as `# long: REASON`."""
+"""Lines at a longer file's beginning that may hold its reason, as `# long: REASON`."""
 
 _REASON = re.compile(r"^# long: \S+ \S+", re.MULTILINE)
 
 
 def fault(text: str) -> str:
-    """What is wrong with a file's length; empty: nothing."""
+    """The fault of a file's length; empty: none."""
     lines = text.splitlines()
     excused = _REASON.search("\n".join(lines[:REASON_LINES]))
     if len(lines) > FILE_LINES and not excused:

@@ -52,7 +52,7 @@ class Tracer:
         self._crossings += caller is not None and caller.f_code.co_filename != name
 
     def walk(self, life: Callable[[], object]) -> Walk:
-        """What the Core walks while `life` happens."""
+        """The files and calls of the Core during `life`."""
         self._files.clear()
         self._crossings, self._on = 0, True
         life()

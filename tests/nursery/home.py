@@ -64,7 +64,7 @@ def _live(joined: socket.socket, module: Any) -> int:
 
 
 def _die_with(joined: socket.socket) -> None:
-    """Who asked is the process that is known as the worker: its death is the fork's."""
+    """The process that asked is known as the worker: its death is the fork's."""
     poll = select.poll()
     poll.register(joined, 0)
     while not poll.poll():
@@ -82,7 +82,7 @@ def _reap(forks: dict[int, socket.socket]) -> None:
 
 
 def main() -> int:
-    """Fork for whoever asks, until told to end."""
+    """Fork for every client, until an end is ordered."""
     module = importlib.import_module(sys.argv[2])
     gc.collect()
     gc.freeze()

@@ -16,7 +16,7 @@ _SCALE = (1.0, 64.0, 65536.0, 512.0, 2.0**20)
 def model(
     base_s: float = 0.01, row_s: float = 0.0, context_s: float = 0.0, token_s: float = 1e-4
 ) -> StepTimeModel:
-    """Steps that take so long: alone, for a decode, for a token attended to, for a prompt's."""
+    """Steps of these times: alone, for a decode, for a token attended to, for a prompt's."""
     terms = (base_s, row_s, context_s, token_s, 0.0)
     scaled = [term * scale for term, scale in zip(terms, _SCALE, strict=True)]
     return StepTimeModel.restored((base_s, 0.99, 0.0, *scaled, *[0.0] * 30))

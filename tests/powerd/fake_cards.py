@@ -86,7 +86,7 @@ class FakeCards:
         return tuple(card.limit_mw for card in self.cards)
 
     def num_bad_sets(self) -> int:
-        """How often somebody set a limit that a card cannot have."""
+        """How often a limit was set that a card cannot have."""
         return sum(card.bad_sets for card in self.cards)
 
 

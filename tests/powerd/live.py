@@ -136,7 +136,7 @@ class Powerd:
             resource.prlimit(self._pid, resource.RLIMIT_NOFILE, before)
 
     def cpu_s(self) -> float:
-        """What it has used of a processor."""
+        """The processor time that it has used."""
         fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -149,7 +149,7 @@ class Powerd:
         return self._log_path.read_text()
 
     def saved(self) -> dict[str, int]:
-        """What its state file says."""
+        """The content of its state file."""
         limits: dict[str, int] = json.loads(self.state.read_text())["limits_mw"]
         return limits
 

@@ -60,7 +60,7 @@ def generate(
 
 
 def to_workers(plan: Callable[[int, Plan], None]) -> ToWorkers:
-    """What workers are told that never join the links that are made for them."""
+    """Messages to workers that never join the links made for them."""
     return ToWorkers(plan, *[_unheard] * 5)
 
 
@@ -74,7 +74,7 @@ def parts_of(loaded: Loaded, link: ApiLink) -> Parts:
 
 
 class ApiEnd:
-    """What an API process would send and see."""
+    """A stand-in for an API process: its messages in and out."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.messages: list[protocol.ToApi] = []
@@ -141,7 +141,7 @@ class House:
         self.runtime.worker_ready(0, Ready(self.num_blocks, 1, 1, 0.001))
 
     def lose(self) -> None:
-        """The worker dies with all that it was told and has not answered."""
+        """The worker dies with all its unanswered messages."""
         self.worker = None
         self.plans.clear()
         self.runtime.worker_lost(0, blamed=False)

@@ -65,7 +65,7 @@ class ScriptedWorker:
         return msgspec.structs.replace(reply, counts=int32([len(row) for row in rows]))
 
     def _draw(self, slot: int, end: int) -> list[int]:
-        """What a row draws behind its first `end` tokens."""
+        """The tokens of a row after its first `end` tokens."""
         blocks = self._table[slot]
         tokens = [next_token(self._sampling[slot].seed, self._history(slot, end))]
         room = int(np.count_nonzero(blocks >= 0)) * self._block_size

@@ -55,7 +55,7 @@ class Terminal:
         return self.process.wait(20)
 
     def _read(self, limit_s: float) -> bool:
-        """Take what comes; False once nobody can write any more."""
+        """Take what comes; False once there is no writer."""
         if select.select([self._ours], [], [], limit_s)[0]:
             try:
                 self._said += os.read(self._ours, 65536)

@@ -12,7 +12,7 @@ MODES = ["stubborn", "polite", "exits", "writes", "loads", "works", "spins", "sh
 
 
 def compute(mode: str) -> None:
-    """Compute for ever: alone, in turns with another thread, or while that one lets nobody else."""
+    """Compute for ever: alone, in turns with another thread, or while that one holds the lock."""
     if mode == "shares":
         threading.Thread(target=compute, args=("spins",), daemon=True).start()
     if mode == "locks":

@@ -1,4 +1,4 @@
-"""Where each test's control socket lies; the tests' own colours."""
+"""The place of each test's control socket; the tests' own colours."""
 
 from pathlib import Path
 

@@ -14,7 +14,7 @@ from tui.source import News
 
 
 class Scripted:
-    """A source that says what it was told to, and remembers what it was asked."""
+    """A source with scripted answers that records the orders."""
 
     def __init__(self, *news: News) -> None:
         self.asked: list[Closer] = []

@@ -349,7 +349,7 @@ def moved_story(sequence: int, time_s: float) -> Story:
 
 
 def owners(one: Snapshot, instance: int = 0) -> BlockOwners:
-    """Every held block of an instance belongs to somebody; 37 neighbours to the same."""
+    """Every held block of an instance has an owner; 37 neighbours to the same."""
     held = one.instances[instance].block_map == BlockUse.HELD
     who = np.where(held, 1000 + np.arange(held.size) // 37 % 24, -1).astype(np.int64)
     return BlockOwners(instance, one.time_s, who, int32(held * (1 + np.arange(held.size) % 2)))

@@ -34,7 +34,7 @@ def no_leaks() -> Iterator[None]:
 
 @pytest.fixture
 def pair(no_leaks: None) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a fresh socketpair; closed afterwards, whoever closed them before."""
+    """Both ends of a fresh socketpair; closed afterwards, even if closed before."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     yield ends
     for end in ends:

@@ -1,4 +1,4 @@
-"""What this process holds open."""
+"""The open descriptors of this process."""
 
 import contextlib
 import os

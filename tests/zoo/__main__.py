@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def outcomes(model_type: str, part: str) -> Iterator[Outcome]:
-    """Of a type's variants whose names hold `part`."""
+    """A type's variants whose names contain `part`."""
     return (outcome(one) for one in variants_of(model_type) if part in one.name)
 
 

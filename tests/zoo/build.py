@@ -15,9 +15,9 @@ from tests.zoo.variant import Variant
 
 MOST_PARAMS = 3_000_000
 _GAIN = 1.5
-"""Of matrices: attention is neither even nor on one token alone."""
+"""The scale of matrices: attention is neither even nor on one token alone."""
 _SPREAD = 0.3
-"""Of norms, biases and scalars around what they begin as."""
+"""The scale of norms, biases and scalars around their initial values."""
 
 
 class TooLargeError(Exception):
@@ -25,7 +25,7 @@ class TooLargeError(Exception):
 
 
 def config_dict(variant: Variant) -> dict[str, Any]:
-    """What the variant's config.json holds."""
+    """The content of the variant's config.json."""
     cls: Any = CONFIG_MAPPING[variant.model_type]
     config = cls(**edited(tiny_args(variant.model_type), variant.args))
     told: dict[str, Any] = json.loads(config.to_json_string(use_diff=True))

@@ -59,7 +59,7 @@ MIXED = (
 
 
 def own_variants(model_type: str) -> Iterator[Variant]:
-    """What is listed here for a type."""
+    """The variants listed here for a type."""
     for name, args in _ARGS.get(model_type, {}).items():
         yield Variant(model_type, name, args)
     for name, raw in _RAW.get(model_type, {}).items():

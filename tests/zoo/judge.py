@@ -1,4 +1,4 @@
-"""What becomes of a variant: equal or refused, or a fault of the daemon's or of the zoo's."""
+"""The verdict on a variant: equal or refused, or a fault of the daemon's or of the zoo's."""
 
 import tempfile
 import traceback

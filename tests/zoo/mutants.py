@@ -1,4 +1,4 @@
-"""What must not pass: a served folder that lost one feature, held against the whole model."""
+"""Mutants that must not pass: a served folder that lost one feature, against the whole model."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is served, held against transformers' own plain forward pass, position by position.
+"""The served model against transformers' own plain forward pass, position by position.
 
 Nothing of the daemon judges here: the reference is the folder loaded by transformers, with its
 eager attention and its own mask, one text at a time and without a cache. The served side is the
@@ -30,9 +30,9 @@ NUM_BLOCKS = 96
 TEXT_LEN = 160
 NUM_TEXTS = 3
 TOLERANCE = 2e-5
-"""Of float32: the largest difference of any logit, relative to the largest logit of its text."""
+"""For float32: the largest difference of any logit, relative to the largest logit of its text."""
 ROUNDING = {0.5: 1.5, 0.95: 2.0}
-"""Of bfloat16: how many times as far from float32 as transformers' own bfloat16 is, by quantile of
+"""For bfloat16: how many times as far from float32 as transformers' own bfloat16 is, by quantile of
 the positions. Rounding may choose another expert at one of them: the farthest says little."""
 
 _SCORED = SamplingParams(temperature=0.0, ignore_eos=True, prompt_logprobs=0)
@@ -73,13 +73,13 @@ class Seen:
         return alike
 
     def logits(self, batch: FlatBatch, *rest: Any) -> torch.Tensor:
-        """Of a step that tells no prompt's own tokens."""
+        """The logits of a step without prompt log-probabilities."""
         logits: torch.Tensor = self.model.logits(batch, *rest)
         self._note(batch, logits)
         return logits
 
     def states(self, batch: FlatBatch, *rest: Any) -> torch.Tensor:
-        """Of one that does: logits are made of these, a few at a time."""
+        """The states of a step with them, from which logits are computed a few at a time."""
         states: torch.Tensor = self.model.states(batch, *rest)
         self._note(batch, self.head(states))
         return states
@@ -184,7 +184,7 @@ class Verdict:
 
 
 def distances(rows: list[tuple[int, int, torch.Tensor]], like: list[torch.Tensor]) -> np.ndarray:
-    """Of each row from the reference; infinite where it is no number."""
+    """The distance of each row from the reference; infinite where it is no number."""
     largest = [one.abs().max() for one in like]
     found = [
         float((logits - like[slot][position]).abs().max() / largest[slot])
@@ -194,7 +194,7 @@ def distances(rows: list[tuple[int, int, torch.Tensor]], like: list[torch.Tensor
 
 
 class Oracle:
-    """What transformers computes of a folder, and what is allowed beside it."""
+    """The results of transformers for a folder, and the allowed differences."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
         self._exact = reference(folder, torch.float32)

@@ -1,9 +1,9 @@
-"""What single types need beside the tiny sizes that go by a field's name."""
+"""The needs of single types beside the tiny sizes, which go by a field's name."""
 
 from typing import Any
 
 DROP = object()
-"""Of a field or of a key of config.json: it is left out."""
+"""Marks a field or a key of config.json that is left out."""
 
 _GEMMA4_DRAFT = {
     "model_type": "gemma4_text",

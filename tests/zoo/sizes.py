@@ -215,7 +215,7 @@ def tiny_args(model_type: str) -> dict[str, Any]:
 
 @cache
 def defaults(model_type: str) -> dict[str, Any]:
-    """A type's own fields and their values, unless told otherwise."""
+    """A type's own fields and their default values."""
     told: dict[str, Any] = CONFIG_MAPPING[model_type](**NEEDED.get(model_type, {})).to_dict()
     return told
 

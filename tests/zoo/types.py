@@ -16,7 +16,7 @@ def types() -> list[str]:
 
 
 def variants_of(model_type: str) -> Iterator[Variant]:
-    """What follows from a type's fields, and what is its own."""
+    """The variants of a type: those that follow from its fields, and its own."""
     singles = [*axes.variants(model_type), *own_variants(model_type)]
     yield from singles
     if model_type in MIXED:

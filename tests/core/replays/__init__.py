@@ -1,1 +1,1 @@
-"""Recorded lives of small daemons: what the Core was told, and digests of what it answered."""
+"""Recorded lives of small daemons: the Core's events, and digests of its actions."""

@@ -19,7 +19,7 @@ from daemon.wire.columns import decoder, encoder
 
 PATH = Path(__file__).parent / "lives.xz"
 LINK_BYTES = 4
-"""Of each link, as the file has them; the last one is kept whole."""
+"""Bytes kept of each digest in the chain, as in the file; the last one is kept whole."""
 SEEN_EVERY = 16
 """A snapshot is part of what was seen after so many events."""
 

@@ -51,7 +51,7 @@ LEARNED_STEPS = frozenset({1, 6, 25})
 
 
 class Taped(Core):
-    """A Core that writes down what it is told, and digests of what it does."""
+    """A Core that records its events, and digests of its actions."""
 
     def __init__(self, config: Configured, learn: bool) -> None:
         super().__init__(config)
@@ -169,7 +169,7 @@ def _prepared(policy: str, swap: str, seed: int, num_requests: int) -> Prepared:
 
 
 def _orders(policy: str, num_requests: int) -> list[Event]:
-    """What an operator, and clients that go away, do besides."""
+    """Further events: an operator's orders, and clients that go away."""
     names = sorted(POLICIES)
     other = names[(names.index(policy) + 4) % len(names)]
     return [

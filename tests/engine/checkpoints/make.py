@@ -47,7 +47,7 @@ SMALL = {"self_attn.q_proj": (32, 32), "mlp.down_proj": (40, 96)}
 
 Tensors = dict[str, torch.Tensor]
 Quantise = Callable[[nn.Linear], tuple[Tensors, torch.Tensor]]
-"""Of a layer the tensors that are stored, and the numbers [N, K] that they stand for."""
+"""The stored tensors of a layer, and the numbers [N, K] that they represent."""
 
 
 def tool(name: str) -> Any:

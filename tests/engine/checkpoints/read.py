@@ -19,14 +19,14 @@ FOLDERS = sorted(path.parent.name for path in HERE.glob("*/config.json"))
 
 
 class Counted(LoadMeter):
-    """Counts bytes and tells nobody."""
+    """Counts bytes silently."""
 
     def __init__(self) -> None:
         super().__init__(1, lambda share: None)
         self.count_bytes = 0
 
     def add(self, num_bytes: int) -> None:
-        """So many bytes more are there."""
+        """Note more bytes."""
         self.count_bytes += num_bytes
 
 

@@ -1,4 +1,4 @@
-"""What a draw must be, one row at a time and as plainly as it can be said (float64, full sorts)."""
+"""A reference sampler: one row at a time, in float64 and with full sorts."""
 
 import math
 

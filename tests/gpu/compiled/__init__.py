@@ -1,1 +1,1 @@
-"""What is compiled for GPUs that need not be there."""
+"""Compilation for GPUs that need not be there."""

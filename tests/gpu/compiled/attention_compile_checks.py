@@ -20,7 +20,7 @@ KV_HEADS, BLOCK_SIZE, NUM_BLOCKS = 2, 16, 8
 BATCHES = ((2, 5), (1, 1), (3, 16), (16, 33), (17, 8))
 """Rows, and blocks that the longest has: all must be compiled by the first of them."""
 CHUNK_TOKENS = 200
-"""Of each row of a prefill: enough to fill its largest tile."""
+"""Tokens of each row of a prefill: enough to fill its largest tile."""
 FP8_GENERATION = 89
 """The first that has float8_e4m3fn, and so a cache of it."""
 
@@ -128,7 +128,7 @@ def _packing(dtype: torch.dtype, generation: int, launches: Launches) -> Iterato
 
 
 def _built(name: str, generation: int, launches: Launches) -> Check:
-    """What was launched fits the GPU, and was compiled once."""
+    """Check that the launched programs fit the GPU, and were compiled once."""
     compiled: list[Any] = launches.take()
     used = max(kernel.metadata.shared for kernel in compiled)
     anew = len({kernel.hash for kernel in compiled}) - 1

@@ -8,7 +8,7 @@ from benchmarks.gpu.report import Check
 from tests.gpu.attempts import attempted
 
 SHARED_LIMITS_BYTES = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024}
-"""What one program may use on each generation (Ampere, its workstation cards, Ada, Hopper)."""
+"""The resources of one program on each generation (Ampere, its workstation cards, Ada, Hopper)."""
 
 PARTS = ("attention", "op", "product", "block", "sampler", "move")
 

@@ -1,4 +1,4 @@
-"""What launching kernels would compile for a GPU that is not here.
+"""The programs that launching kernels would compile for an absent GPU.
 
 The functions that launch kernels run as they are, on tensors of the device `meta`, which have sizes
 and no numbers. So what is compiled is what a worker would compile, with the same constants and
@@ -28,7 +28,7 @@ class Launches:
 
 
 class _Card:
-    """What Triton asks of a driver before it compiles."""
+    """The driver's answers that Triton needs before it compiles."""
 
     def __init__(self, generation: int) -> None:
         self._generation = generation

@@ -16,7 +16,7 @@ from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import compiled_for
 
 NUM_BLOCKS, BLOCK_BYTES, LAYER_BYTES = 300, 2 << 20, 64 << 10
-"""Of Llama 3 8B."""
+"""The shape of Llama 3 8B."""
 WIDE_LOAD = "ld.global.v2.b64"
 
 

@@ -18,7 +18,7 @@ from tests.gpu.kernel_shapes import BF16, FP8, FP32, INT8
 TOKENS = (2, 1, 3, 16, 17, 8192)
 """Batches for which all must be compiled by the first of them."""
 WIDTHS = ((4096, 14_336), (576, 1536), (16_384, 53_248))
-"""Of the states and of the MLP: Llama 3 8B, SmolLM2 135M, Llama 3 405B."""
+"""Widths of the states and of the MLP: Llama 3 8B, SmolLM2 135M, Llama 3 405B."""
 HEADS = ((32, 8, 128, 128, False), (40, 40, 80, 32, False), (16, 8, 256, 256, True))
 """Query heads, KV heads, head_dim, dimensions that turn, and whether heads have norms."""
 FP8_GENERATION = 89

@@ -19,7 +19,7 @@ from tests.gpu.product_checks import SHAPES_8B
 _FEW_BYTES = 1024
 """A strip's programs only add up there what their warps found."""
 PROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132}
-"""Of a large GPU of each generation."""
+"""The processors of a large GPU of each generation."""
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 
 

@@ -16,7 +16,7 @@ from tests.gpu.compiled.launches import Launches, compiled_for
 ROWS = (2, 1, 3, 16, 17)
 """Batches for which all must be compiled by the first of them."""
 VOCABS = (128_256, 50_257)
-"""Of Llama 3, and one whose rows begin anywhere."""
+"""The vocabulary of Llama 3, and one whose rows begin anywhere."""
 WAYS = {"greedy": (False, False), "drawing": (True, False), "filtering": (True, True)}
 """Whether rows are drawn, and whether some of those have filters."""
 

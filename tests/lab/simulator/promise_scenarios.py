@@ -41,7 +41,7 @@ ROLES = (
 
 @dataclass(frozen=True)
 class Drawn:
-    """A scenario, what it is told as it runs, and what its machine takes."""
+    """A scenario, the events of its run, and the times of its machine."""
 
     prepared: Prepared
     told: tuple[Event, ...]

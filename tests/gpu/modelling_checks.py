@@ -18,8 +18,8 @@ from tests.gpu.kernel_checks import distance
 from tests.gpu.kernel_shapes import BF16, FP32
 
 LIMITS = {FP32: 1e-5, BF16: 0.02}
-"""The bound of `distance`. transformers rounds after each operation, and angles to the states' type,
-too."""
+"""The bound of `distance`. transformers rounds after each operation, and angles to the states'
+type, too."""
 TOKENS, WIDTH = 6, 64
 
 

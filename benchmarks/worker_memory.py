@@ -2,7 +2,8 @@
 
 `python -m benchmarks.worker_memory --capacities 16,64,1024` computes prompts of all sizes at random
 with a tiny float32 model, each capacity of the libraries' caches in a process of its own,
-and prints resident memory as steps go, and the processor's time of a step.
+and prints what imports take that no other process shares, resident memory as steps go, and the
+processor's time of a step.
 """
 
 import argparse
@@ -22,14 +23,20 @@ MAX_TOKENS = 512
 """Of a step; sizes lie between 1 and this."""
 
 
-def resident_mb() -> float:
-    """This process's memory."""
+def memory_mb(field: str = "VmRSS") -> float:
+    """This process's memory; RssAnon: what no other process shares."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1e3
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1e3
 
 
 def measure(folder: str, steps: int, marks: int) -> dict[str, list[float]]:
-    """Resident MB at `marks` points of so many steps, and milliseconds of a step between them."""
+    """Resident MB at `marks` points of so many steps, and milliseconds of a step between them; MB
+    that imports take.
+    """
+    from daemon.engine.worker.preload import preload
+
+    preload("cpu")
+    imports_mb = memory_mb("RssAnon")
     import torch
 
     from daemon.engine.worker.start import start
@@ -49,12 +56,12 @@ def measure(folder: str, steps: int, marks: int) -> dict[str, list[float]]:
         kv_dtype="",
     )
     chance = random.Random(1)
-    found: dict[str, list[float]] = {"resident_mb": [], "step_ms": []}
+    found: dict[str, list[float]] = {"imports_mb": [imports_mb], "resident_mb": [], "step_ms": []}
     with torch.inference_mode():
         engine = start(message, lambda _stage, _done: None)[0]
         plans = Driver(BLOCK_SIZE, list(range(num_blocks)))
         before_s = time.process_time()
-        found["resident_mb"].append(resident_mb())
+        found["resident_mb"].append(memory_mb())
         for step in range(1, steps + 1):
             one = plans.add(
                 0, [chance.randrange(4, 300) for _ in range(chance.randint(1, MAX_TOKENS))]
@@ -65,7 +72,7 @@ def measure(folder: str, steps: int, marks: int) -> dict[str, list[float]]:
             plans.leave(one)
             if step % (steps // marks) == 0:
                 now_s = time.process_time()
-                found["resident_mb"].append(resident_mb())
+                found["resident_mb"].append(memory_mb())
                 found["step_ms"].append((now_s - before_s) * 1e3 / (steps // marks))
                 before_s = now_s
     return found
@@ -109,7 +116,9 @@ def main() -> None:
             memory = ", ".join(f"{one:.0f}" for one in found["resident_mb"])
             times = ", ".join(f"{one:.2f}" for one in found["step_ms"])
             print(
-                f"capacity {capacity or 'of workers'}: {memory} MB; {times} ms a step", flush=True
+                f"capacity {capacity or 'of workers'}: imports {found['imports_mb'][0]:.0f} MB; "
+                f"{memory} MB; {times} ms a step",
+                flush=True,
             )
 
 

@@ -31,6 +31,7 @@ from daemon.core.limits import InstanceLimits
 from daemon.engine.families import FAMILIES
 from daemon.engine.verify.kernels.kept import CardStack, all_kept, version_of
 from daemon.memory.sizing import (
+    CPU_RUNTIME_BYTES,
     DTYPE_BYTES,
     GPU_RUNTIME_BYTES,
     SCALE_BYTES,
@@ -409,6 +410,7 @@ _HOST_REASONS = {
 def _room_lines(room: Room, size: PoolSize) -> Iterator[str]:
     if room.is_cpu:
         yield f"  available    {_mib(room.free_bytes)} of RAM, cpu_fraction {room.cpu_fraction}"
+        yield f"  runtime      {_mib(CPU_RUNTIME_BYTES)} of libraries and what they compile"
     else:
         yield f"  total        {_mib(room.total_bytes)}, utilization {room.utilization}"
         yield f"  in use       {_mib(room.total_bytes - room.free_bytes)}"
@@ -418,7 +420,7 @@ def _room_lines(room: Room, size: PoolSize) -> Iterator[str]:
         yield f"  unpacked     {_mib(room.panel_bytes)} of their numbers at a time"
     yield f"  activations  {_mib(size.activation_bytes)}"
     if room.is_cpu:
-        how = "min(cpu_fraction * available, available - weights - activations)"
+        how = "min(cpu_fraction * available, available - weights - activations - runtime)"
     else:
         panel = " - unpacked" if room.panel_bytes else ""
         how = f"utilization * total - in use - weights{panel} - activations - runtime"

@@ -5,7 +5,7 @@ block      = layers * 2 * block_size * kv_heads * head_dim * dtype_bytes
 activation = max_batch_tokens * (16 * hidden + 2 * (heads + 2 * kv_heads) * head_dim) * dtype
            + max_running * vocab * 4 * 3          (fp32 logits, probabilities, sorted copy)
 gpu: kv    = utilization * total - in use by others - weights - panel - activation - runtime
-cpu: kv    = min(cpu_fraction * available, available - weights - activation)
+cpu: kv    = min(cpu_fraction * available, available - weights - activation - runtime)
 blocks     = kv / block, at most what max_running sequences of max_len need
 """
 
@@ -25,6 +25,11 @@ SCALE_BYTES = 4
 MIN_BLOCKS = 2
 GPU_RUNTIME_BYTES = 1 << 30
 """The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
+CPU_RUNTIME_BYTES = 256 << 20
+"""What a CPU worker imports, 229 MB that it shares with nobody, and what its bounded caches keep of
+the shapes of its steps, 8 to 12 MB (`python -m benchmarks.worker_memory --capacities 16,1024
+--steps 200`; without the bound 352 MB, and still growing).
+"""
 GPU_PANEL_BYTES = 128 << 20
 """Bytes of a quantised weight's rows that a GPU unpacks at a time."""
 KEEP_BOTH_BYTES = 2 << 30
@@ -164,7 +169,7 @@ def size_pool(shape: Shape, demand: Demand, room: Room) -> PoolSize:
 def _kv_bytes(room: Room, activation: int) -> int:
     """Bytes left for the pool; negative where weights and activations alone do not fit."""
     if room.is_cpu:
-        rest = room.free_bytes - room.weight_bytes - activation
+        rest = room.free_bytes - room.weight_bytes - activation - CPU_RUNTIME_BYTES
         return min(int(room.cpu_fraction * room.free_bytes), rest)
     in_use = room.total_bytes - room.free_bytes
     usable = int(room.utilization * room.total_bytes)

@@ -287,7 +287,9 @@ def test_nothing_is_converted_for_a_gpu_that_is_not_there(
     gguf.write_bytes(b"GGUF")
     flags = ["--json", "--model", str(gguf), "--instance", "cuda:0"]
     assert main([*CHECK, *flags, "--set", f"daemon.cache={tmp_path / 'cache'}"]) == 1
-    assert faults(capsys) == ["instance: cuda:0 cannot be used: no driver"]
+    device, file = faults(capsys)
+    assert device == "instance: cuda:0 cannot be used: no driver"
+    assert file == f"{gguf} is not whole: it ends in its header, behind 4 bytes"
     assert not (tmp_path / "cache" / "models").exists()
 
 

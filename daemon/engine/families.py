@@ -31,7 +31,7 @@ FAMILIES = {
     MOVE: "parts of blocks gathered for a handoff",
     GRAPHS: "decode steps captured as CUDA graphs",
 }
-"""What each computes, in the order in which they are tried: graphs hold kernels of the others."""
+"""Families of GPU kernels, in the order in which they are tried: graphs hold the others' kernels."""
 
 CAPTURED = frozenset({QKV, WRITE, DECODE})
 """A captured step reads its block tables on the device, as only these kernels do."""
@@ -47,4 +47,4 @@ Fallen = Callable[[str, str], None]
 
 
 def unheard(_family: str, _why: str) -> None:
-    """Where nobody asks what torch computes."""
+    """A listener that ignores which families torch computes."""

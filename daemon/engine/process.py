@@ -1,4 +1,4 @@
-"""What every process of the engine does first: it shares the cores and stays offline."""
+"""The first steps of every process of the engine: it shares the cores and stays offline."""
 
 import contextlib
 import ctypes
@@ -17,10 +17,10 @@ _STAMP = ".last-start"
 _BY_CONTENT = "daemon.engine.cpu.compiled.ByContent"
 
 INSTALLED = Path(sys.prefix) / "share" / "llmd" / "numba"
-"""What `scripts/prepare_embedded.py` compiled for this processor, when llmd was installed."""
+"""Code that `scripts/prepare_embedded.py` compiled for this processor, when llmd was installed."""
 
 UNUSED_S = 30 * 24 * 3600.0
-"""What is compiled and was not read for so long is forgotten."""
+"""Compiled code that was not read for this long is deleted."""
 
 
 def share_cores() -> None:

@@ -28,7 +28,7 @@ _LISTED, _OLDER_LISTED, _BY_ID = (
 _NAMES = tuple(f"{one}_token" for one in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The names that every tokenizer has, in the order in which their tokens are added."""
 _NO_ID = -1
-"""Of a token that no file gives an id."""
+"""The id of a token that no file gives an id."""
 
 
 class AddedToken(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 class _Beside:
-    """What the files beside tokenizer.json say of tokens. Raises ModelError."""
+    """Tokens in the files beside tokenizer.json. Raises ModelError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -30,7 +30,7 @@ CONVERTER_VERSION = 9
 """Part of every cache folder's name: raise it when the converter's output changes."""
 
 INSTALLED = Path(sys.prefix) / "share" / "llmd"
-"""Where `scripts/prepare_embedded.py` keeps what it made of the embedded model at installation."""
+"""The folder where `scripts/prepare_embedded.py` keeps the embedded model, as installed."""
 
 MADE = "models", "configurations", "trials"
 """The folders of a cache that hold it, and what its trial said."""
@@ -52,7 +52,7 @@ def embedded_gguf() -> Path:
 
 
 def converted_folder(gguf: Path, cache: Path) -> Path:
-    """Where the conversion of `gguf` is kept below the cache folder; it need not exist yet.
+    """The folder of the conversion of `gguf` below the cache folder; it need not exist yet.
 
     The content decides: of a copy under another name it is the folder that there is. Reads the
     whole file where it is seen for the first time and its header shows no fault. Raises OSError and

@@ -58,7 +58,7 @@ def ask_fit(folder: Path) -> None:
 
 
 def _key(folder: Path) -> str:
-    """Of what is read and of who reads it. Raises ModelError."""
+    """A key of the files that are read and of the code that reads them. Raises ModelError."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(f"{_VERSION}:{version('transformers')}".encode())
     for name in _CONFIGS:

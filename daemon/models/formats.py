@@ -67,7 +67,7 @@ NIBBLES = {
     "IQ4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
     "MXFP4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
 }
-"""What the 16 values of half a byte stand for, times a scale, where it is not themselves."""
+"""Values of half a byte, times a scale, for formats where they are not the numbers 0 to 15."""
 PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Formats without blocks, and how torch and safetensors call their numbers."""
 

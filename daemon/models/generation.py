@@ -48,7 +48,7 @@ tokens that the tokenizer names, too, and neutral values.
 
 
 class DefaultSampling(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request has where it says nothing. The values given here change no distribution."""
+    """Sampling parameters of a request that names none. These defaults change no distribution."""
 
     temperature: float = 1.0
     top_k: int = 0  # 0: all tokens
@@ -61,7 +61,7 @@ class DefaultSampling(msgspec.Struct, frozen=True, kw_only=True):
     suppressed: tuple[int, ...] = ()  # tokens that are not drawn
 
     def __str__(self) -> str:
-        """What the file says and changes something, for people."""
+        """The settings that have an effect, in words."""
         given = msgspec.structs.asdict(self)
         neutral = msgspec.structs.asdict(DefaultSampling())
         changed = [f"{key} {_shown(one)}" for key, one in given.items() if one != neutral[key]]
@@ -122,7 +122,7 @@ def default_sampling(setting: str, folder: Path) -> DefaultSampling:
 
 
 def without_effect(setting: str, folder: Path) -> list[str]:
-    """What the file says of drawing, and llmd does not do. Raises ModelError."""
+    """Sampling settings of the file that llmd does not support. Raises ModelError."""
     try:
         said = msgspec.json.decode(_data(setting, folder), type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -45,7 +45,7 @@ KINDS: Final = {
 
 
 class GgufTensor(NamedTuple):
-    """Where a tensor lies."""
+    """A tensor's place in the file."""
 
     name: str
     kind: int  # GGUF's number of its format
@@ -65,7 +65,7 @@ class GgufTensor(NamedTuple):
 
 
 class GgufHeader(NamedTuple):
-    """What stands before the weights."""
+    """The part of a file before the weights."""
 
     fields: dict[str, Any]  # numbers, bools, strings, and lists of these
     tensors: tuple[GgufTensor, ...]

@@ -23,7 +23,7 @@ INDEX = "gguf.json"
 LINK: Final = "model.gguf"
 OWN_INDEX = "blocks.json"
 OWN_FILE: Final = "model.blocks"
-"""Of a folder that llmd quantised."""
+"""The file of blocks in a folder that llmd quantised."""
 
 
 class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

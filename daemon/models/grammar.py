@@ -136,7 +136,7 @@ def check(matcher: "LLMatcher") -> None:
 
 
 def in_words(said: str) -> str:
-    """What llguidance says of a grammar, for people: one line, and no names of its own."""
+    """llguidance's message about a grammar, in a line of plain words."""
     said = " ".join(said.replace("<non-verbose/>", "").split())
     said = _PLACE.sub(r"line \1, column \2: ", _SOURCE.sub("", said))
     said = _TOO_COMPLEX.sub(r"it is too complex to follow: \1", said)
@@ -162,7 +162,7 @@ def _of_keywords(found: re.Match[str]) -> str:
 
 
 class _Lengths(msgspec.Struct):
-    """What a tokenizer.json may say of cutting and filling texts."""
+    """Truncation and padding in a tokenizer.json."""
 
     truncation: Any = None
     padding: Any = None

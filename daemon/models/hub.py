@@ -73,7 +73,7 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _weights(folder: Path) -> list[Path]:
-    """What holds the weights, as far as the snapshot tells; other kinds of it are refused later."""
+    """Files of the weights, as far as the snapshot tells; unsupported kinds are refused later."""
     shards = sorted(folder.glob("model-*.safetensors"))
     index = folder / SAFETENSORS_INDEX
     if shards and not index.exists():

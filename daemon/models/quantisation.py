@@ -1,4 +1,4 @@
-"""What a folder says of how its weights are quantised, by AWQ, GPTQ, compressed tensors or FP8.
+"""The quantisation of a folder's weights, by AWQ, GPTQ, compressed tensors or FP8.
 
 All else is refused by its name, before anything is loaded. Scales for keys and values, where there
 are some, are left aside with a note: how a cache holds them is configured, and llmd computes its
@@ -23,7 +23,7 @@ _ALL = ("Linear", "Embedding")
 
 
 class _Words(msgspec.Struct):
-    """What AWQ's and GPTQ's tools say alike."""
+    """Fields that AWQ's and GPTQ's tools share."""
 
     checkpoint_format: str | None = None
     format: str | None = None
@@ -79,7 +79,7 @@ def read_quantisation(folder: Path, fields: Mapping[str, Any]) -> Quantisation |
 
 
 def quantisation(said: Any) -> Quantisation:
-    """What a `quantization_config` says. Raises ModelError, a sentence without a folder."""
+    """Read a `quantization_config`. Raises ModelError, a sentence without a folder."""
     try:
         return _read(said)
     except ModelError as error:  # in one line, whatever the names in the file are

@@ -19,7 +19,7 @@ from daemon.models.quantised_layers import TensorHeader
 GROUP = 128
 """Numbers of a row that share a scale, where rows are whole groups."""
 WIDE = "int8"
-"""What the embedding, the head and layers of values become."""
+"""The format of the embedding, the head and layers of values."""
 VALUES = ".v_proj"
 """How names of layers end that make values."""
 _ALIGNMENT_BYTES = 64

@@ -61,7 +61,7 @@ def refuse_quantised(folder: Path, kind: str) -> None:
 
 
 def quantised_folder(source: Path, kind: str, cache: Path) -> Path:
-    """Where that of a folder is kept below the cache folder; it need not exist yet.
+    """The quantised copy of a folder, below the cache folder; it need not exist yet.
 
     The content decides. Reads all of a file where it is seen for the first time. Raises OSError and
     ModelError.
@@ -109,7 +109,7 @@ def quantised_shape(shape: ModelShape, index: GgufIndex) -> ModelShape:
 
 
 def planned(source: Path, kind: str) -> GgufIndex:
-    """What a folder's weights would become; blocks for some seconds. Raises ModelError."""
+    """The plan of quantising a folder's weights; blocks for some seconds. Raises ModelError."""
     refuse_quantised(source, kind)
     command = [sys.executable, "-m", _MODULE, kind, str(source)]
     try:
@@ -131,7 +131,7 @@ def run_quantiser(kind: str, source: Path, target: Path, told: Told) -> None:
 
 
 def beside_weights(folder: Path) -> Iterator[Path]:
-    """What is read of a folder beside its weights: configuration, tokenizer, template."""
+    """Files of a folder beside its weights: configuration, tokenizer, template."""
     for path in sorted(folder.iterdir()):
         if path.suffix in _TEXTS and path.name != SAFETENSORS_INDEX and path.is_file():
             yield path

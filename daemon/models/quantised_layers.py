@@ -15,14 +15,14 @@ from daemon.models.shape import ModelError
 
 
 class TensorHeader(NamedTuple):
-    """What a file says of a tensor."""
+    """A tensor's type and shape in a file's header."""
 
     dtype: str  # as safetensors names it: "I32", "F16", "F8_E4M3"
     shape: tuple[int, ...]
 
 
 Headers = Mapping[str, TensorHeader]
-"""Of all tensors of a checkpoint, by their names."""
+"""Headers of all tensors of a checkpoint, by their names."""
 
 _MAIN: dict[Layout, str] = {
     "awq": "qweight",
@@ -132,7 +132,7 @@ class _Parts:
         self.taken: dict[str, str] = {}
 
     def dtype(self, what: str) -> str:
-        """Of a tensor; empty where it is not there."""
+        """The type of a tensor; empty where it is not there."""
         header = self._headers.get(f"{self._module}.{what}")
         return header.dtype if header else ""
 

@@ -23,7 +23,7 @@ class Rope(msgspec.Struct, frozen=True):
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
-    """What transformers understands of a folder's config.json. Sizes are 0 where it names none."""
+    """A folder's config.json as transformers understands it. Sizes are 0 where it names none."""
 
     model_type: str
     architectures: tuple[str, ...] = ()  # as the file names them

@@ -38,7 +38,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What the child process prints: one of the two."""
+    """The child process's answer: either field is set."""
 
     resolved: Resolved | None = None
     error: str = ""
@@ -63,12 +63,12 @@ def resolve(folder: Path, cache: Path, ask: Ask) -> Resolved:
 
 
 def answer(resolved: Resolved | None, error: str = "") -> bytes:
-    """What the child process prints."""
+    """The line that the child process prints."""
     return msgspec.json.encode(_Answer(resolved, error))
 
 
 def _key(folder: Path) -> str:
-    """Of the files that are read and of who reads them. Raises ModelError."""
+    """A key of the files that are read and of the code that reads them. Raises ModelError."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(f"{RESOLVER_VERSION}:{version('transformers')}".encode())
     for name in _CONFIGS:

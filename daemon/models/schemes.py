@@ -38,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Quantisation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint says of how its layers are quantised."""
+    """The quantisation of a checkpoint's layers."""
 
     method: str  # as `quant_method` names it
     targets: tuple[Target, ...]

@@ -14,7 +14,7 @@ class ModelError(ValueError):
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What the daemon must know of a model before a worker loads it."""
+    """A model's shape, as the daemon needs it before a worker loads the model."""
 
     model_type: str  # as config.json names it: "llama", "opt", ...
     num_layers: int
@@ -35,7 +35,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
         return self.packed_bytes + self.plain_bytes(dtype)
 
     def plain_bytes(self, dtype: str) -> int:
-        """Of these the bytes of weights that are not packed."""
+        """Bytes of the weights that are not packed."""
         return (self.num_params - self.packed_params) * DTYPE_BYTES[dtype]
 
 

@@ -34,7 +34,7 @@ _UNSAID = {
     "diffllama": "its layers attend twice each",
     "gpt_oss": "its attention has sinks",
 }
-"""What the configurations of these types do not say of all of their models."""
+"""Reasons to refuse types whose configurations do not name them."""
 _GROWING_ROPE = frozenset({"dynamic", "longrope"})
 _STEADY_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
 _FULL, _SLIDING = "full_attention", "sliding_attention"

@@ -1,4 +1,4 @@
-"""What a config.json says and the code of its type does not read: harmless, or refused by name.
+"""Fields of a config.json that its type's code does not read: harmless, or refused by name.
 
 Other programs write fields of their own, which say nothing of how a model computes. A field whose
 name speaks of that is refused, unless its value says what the code does anyway; what is left is
@@ -21,7 +21,7 @@ ROPE_FIELDS: dict[str, frozenset[str]] = {
     "yarn": _SCALED
     | {"attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate"},
 }
-"""What parameters of rotary positions say, by kind, beside what all have."""
+"""Parameters of rotary positions, by kind, beside those that all have."""
 ROPE_COMMON = frozenset({"rope_type", "type", "rope_theta", "factor", "finetuned"})
 _SCALES = (
     *("logit_scale", "logits_scaling", "logit_multiplier", "residual_multiplier"),
@@ -70,11 +70,11 @@ _LIKE_OTHERS = (
 """Fields that say it again, under another name, if they have the value of one that is read."""
 _BASES = ("rope_theta", "rotary_base", "rotary_emb_base", "rope_base", "rope_freq_base")
 _NORMS = {"rms": "rms_norm_eps", "layer": "layer_norm"}
-"""What the kind of a norm is told by: a field that the other kind does not have."""
+"""The field that identifies a kind of norm: the other kind does not have it."""
 
 
 def unread_refusals(resolved: Resolved) -> Iterator[str]:
-    """What speaks of how the model computes, and says another thing than its code does."""
+    """Fields about how the model computes whose values differ from what its code does."""
     for name, value in resolved.unread.items():
         told = _COMPUTES.search(name) and not _HARMLESS.fullmatch(name)
         if told and not _says_nothing(name, value, resolved):

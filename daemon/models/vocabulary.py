@@ -23,7 +23,7 @@ class _Model(msgspec.Struct):
 
 
 class TokenizerFile(msgspec.Struct):
-    """What says which ids a tokenizer has; of those added, with what other files add."""
+    """A tokenizer.json's fields that say which ids there are, with tokens that other files add."""
 
     model: _Model
     added_tokens: list[AddedToken] | None = None
@@ -64,7 +64,7 @@ class TokenizerFile(msgspec.Struct):
 
 
 def _ids(step: Any) -> list[int]:
-    """Of tokens that post-processors add, wherever they name them."""
+    """Ids of tokens that post-processors add, wherever they name them."""
     if isinstance(step, list):
         return [number for one in step for number in _ids(one)]
     if not isinstance(step, dict):

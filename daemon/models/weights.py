@@ -26,7 +26,7 @@ _BITS = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E8M0", "I8", "U8", "BOOL"), 8),
 }
-"""Of one number, by the names that safetensors has for types."""
+"""Bits of a number, by safetensors' names of types."""
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -122,7 +122,7 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def weight_headers(folder: Path) -> dict[str, TensorHeader]:
-    """What the folder's safetensors files say of their tensors. Raises ModelError."""
+    """Headers of the tensors in the folder's safetensors files. Raises ModelError."""
     return {
         name: _header(path, tensor)
         for path in weight_files(folder)
@@ -183,7 +183,7 @@ def _header(path: Path, tensor: Any) -> TensorHeader:
 
 
 def safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """What a file's header says of its tensors, by name, and where in the file their bytes begin.
+    """A file's header of its tensors, by name, and the offset in the file of their bytes.
 
     Raises ModelError if it is no safetensors file.
     """

@@ -1,4 +1,4 @@
-"""What goes wrong in the predictor process."""
+"""Errors of the predictor process."""
 
 
 class EncoderError(Exception):

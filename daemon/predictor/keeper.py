@@ -1,4 +1,4 @@
-"""What was learned, on disk: the store always, prompts only where the configuration says so."""
+"""The learned store on disk: vectors always, prompts only where the configuration says so."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 DAY_S = 86_400.0
 TEXT_LIMIT_BYTES = 64 * 1024 * 1024
-"""Of the file of prompts; one older file is kept."""
+"""Size limit of the file of prompts; one older file is kept."""
 
 
 class Keeper:
@@ -61,7 +61,7 @@ class Keeper:
             self.changed = False
 
     def _read(self, max_rows: int, max_age_s: float) -> VectorStore:
-        """What the file remembers, or an empty store."""
+        """The store in the file, or an empty one."""
         store, fault = VectorStore(max_rows, max_age_s), ""
         try:
             data = read_file(self._path)

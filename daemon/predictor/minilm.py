@@ -9,7 +9,7 @@ from torch.nn.functional import embedding, gelu, layer_norm, linear, scaled_dot_
 
 
 class BertShape(msgspec.Struct, frozen=True):
-    """What is needed of `config.json`."""
+    """The fields of `config.json` that are needed."""
 
     hidden_size: int
     num_attention_heads: int

@@ -19,7 +19,7 @@ from daemon.wire.blocking import BlockingChannel
 log = logging.getLogger(__name__)
 
 SAVE_S = 60.0
-"""What a crash may cost: so much of what was learned."""
+"""Seconds between saves: a crash loses what was learned since the last."""
 
 
 class Server:

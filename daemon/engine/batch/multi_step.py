@@ -15,7 +15,7 @@ from daemon.state.request import FinishReason
 from daemon.wire.columns import Int32, Int64, UInt8, int32
 
 MOST_TIMES = 8
-"""What a plan costs beside its step is shared by so many."""
+"""Most steps of one program: they share what a plan costs beside its step."""
 
 
 def check(batch: Batch) -> None:
@@ -29,7 +29,7 @@ def check(batch: Batch) -> None:
 
 
 def plan_of(batch: Batch, time: int) -> Plan:
-    """What is to compute the `time`-th time, from 0 on; what comes before steps is done."""
+    """The plan of the `time`-th step, from 0 on; what precedes the steps is done."""
     once = Batch(
         instance=batch.instance,
         step=batch.step,
@@ -56,7 +56,7 @@ class KeptTokens:
 
     @classmethod
     def of(cls, reasons: UInt8) -> "KeptTokens":
-        """Of the reasons [R, times] of all tokens."""
+        """Make it from the reasons [R, times] of all tokens."""
         ends = np.where(reasons.any(1), (reasons != 0).argmax(1), reasons.shape[1] - 1)
         why = reasons[np.arange(len(ends)), ends]
         counts = np.where(why == FinishReason.ERROR, 1, ends + 1)

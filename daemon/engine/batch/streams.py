@@ -41,7 +41,7 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Where steps are computed, and where blocks are copied out and in."""
+    """The streams of steps and of copies of blocks out and in."""
 
     compute: Stream
     outs: Stream
@@ -65,7 +65,7 @@ def streams_of(device: torch.device) -> Streams:
 
 
 def compute_stream(device: torch.device) -> Stream:
-    """Where steps are computed: the device's current stream, or the calling thread."""
+    """The stream of steps: the device's current one, or the calling thread."""
     if device.type == "cuda":
         return CudaStream(torch.cuda.current_stream(device))
     return Here()

@@ -46,7 +46,7 @@ def unpack(columns: Columns, packed: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _starts(columns: Columns) -> list[int]:
-    """Where each column begins, and where the last one ends; aligned as kernels like it."""
+    """Offsets of the columns, and the end of the last; aligned as kernels like it."""
     starts = [0]
     for column in columns:
         starts.append(starts[-1] + -(-column.nbytes // _ALIGNED_BYTES) * _ALIGNED_BYTES)

@@ -202,5 +202,5 @@ _KINDS: dict[str, type[Block]] = {
 
 
 def reader(form: WeightFormat) -> type[Block]:
-    """What reads the blocks of a format."""
+    """The class that reads the blocks of a format."""
     return _KINDS[form.name.partition("/")[0]]

@@ -21,7 +21,7 @@ _HALF_RANGE = 128
 
 
 class Factors(Enum):
-    """What an integer product multiplies the rounded states with."""
+    """Factors that an integer product multiplies the rounded states with."""
 
     NARROW = "bytes below 128"
     WIDE = "bytes without a sign"
@@ -32,7 +32,7 @@ class Block:
     """One block at an address; in chunks of 32 numbers."""
 
     zero = 0
-    """What is taken off each code; formats with a zero or minimum of their own have 0 here."""
+    """Subtracted from each code; formats with a zero or minimum of their own have 0 here."""
     rounds = True
     """Whether its numbers are codes with a scale, so that integers may be multiplied."""
     own_offsets = False
@@ -62,7 +62,7 @@ class Block:
 
     @classmethod
     def kind_of_factors(cls, writer: Writer) -> Factors:
-        """What products take on this processor.
+        """The factors that products take on this processor.
 
         AVX2 multiplies bytes without a sign by bytes with one, and sums pairs in 16 bits, where
         only magnitudes up to 128 fit; what adds fours in 32 bits takes whole bytes.
@@ -74,7 +74,7 @@ class Block:
 
     @classmethod
     def zero_of_factors(cls, writer: Writer) -> int:
-        """What is taken off each factor, the same for all blocks."""
+        """The number subtracted from each factor, the same for all blocks."""
         signed = cls.kind_of_factors(writer) is Factors.SIGNED
         return cls.zero - _HALF_RANGE if signed else cls.zero
 

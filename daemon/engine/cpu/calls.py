@@ -28,7 +28,7 @@ class Constants:
     arrays: dict[float, tuple[np.ndarray, int]]
 
     def address(self, value: float) -> int:
-        """Where a float32 of this value lies."""
+        """The address of a float32 of this value."""
         if value not in self.arrays:
             array = np.array([value], np.float32)
             self.arrays[value] = (array, _address(array))
@@ -37,7 +37,7 @@ class Constants:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where T tokens are written: the addresses of int32 blocks and offsets [T]."""
+    """Destinations of T tokens: the addresses of int32 blocks and offsets [T]."""
 
     blocks: int
     offsets: int
@@ -50,7 +50,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """What B single-token rows attend to: addresses of int32 columns, and a table's width."""
+    """Contexts of B single-token rows: addresses of int32 columns, and a table's width."""
 
     tables: int  # [B, width]
     width: int

@@ -10,7 +10,7 @@ from daemon.engine.cpu import calls
 from daemon.engine.cpu.team import Team, table_of
 
 _MOST_BYTES = 2**27
-"""Of the weights that are read: more than a cache holds."""
+"""Most bytes of weights that a measurement reads: more than a cache holds."""
 
 _ROUNDS = 5
 

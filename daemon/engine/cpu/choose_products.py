@@ -25,11 +25,11 @@ from daemon.engine.cpu.team import Team
 from daemon.engine.quantised.weight import QuantisedWeight
 
 BUDGET_S = 1.0
-"""What all measurements of a start may take, compiling aside."""
+"""Most time that all measurements of a start take, compiling aside."""
 
 OUTSIDE_S = 1.5e-4
-"""What a product takes longer where torch computes a part of a step, so that no program does: the
-threads are woken for it and for what stands around it, by Python that memory has to bring back.
+"""Time added to a product where torch computes a part of the step and no program does: threads are
+woken for it and for its surroundings, by Python that memory has to bring back.
 """
 
 _SLICE_NUMBERS = 2**20
@@ -128,8 +128,8 @@ def _times(
     budget_s: float,
     num_threads: int,
 ) -> Times:
-    """What each way takes of so many tokens and weights of a kind, on so many threads; `rules`:
-    whether only exact ones, and only those in calls.
+    """Seconds per row of each way, for a number of tokens, weights of a kind and a number of
+    threads; `rules`: whether only exact ways, and only those in calls.
     """
     weight = max(weights, key=lambda one: one.rows)
     weight = weight.pick(slice(0, max(_SLICE_NUMBERS // weight.columns, 1)))

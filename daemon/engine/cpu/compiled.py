@@ -1,4 +1,4 @@
-"""Where numba keeps what it compiles of this package: under the content of the package's files.
+"""The folder of numba's compiled code of this package, named by the content of the files.
 
 The columns and the noise that they take from elsewhere count too. numba's own choice carries the
 path of the source: each checkout would compile anew, and a change in a file that another one takes
@@ -38,17 +38,17 @@ class ByContent:
         tempfile.TemporaryFile(dir=self.get_cache_path()).close()
 
     def get_source_stamp(self) -> str:
-        """What changes with the source."""
+        """A stamp that changes with the source."""
         return _content()
 
     def get_disambiguator(self) -> str:
-        """What tells functions of one name apart."""
+        """A key that tells functions of the same name apart."""
         return str(self._line)
 
 
 @cache
 def _root() -> Path:
-    """Where the process was told to keep what it compiles, when it compiled first."""
+    """The folder for compiled code, as configured when the process compiled first."""
     return Path(os.environ["NUMBA_CACHE_DIR"])
 
 

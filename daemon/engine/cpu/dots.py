@@ -16,7 +16,7 @@ from daemon.engine.cpu.vectors import BFLOAT, FLOAT, I16, I32, I64, Value, Write
 from daemon.models.formats import FORMATS, WeightFormat
 
 FLOAT32, BFLOAT16 = range(2)
-"""What numbers are unpacked to."""
+"""Types that numbers are unpacked to."""
 
 TILE = 4
 """Columns, and tokens, of one tile of a product."""

@@ -58,7 +58,7 @@ class ExpertRows:
 
     @property
     def count_address(self) -> int:
-        """Where it lies how many rows there are."""
+        """The address of the number of rows."""
         return self.groups.data_ptr() + 8
 
 
@@ -73,7 +73,7 @@ class GroupedProduct:
 
     @property
     def items(self) -> int:
-        """Of one expert's product."""
+        """Items of the product of a single expert."""
         return -(-self.like.rows // COLUMNS_AT_ONCE)
 
 

@@ -60,7 +60,7 @@ def stacks_of(layers: Iterable[Sequence[QuantisedWeight]]) -> list[Stack] | None
 
 
 class KeptBuffers:
-    """What experts of all layers write to in turn: as large as was needed so far."""
+    """Buffers that the experts of all layers share: as large as was needed so far."""
 
     def __init__(self) -> None:
         self._most_rows = 0
@@ -74,8 +74,7 @@ class KeptBuffers:
 
 
 class ExpertProducts(nn.Module):
-    """What `QuantisedExperts` computes, by kernels. Raises ValueError where it cannot; see
-    `can_group`.
+    """`QuantisedExperts` computed by kernels. Raises ValueError where it cannot; see `can_group`.
     """
 
     def __init__(
@@ -194,7 +193,7 @@ class _Forms:
         self._made: dict[tuple[bool, bool, int], tuple[torch.Tensor, int]] = {}
 
     def of(self, way: ProductWay, lanes: int, in_pairs: bool) -> tuple[torch.Tensor, int]:
-        """Where they are, and the bytes of a row."""
+        """The rounded states, and the bytes of a row."""
         rounds = way in ROUNDED
         kind = rounds, in_pairs, lanes
         if kind not in self._made:

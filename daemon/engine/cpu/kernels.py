@@ -43,7 +43,7 @@ VALUES_AT_ONCE = 64
 """Positions whose values all heads of a group are weighed with while they lie near."""
 
 SHARES = 4
-"""Of what is left of a call a thread takes this part of its own share at once."""
+"""Divisor: a thread takes this part of its own share of the remaining items at once."""
 
 _SPINS = 4000
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -121,7 +121,7 @@ def _attend(query, pool, table, keys, values, scale, scores, output, num_groups,
 
 @_inner
 def _addresses(pool, table, layout, rows):
-    """Where the keys of each position lie; those past the last are the last one's."""
+    """The address of each position's keys; those past the last are the last one's."""
     length, block_stride, shift, block_size, row_stride = layout
     for first in range(0, length, block_size):
         begin = pool + 4 * (table[first // block_size] * block_stride + shift)
@@ -328,8 +328,8 @@ def _do_item(a, item):
 
 @cfunc(types.void(types.CPointer(types.int64)), cache=True, error_model="numpy")
 def run_program(arguments):
-    """What each thread of a team does: `arguments` are the table's address and number of calls, and
-    the number of threads.
+    """Run a program on each thread of a team: `arguments` are the table's address and number of
+    calls, and the number of threads.
 
     A thread takes several items that lie side by side while many are left: what one of them has
     fetched ahead is the next one's.

@@ -104,7 +104,7 @@ def _measure_out(values, best, inverse, width, keys, weights, weighed):
 
 @exactly
 def _weight(key):
-    """What a token at some distance weighs."""
+    """The weight of a token at some distance."""
     return np.int32(_exp(-float_of_bits(key)) * _ONE + np.float32(0.5))
 
 
@@ -122,7 +122,7 @@ def _count(keys, width, cut):
 
 @exactly
 def _mass(keys, weights, first, end, cut):
-    """What some columns weigh, as far as they lie within a cut.
+    """The weight of some columns, as far as they lie within a cut.
 
     Halves of weights are summed by themselves: 32 bits hold those of a stretch.
     """

@@ -84,7 +84,7 @@ def _score(key, token, block_bits, block_wait, depth):
 
 @strictly
 def _bounds(width, best, inverse, farthest, key, tops, waits, bounds):
-    """What each block of tokens waits for at least, and a score that none of its tokens passes."""
+    """The least wait of each block of tokens, and a score that none of its tokens passes."""
     for block in range(-(-width // BLOCK)):
         wait = _wait(_bits(key, BLOCKS_FROM + block)) * _SHARE
         nearest = (best - tops[block]) * inverse

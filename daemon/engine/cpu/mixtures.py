@@ -16,7 +16,7 @@ from daemon.engine.layers.mlp import GatedMlp, Mixture
 
 @dataclass(frozen=True, slots=True)
 class MixtureBuffers:
-    """What the programs of a decoder write for its mixtures; nothing where it has none."""
+    """Buffers that a decoder's programs write for its mixtures; none where it has no mixture."""
 
     logits: torch.Tensor  # [T, E]
     scratch: StateBuffers

@@ -1,4 +1,4 @@
-"""What all CPU kernels share: how they are compiled, and the exponential."""
+"""The parts that all CPU kernels share: how they are compiled, and the exponential."""
 
 # numba infers the types of what follows; Python's annotations mean nothing to it.
 # mypy: ignore-errors

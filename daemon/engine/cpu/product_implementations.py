@@ -1,4 +1,4 @@
-"""Ways to multiply with weights in blocks, and which is the fastest for so many tokens."""
+"""Implementations of a product with weights in blocks, and the fastest for numbers of tokens."""
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -65,12 +65,12 @@ class ProductWays:
 
 
 def _index(count: int) -> int:
-    """Where the ways of T tokens stand."""
+    """The index of the ways for T tokens."""
     return min(bisect_left(SIZES, count), len(SIZES) - 1)
 
 
 def key(weight: QuantisedWeight) -> Key:
-    """What weights have in common that have the same ways."""
+    """The key that weights with the same ways share."""
     return weight.format.name, weight.columns
 
 

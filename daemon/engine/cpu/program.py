@@ -39,7 +39,7 @@ MAX_PLAIN = 32
 """Up to so many where weights are plain float32: torch multiplies more of them faster."""
 
 MAX_SAMPLED = 32
-"""So many tokens may be sampled: their logits stay in memory."""
+"""Most tokens that are sampled: their logits stay in memory."""
 
 MAX_PAIRS = MAX_TOKENS * (MAX_TOKENS + 1) // 2
 """Tokens of prompts, each with those that it attends to: where there are more than a prompt of
@@ -173,7 +173,7 @@ def _plain_rows(rows: torch.Tensor) -> QuantisedWeight:
 
 
 class _Buffers:
-    """What the programs of a decoder read and write: each has the first rows of the same buffers.
+    """Buffers of a decoder's programs: each has the first rows of the same buffers.
 
     Rows that no program used yet take no memory.
     """
@@ -280,7 +280,7 @@ class _Program:
         return self._repeated[times]
 
     def _write(self) -> tuple[torch.Tensor, list[Call]]:
-        """Where the logits will be, and all calls in order."""
+        """The tensor that the logits go to, and all calls in order."""
         decoder, listed = self._decoder, list[Call]()
         if self._looked_up is not None:
             tokens = self._buffers.tokens[: self._count]

@@ -18,7 +18,7 @@ _TARGETS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where a product goes: columns of `output` [T, all columns] from `first` on; their bias."""
+    """A product's destination: columns of `output` [T, all columns] from `first` on; their bias."""
 
     output: torch.Tensor
     first: int

@@ -66,7 +66,7 @@ def dot_codes(
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """Where a token's record lies."""
+    """The addresses of a token's record."""
 
     codes: Value
     scales: Value
@@ -87,7 +87,7 @@ def _tokens(writer: Writer, records: Value, width: Value, count: int) -> list[_T
 
 @dataclass(frozen=True, slots=True)
 class _Worths:
-    """What codes of rows times those of a token are worth: vectors of some rows' scales each."""
+    """The worth of rows' codes times those of a token: vectors of some rows' scales each."""
 
     vectors: list[Value]
     num_scales: int  # of a row
@@ -215,7 +215,7 @@ class _Dots:
                 writer.add_to(self._dots[token][row], self._builder.sitofp(dots, by.type), by)
 
     def _halves(self, codes: Value) -> list[Value]:
-        """Of a few chunks of a token's codes all first halves, and all second ones."""
+        """All first halves of a few chunks of a token's codes, and all second ones."""
         kind = lanes(I8, 2 * CHUNK_LEN)
         loaded = [self._writer.load(kind, codes, 2 * CHUNK_LEN * half) for half in range(2)]
         starts = range(0, _SHORT_BLOCKS * CHUNK_LEN, CHUNK_LEN)

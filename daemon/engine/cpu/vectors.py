@@ -45,7 +45,7 @@ def lanes(kind: Any, count: int) -> Any:
 
 
 def _features(context: Any) -> set[str]:
-    """What numba compiles for; its cache goes by it too."""
+    """The processor features that numba compiles for; its cache goes by them too."""
     return set(context.codegen().magic_tuple()[2].split(","))
 
 
@@ -77,7 +77,7 @@ class Writer:
         return ir.Constant(kind, value)
 
     def call(self, name: str, result: Any, *arguments: Value) -> Value:
-        """What an intrinsic of LLVM's gives."""
+        """Call an intrinsic of LLVM's."""
         module = self.builder.module
         function = module.globals.get(name)
         if function is None:
@@ -94,7 +94,7 @@ class Writer:
         return self.builder.add(address, self.builder.mul(index, self.number(I64, size_bytes)))
 
     def load(self, kind: Any, address: Value, offset: int = 0, align: int = 1) -> Value:
-        """What lies at an address."""
+        """Load the value at an address."""
         pointer = self.builder.inttoptr(self.at(address, offset), kind.as_pointer())
         return self.builder.load(pointer, align=align)
 
@@ -216,7 +216,7 @@ class Writer:
         return vector
 
     def _folded(self, vector: Value, other: Value | None, groups: int) -> Value:
-        """Of each of some runs of lanes the half: its lower part plus its upper one."""
+        """Half of each run of lanes: its lower part plus its upper one."""
         count = vector.type.count
         half = count // groups // 2
         lower = [

@@ -1,4 +1,4 @@
-"""Ways to multiply with a quantised weight on a GPU, and which are worth measuring."""
+"""Implementations of a product with a quantised weight on a GPU, and those worth measuring."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class MultipliedBlocks:
 
     @property
     def name(self) -> str:
-        """What the log calls it: outputs x rows x columns of a tile, splits, warps."""
+        """Its name in the log: outputs x rows x columns of a tile, splits, warps."""
         tile = self.tile
         return f"blocks {tile.outputs}x{tile.rows}x{tile.columns} /{self.splits} w{tile.warps}"
 

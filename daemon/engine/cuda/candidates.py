@@ -19,7 +19,7 @@ from daemon.engine.cuda.triton.skinny import Scratch, Strip, Tile
 from daemon.engine.cuda.triton.tiles import power_of_2
 
 LIBRARY = Library()
-"""What serves every number of rows, and what others must beat."""
+"""The default: it serves every number of rows, and others must beat it."""
 
 MAX_ROWS = 256
 """From here on products are bound by arithmetic, where nothing of ours competes."""
@@ -59,14 +59,14 @@ _TILES = (
 _LEAST_BUSY = 0.6
 """Share of the processors that must have something to do."""
 _RESERVED_BYTES = 1024
-"""Of a processor's shared memory, for each program that it runs."""
+"""Shared memory of a processor that each program on it reserves."""
 _MIN_PIECES = 4
 """Pieces of `depth` that a split must at least add up."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRoom:
-    """What a device offers."""
+    """The resources of a device."""
 
     processors: int
     shared_bytes: int  # of one program

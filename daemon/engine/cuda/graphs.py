@@ -197,14 +197,14 @@ class DecodeGraphs:
 
 
 class _Padded(NamedTuple):
-    """Of what size a captured step is."""
+    """The sizes of a captured step."""
 
     size: int  # rows
     span: int  # tokens of its longest row, at most
 
 
 class Outputs:
-    """What the graphs came to: [largest size, width], made when the first of them computes."""
+    """Outputs of the graphs: [largest size, width], made when the first of them computes."""
 
     def __init__(self) -> None:
         self._states = torch.empty(0)
@@ -247,7 +247,7 @@ class _Step:
         self._inputs.copy_(upload(inputs, self._inputs.device))
 
     def launched(self) -> torch.Tensor:
-        """What was fed, computed kernel by kernel: states [size, width] of their own."""
+        """The fed step computed kernel by kernel: states [size, width] of their own."""
         return self._compute()
 
     def _compute(self) -> torch.Tensor:

@@ -40,7 +40,7 @@ class ProductCall:
 
 
 class Meter(Protocol):
-    """What `choose_products` asks of a device."""
+    """The measurements that `choose_products` needs of a device."""
 
     def usable(
         self,

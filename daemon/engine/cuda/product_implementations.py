@@ -1,4 +1,4 @@
-"""The ways to compute a matrix product on a GPU, among which measurement chooses."""
+"""Implementations of a matrix product on a GPU; measurement chooses among them."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ class Way(Protocol):
 
     @property
     def name(self) -> str:
-        """What the log calls it."""
+        """Its name in the log."""
 
     def __call__(
         self, states: torch.Tensor, weight: Any, bias: torch.Tensor | None
@@ -79,7 +79,7 @@ class Strips:
 
     @property
     def name(self) -> str:
-        """What the log calls it: outputs of a program, warps."""
+        """Its name in the log: outputs of a program, warps."""
         return f"strip {self.strip.outputs} w{self.strip.warps}"
 
     def __call__(
@@ -104,7 +104,7 @@ class Tiles:
 
     @property
     def name(self) -> str:
-        """What the log calls it: outputs x rows x depth of a tile, splits, warps, stages."""
+        """Its name in the log: outputs x rows x depth of a tile, splits, warps, stages."""
         tile = self.tile
         shape = f"{tile.outputs}x{tile.rows}x{tile.depth}"
         return f"tile {shape} /{self.splits} w{tile.warps} s{tile.stages}"

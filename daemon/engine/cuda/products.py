@@ -32,7 +32,7 @@ from daemon.engine.quantised.weight import QuantisedWeight
 log = logging.getLogger(__name__)
 
 WORTH = 0.98
-"""What does not take less than this share of the library's time is not worth leaving it."""
+"""An implementation must take less than this share of the library's time to replace it."""
 
 _ROTATED_BYTES = 256 << 20
 """Weights that take turns while a shape is measured: several times a GPU's second-level cache."""
@@ -52,9 +52,9 @@ class Product(nn.Module):
     """
 
     plain: Way = LIBRARY
-    """What is right by definition."""
+    """The implementation that is right by definition."""
     default: Way = LIBRARY
-    """What serves every number of rows, and what others must beat."""
+    """The implementation that serves every number of rows, and that others must beat."""
     max_rows = MAX_ROWS
     """From here on nothing else competes."""
 
@@ -135,7 +135,7 @@ class JoinedProduct(nn.Module):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ProductShape:
-    """What products have in common that are computed alike."""
+    """The shape that products computed alike share."""
 
     out_features: int
     in_features: int
@@ -206,7 +206,7 @@ def spread(found: Mapping[int, Way], default: Way = LIBRARY) -> tuple[Way, ...]:
 
 
 def summary(chosen: Choice) -> str:
-    """What was chosen, in one line; neighbours that are computed alike stand together."""
+    """The choice in one line; neighbours that are computed alike stand together."""
     parts = []
     for shape, names in sorted(chosen.items()):
         runs: list[list[int]] = []

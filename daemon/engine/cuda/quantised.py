@@ -87,7 +87,7 @@ class BlockProduct(Product):
 def products(
     layers: Sequence[QuantisedLinear | QuantisedExperts], dtype: torch.dtype
 ) -> Callable[[QuantisedLinear | QuantisedExperts], Any]:
-    """What makes the products of some layers, for states of type `dtype`.
+    """A factory of some layers' products, for states of type `dtype`.
 
     A layer that kernels cannot read stays as it is; those of experts are replaced one by one.
     """

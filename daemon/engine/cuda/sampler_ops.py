@@ -30,7 +30,7 @@ _HELD = np.dtype(
         *((name, "f4") for name in _PENALTIES),
     ]
 )
-"""What the host knows of a slot."""
+"""A slot's parameters on the host."""
 
 
 class CudaSamplerOps:

@@ -98,7 +98,7 @@ class TensorPlaces:
         self._lock = threading.Lock()
 
     def take(self, name: str) -> torch.Tensor:
-        """Where a tensor goes, uninitialised, of its shape and dtype."""
+        """An uninitialised tensor to load a weight into, of its shape and dtype."""
         with self._lock:
             if name not in self._free:
                 self._free |= self._allocate(self._together.get(name, (name,)))

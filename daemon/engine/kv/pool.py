@@ -61,7 +61,7 @@ class PagedKV:
         return blocks * (self.num_layers * 2 * self.block_size) + offsets
 
     def row_shift(self, layer: int, values: bool) -> int:
-        """What to add to `row_of` for a layer's keys or values."""
+        """The offset to add to `row_of` for a layer's keys or values."""
         return (2 * layer + int(values)) * self.block_size
 
     def write(self, layer: int, rows: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:

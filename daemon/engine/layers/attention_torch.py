@@ -57,7 +57,7 @@ class Singles:
         self._bias = bias.masked_fill_(beyond, -torch.inf)[:, None, None]
 
     def attend(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
-        """Of these rows' `query` [S, heads, head_dim], as a tensor like it."""
+        """Attention of these rows' `query` [S, heads, head_dim], as a tensor like it."""
         keys, values = gather(self._cache, layer, self._context)
         # Query heads that share a key head become rows of one small product: nothing is repeated.
         grouped = query.reshape(len(keys), keys.shape[2], -1, query.shape[2])
@@ -144,7 +144,7 @@ def attend_causally(
 
 
 def causal_bias(query: torch.Tensor, start: int) -> torch.Tensor:
-    """What hides later tokens from `query` [count, heads, d]: [count, start + count]."""
+    """A mask that hides later tokens from `query` [count, heads, d]: [count, start + count]."""
     count = len(query)
     bias = torch.full((count, start + count), -torch.inf, dtype=query.dtype, device=query.device)
     return bias.triu_(start + 1)

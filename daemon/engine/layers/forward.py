@@ -1,4 +1,4 @@
-"""What computes a model: token by token in any batch, and whole decode steps made beforehand."""
+"""The forward of a model: any batch of tokens, and whole decode steps prepared beforehand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Differing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """What R rows of decodes drew, computed several times."""
+    """Tokens sampled for R rows of decodes by a multi-step program."""
 
     tokens: Int32  # [R, times]
     broken: Bools  # [R, times]: the logits left nothing to draw, and what follows means nothing
@@ -64,8 +64,8 @@ class Programs(Protocol):
         """Logits [R, vocab] of a batch that it takes; overwritten by the next step."""
 
     def repeated(self, batch: FlatBatch, rules: DrawRules) -> "Repeated | None":
-        """What draws by `rules` give where a batch of decodes that it takes is computed as often as
-        they say, each time a token further; None where it cannot.
+        """Tokens sampled by `rules` where a batch of decodes is computed as often as they say, each
+        time a token further; None where it cannot.
         """
 
     def prepare(self) -> bool:

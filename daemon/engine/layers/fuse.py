@@ -25,7 +25,7 @@ _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _ATTENTION_NORMS = {"q_norm", "k_norm"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _LINEARS = ({nn.Linear}, {QuantisedLinear})
-"""What one product may be made of: all of it plain, or all of it quantised."""
+"""Layers that may be fused into a product: all of them plain, or all quantised."""
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
 

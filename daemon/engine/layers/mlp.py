@@ -1,4 +1,4 @@
-"""What a decoder's layer computes after attention: one gated MLP, or a mixture of experts."""
+"""The part of a decoder's layer after attention: a gated MLP, or a mixture of experts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Mixture:
 
     @property
     def experts(self) -> Any:
-        """What computes the experts."""
+        """The module that computes the experts."""
         return self.block.experts
 
     def products(self) -> list[object]:

@@ -1,4 +1,4 @@
-"""What a fused decoder computes between its matrix products, in plain torch."""
+"""The operations of a fused decoder between its matrix products, in plain torch."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What a layer's merged projection [T, heads + 2 * kv_heads, head_dim] holds, and its scale.
+    """The heads of a layer's merged projection [T, heads + 2 * kv_heads, head_dim], and its scale.
 
     The norms are over each head, where the model has them.
     """

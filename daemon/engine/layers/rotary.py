@@ -27,7 +27,7 @@ class RotaryTable:
         return self._cos, self._sin
 
     def angles(self, positions: torch.Tensor) -> Angles:
-        """Of tokens at `positions` int64 [T]."""
+        """Angles of tokens at `positions` int64 [T]."""
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
     def fill(self, angles: Angles, positions: torch.Tensor) -> None:

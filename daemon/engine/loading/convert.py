@@ -36,7 +36,7 @@ _RECOMMENDED = {
 """Default sampling for generation_config.json, by the name that a GGUF file gives its model."""
 
 _PARTS = 5
-"""Of the work, of about the same length, for the bar alone."""
+"""Parts of the work, of about the same length, for the progress bar alone."""
 
 Told = Callable[[float], None]
 """Told which share of the conversion is done, 0..1."""
@@ -114,7 +114,7 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
 
 
 def _configuration(source: Path, header: GgufHeader) -> Any:
-    """What transformers reads of a file's fields. Raises ModelError."""
+    """The configuration that transformers reads from a file's fields. Raises ModelError."""
     from transformers import AutoConfig
 
     from daemon.base.logs import in_a_line
@@ -156,7 +156,7 @@ def _put_all(source: Path, config: Any, header: GgufHeader) -> tuple[str, ...]:
 
 
 def _computes_in(index: GgufIndex) -> str:
-    """What a GPU computes in: as most weights are stored, bfloat16 for packed ones."""
+    """The dtype that a GPU computes in: that of most weights, bfloat16 for packed ones."""
     sizes: dict[str, int] = {}
     for one in index.tensors:
         kind = PLAIN.get(one.format, "bfloat16")

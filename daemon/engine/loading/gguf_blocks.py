@@ -126,7 +126,7 @@ class Indexer:
                 raise ModelError(f"{self._source}: {said}")
 
     def _indexed(self, tensor: Any) -> list[IndexedTensor]:
-        """Where the model's tensors lie in the file; none where one is not there as it should be.
+        """Places of the model's tensors in the file; none where one is not there as it should be.
 
         Experts are one tensor in the file, and as many as there are in a checkpoint, by whose names
         the model takes them.

@@ -1,4 +1,4 @@
-"""What a GGUF file's fields say of its model, put into transformers' configuration of it.
+"""A GGUF file's fields of its model, put into transformers' configuration of it.
 
 transformers reads some of them and leaves the rest out without a word. Here each field is used,
 known to say nothing of what is computed, or refused by its name. Where a file leaves one out, what
@@ -43,7 +43,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 }
 """By a field's name behind that of the architecture: its names in configurations."""
 _CHOSEN = frozenset({"expert_weights_norm", "use_parallel_residual"})
-"""What llama.cpp has one way of for each architecture, as transformers has: they must agree."""
+"""Fields with a fixed value per architecture in llama.cpp and in transformers: they must agree."""
 _NOTHING: dict[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
     "attention.clamp_kqv": (0,),
@@ -258,7 +258,7 @@ class _Fields:
         self._left.discard(name)
 
     def _scale(self) -> None:
-        """What scores of attention are multiplied with."""
+        """Set the factor of attention's scores."""
         name = "attention.scale"
         if name in self._own:
             scalar = getattr(self._config, "query_pre_attn_scalar", None) or self._head_dim

@@ -24,7 +24,7 @@ _LLAMA_3 = {
     "original_max_position_embeddings": 8192,
 }
 _LLAMA_3_FACTORS = (8.0, 32.0)
-"""Of Llama 3.1 and 3.3, and of Llama 3.2."""
+"""Factors of Llama 3.1 and 3.3, and of Llama 3.2."""
 _SAYS_NOTHING = ("rope.scaling.finetuned",)
 _YARN = {
     "rope.scaling.yarn_beta_fast": "beta_fast",

@@ -33,7 +33,7 @@ text, and change no logits of the model's own."""
 _LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
 _CPU = torch.device("cpu")
 _SIDES = (1, 2, 3)
-"""Of a weight; a mask has four, its value none."""
+"""Numbers of dimensions of a weight; a mask has four, its value none."""
 
 
 def load_model(
@@ -116,7 +116,7 @@ def _loaded(
 
 
 def _sides(folder: Path, quantisation: Quantisation | None) -> dict[str, tuple[int, ...]]:
-    """Of each of a folder's weights, in blocks or not."""
+    """The shape of each of a folder's weights, in blocks or not."""
     layers = folder_layers(folder, quantisation)
     return weight_shapes(folder) | {one: (it.rows, it.columns) for one, it in layers.items()}
 

@@ -38,11 +38,11 @@ from daemon.models.weights import weight_files, weight_headers
 from daemon.wire.parent import die_with_parent
 
 _STRIP_ELEMENTS = 1 << 22
-"""Of a tensor that are in memory at a time, in float32."""
+"""Elements of a tensor that are in memory at a time, in float32."""
 
 
 def plan(source: Path, kind: str) -> GgufIndex:
-    """What a folder's weights become. Raises ModelError where none of them become blocks."""
+    """Plan how a folder's weights are quantised. Raises ModelError where none becomes blocks."""
     config = read_config(source)
     headers = weight_headers(source)
     model_class = class_of(config)
@@ -132,7 +132,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _write_others(target: Path, index: GgufIndex, stored: Mapping[str, Stored]) -> None:
-    """What a file of blocks cannot hold goes into a safetensors file, as it is."""
+    """Write the tensors that a file of blocks cannot hold to a safetensors file, as they are."""
     held = {one.name for one in index.tensors}
     others = {}
     for name in stored.keys() - held:

@@ -31,12 +31,12 @@ _UNTOLD = ("id2label", "label2id")
 _TAKES_ATTENTION = "ALL_ATTENTION_FUNCTIONS.get_interface("
 _COUNTS_FROM_PADDING = "create_position_ids_from_input_ids("
 _ASKS_DIRECTION = "self.config.is_decoder"
-"""What modelling code says that computes encoders and decoders, as the configuration has it."""
+"""A mark of modelling code that computes encoders or decoders, as the configuration says."""
 _ASKED = re.compile(r"(?:\b(?:config|cfg|kwargs)\.|(?<=[\"']))(\w+)")
 _ASKED_OF_SELF = re.compile(r"\bself\.(\w+)")
 """How code asks a configuration for a field; the configuration's own code asks itself."""
 _ROPE_ABOVE = ("rope_theta", "partial_rotary_factor")
-"""What older files say beside the parameters of rotary positions."""
+"""Fields that older files have beside the parameters of rotary positions."""
 _ROPE_NAMES = ("rope_scaling", *_ROPE_ABOVE)
 _HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size")
 
@@ -76,7 +76,7 @@ def read_config(folder: Path) -> Any:
 
 
 def resolved_of(config: Any) -> Resolved:
-    """What a configuration of transformers' says, in plain values."""
+    """The plain values of a configuration of transformers'."""
     hidden_size, num_heads = _size(config, "hidden_size"), _size(config, "num_attention_heads")
     name = str(config.model_type)
     causal_class = _causal_class(name)
@@ -110,8 +110,8 @@ def resolved_of(config: Any) -> Resolved:
 
 
 def _unread(config: Any, told: dict[str, Any]) -> dict[str, Any]:
-    """What a config.json says that neither the type's configuration has a field for nor its code
-    asks for; it would change nothing without a word.
+    """Settings of a config.json that neither the type's configuration has a field for nor its code
+    asks for; they would silently have no effect.
     """
     kind = type(config)
     declared = {*getattr(kind, "__dataclass_fields__", {}), *kind.attribute_map}
@@ -137,7 +137,7 @@ def _unread(config: Any, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conflicts(config: Any, told: dict[str, Any], found: Resolved) -> Iterator[str]:
-    """What a config.json says under two names, and not alike: one of them has no effect."""
+    """Settings of a config.json under two names whose values differ: one of them has no effect."""
     for name, other in (*type(config).attribute_map.items(), ("dtype", "torch_dtype")):
         one, two = told.get(name), told.get(other)
         if None not in (one, two) and one != two:
@@ -219,7 +219,7 @@ def _ropes(config: Any) -> list[Rope]:
 
 
 def _by_layer(config: Any) -> list[str]:
-    """What is configured for layers one by one, by the names of the fields."""
+    """Names of the fields that configure each layer separately."""
     listed = [name for name in _HEADS if isinstance(_value(config, name), list | tuple)]
     return sorted({*listed, *(getattr(config, "per_layer_attributes", None) or ())})
 

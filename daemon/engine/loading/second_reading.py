@@ -20,7 +20,7 @@ from daemon.models.gguf_index import GgufIndex, IndexedTensor
 from daemon.models.shape import ModelError
 
 _NUM_ROWS = 8
-"""Of a tensor, spread over it, whose numbers are compared."""
+"""Rows of a tensor, spread over it, whose numbers are compared."""
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 _LAYER = re.compile(r"\.layers\.(\d+)\.|\.h\.(\d+)\.")
 _KIND = re.compile(r"\d+")

@@ -19,7 +19,7 @@ _PRODUCT_TYPES = (torch.bfloat16, torch.float16)
 
 
 def packed(layer: Any, keep_plain: bool, quantised: Prepare = lambda layer: layer) -> Any:
-    """What computes the same as a linear layer, faster; the layer itself where nothing does.
+    """A faster equivalent of a linear layer; the layer itself where there is none.
 
     On a CPU a packed twin (`keep_plain`: the plain weights are kept beside it), on a GPU a
     `Product` over the layer's own weight, which `choose_products` can then make fast. `quantised`

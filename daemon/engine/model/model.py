@@ -87,8 +87,8 @@ class CausalModel:
         return self.head(self.states(batch, slots, cache, backend))
 
     def repeated(self, batch: FlatBatch, rules: DrawRules) -> Repeated | None:
-        """What draws by `rules` give where a batch of decodes is computed as often as they say;
-        None where no program does that.
+        """Tokens sampled by `rules` where a batch of decodes is computed as often as they say; None
+        where no program does that.
         """
         if self._programs is None or not self.compiles(batch):
             return None

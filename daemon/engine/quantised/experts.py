@@ -16,7 +16,7 @@ from transformers.integrations.moe import _default_apply_gate
 from daemon.engine.quantised.linear import QuantisedLinear
 
 PARAMETERS = {"gate_up_proj": "gate_up", "down_proj": "down"}
-"""What the experts of transformers hold, and which layers take its place here."""
+"""Parameters of transformers' experts, and the layers that replace them here."""
 _SAID = {
     "has_gate": True,
     "has_bias": False,
@@ -24,7 +24,7 @@ _SAID = {
     "is_transposed": False,
     "is_concatenated": True,
 }
-"""What experts of transformers say of themselves if `QuantisedExperts` computes the same."""
+"""Attributes of transformers' experts that `QuantisedExperts` computes alike."""
 
 
 class QuantisedExperts(nn.Module):

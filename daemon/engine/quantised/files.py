@@ -63,7 +63,7 @@ class GgufWeights:
         }
 
     def tells(self, meter: LoadMeter) -> None:
-        """What is taken from now on counts."""
+        """Count reads from now on."""
         if self._path is not None:
             self._file = _MappedFile(self._path, meter)
 

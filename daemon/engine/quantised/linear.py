@@ -16,7 +16,7 @@ from daemon.engine.quantised.weight import QuantisedWeight, Unpack
 from daemon.models.formats import WeightFormat
 
 PIECE_ELEMENTS = 1 << 24
-"""Of a weight that are unpacked at a time: a head's would fill what a pool left free."""
+"""Elements of a weight unpacked at a time: all of a head's would fill what a pool left free."""
 
 
 RUN = 32
@@ -40,7 +40,7 @@ def _to_bytes(states: torch.Tensor) -> torch.Tensor:
 
 
 class _Unpacking(nn.Module):
-    """What holds quantised weights below each other, and shows their numbers to who looks."""
+    """A module over stacked quantised weights that shows their numbers to readers."""
 
     weights: list[QuantisedWeight]
     unpack: Unpack

@@ -17,7 +17,7 @@ from transformers.core_model_loading import (
 
 
 class StackPart(NamedTuple):
-    """Of a parameter [experts, rows, columns]: some rows of an expert."""
+    """Some rows of an expert, in a parameter [experts, rows, columns]."""
 
     expert: int
     below: int  # which of those that lie below each other

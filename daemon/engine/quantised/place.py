@@ -36,7 +36,7 @@ class PackedPlaces:
 
 
 def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPlaces:
-    """Where a model takes packed weights of these names.
+    """The places of packed weights of these names in a model.
 
     A layer whose own is not there takes that of the layer that it is tied to; experts are replaced
     where every weight of theirs is there.

@@ -22,7 +22,7 @@ Numbers = Callable[[int, int], torch.Tensor]
 _HEAD_BYTES = 8
 _STRIP_ELEMENTS = 1 << 21
 _AWQ_ORDER = ((0, 2), (4, 6), (1, 3), (5, 7))
-"""Whose numbers are in the low and the high half of each byte of a word of AWQ's, of eight rows."""
+"""Rows, of eight, whose numbers are the low and high halves of each byte of a word of AWQ's."""
 
 
 def blocks_of(

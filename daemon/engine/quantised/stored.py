@@ -14,7 +14,7 @@ from daemon.models.shape import ModelError
 from daemon.models.weights import safetensors_header
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""Of one read: long enough for a disk's and a link's full rate, short enough to overlap."""
+"""Size of a read: long enough for a disk's and a link's full rate, short enough to overlap."""
 _TELL_EVERY_S = 0.1
 
 _DTYPES = {
@@ -54,7 +54,7 @@ class LoadMeter:
         self._lock = threading.Lock()
 
     def add(self, num_bytes: int) -> None:
-        """So many bytes more are there."""
+        """Count `num_bytes` more bytes."""
         with self._lock:  # told under the lock: shares never go back
             self._done_bytes += num_bytes
             now = time.monotonic()
@@ -84,7 +84,7 @@ def stored_tensors(path: Path, file: int) -> dict[str, Stored]:
 
 
 def chunks(stored: Stored) -> Iterator[tuple[int, int]]:
-    """Where each chunk of a tensor begins in the file, and its bytes."""
+    """The offset in the file and the bytes of each chunk of a tensor."""
     end = stored.start + stored.size_bytes
     for start in range(stored.start, end, CHUNK_BYTES):
         yield start, min(CHUNK_BYTES, end - start)

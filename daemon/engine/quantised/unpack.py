@@ -60,7 +60,7 @@ def _table(name: str, device: torch.device) -> torch.Tensor:
 
 
 def _looked_up(numbers: torch.Tensor, name: str) -> torch.Tensor:
-    """What half bytes stand for."""
+    """Look up the values of half bytes."""
     return _table(name, numbers.device)[numbers.int()]
 
 

@@ -9,7 +9,7 @@ from daemon.wire.columns import Bools, Int64
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """What is expected of R sampled rows, of which those of one sequence follow each other."""
+    """Drafted tokens of R sampled rows; the rows of a sequence follow each other."""
 
     expected: Int64  # [R]: the token that the next row computes; -1: none
     is_end: Bools  # [R]: whether that token would end the sequence: nothing behind it counts

@@ -1,4 +1,4 @@
-"""What a draw came to: on the device at once, on the host when the device is done."""
+"""The sampled tokens: on the device at once, on the host when the device is done."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What changes logits before a draw: penalties, logit bias, and no end before `min_tokens`.
+"""Edits of logits before sampling: penalties, logit bias, and no end before `min_tokens`.
 
 All of it touches few tokens, so it is scattered into a copy of the logits, never a pass over them.
 """
@@ -92,7 +92,7 @@ class SlotEdits:
         row[UNTIL], row[POSITION] = self._num_prompt_tokens + self._min_tokens, position
 
     def filled(self, times: int) -> None:
-        """So many tokens were drawn and are in the history, as a row of `fill` said."""
+        """Note that `times` tokens were sampled and are in the history, as a row of `fill` said."""
         self._length += times * int(self._counts)
 
     def take_back(self) -> None:

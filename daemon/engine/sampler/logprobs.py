@@ -34,7 +34,7 @@ class Scores:
 def logprobs_of(
     logits: torch.Tensor, tokens: torch.Tensor, asked: npt.NDArray[np.int32]
 ) -> Scores | None:
-    """What the rows with `asked` >= 0 [R] want to know of their raw logits [R, V]; None if none.
+    """Logprobs of the rows with `asked` >= 0 [R], of their raw logits [R, V]; None if none.
 
     The k of the answer is the most that any row asked for; a reader takes the first of them.
     Nothing waits for the device.

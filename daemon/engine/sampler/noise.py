@@ -58,7 +58,7 @@ SERIES = tuple(
         3.3333331174e-1,
     )
 )
-"""Of the logarithm, from Cephes."""
+"""Coefficients of the logarithm, from Cephes."""
 
 SLACK = np.float32(1e-3)
 """How much more than rounding a bound is wider than what it bounds."""
@@ -111,7 +111,7 @@ def block_waits(key: UInts, blocks: Integers) -> tuple[Floats, Integers]:
 
 
 def noise(key: UInts, tokens: Integers) -> Floats:
-    """What each token's score has beside its logit: -log of its wait."""
+    """The noise added to each token's logit: -log of its wait."""
     wait, first = block_waits(key, tokens // BLOCK)
     own = waits_of(bits_of(key, tokens))
     return -log(np.where(first == tokens % BLOCK, wait, wait + own))

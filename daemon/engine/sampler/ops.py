@@ -1,4 +1,4 @@
-"""What a device does for the sampler: an interface, and the one in plain torch for a CPU."""
+"""A device's operations for the sampler: an interface, and plain torch for a CPU."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -77,7 +77,7 @@ class SamplerOps(Protocol):
         """See `Sampler.rules`; None where a draw is always looked at."""
 
     def took(self, slots: Integers, times: int) -> None:
-        """So many tokens were drawn for each of these slots, which edit, by `rules`."""
+        """Account for `times` tokens sampled, by a multi-step program, per slot that edits."""
 
 
 class TorchSamplerOps:

@@ -78,7 +78,7 @@ class Sampler:
         return self._ops.rules(params, seats, places, times)
 
     def took(self, slots: Integers, times: int) -> None:
-        """So many tokens were drawn for each of these slots, by `rules`."""
+        """Account for `times` tokens sampled per slot by a multi-step program."""
         seats = np.asarray(slots, np.int64)
         self._ops.took(seats[self._columns.rows(seats)["edited"]], times)
 
@@ -127,7 +127,7 @@ class Sampler:
         edited: Edited,
         allowed: Allowed | None,
     ) -> torch.Tensor:
-        """What each row draws, and whether it is broken; the `changed` rows from a copy of theirs.
+        """The token of each row, and whether it is broken; `changed` rows are sampled from a copy.
 
         The others are drawn from the logits themselves, as if they were alone: sums of numbers of
         another type might be taken in another order.

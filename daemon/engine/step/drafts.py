@@ -81,7 +81,7 @@ def _inputs(wide: Batch, plan: Plan, is_draft: np.ndarray) -> Int32:
 
 
 def _drafted(wide: Batch, drafts: Column, is_draft: np.ndarray, slots: Slots) -> Drafted:
-    """What is expected of the rows that are sampled."""
+    """The drafted tokens of the rows that are sampled."""
     expected = np.full(is_draft.size, -1, np.int64)
     is_end = np.zeros(is_draft.size, np.bool_)
     (places,) = is_draft.nonzero()
@@ -122,7 +122,7 @@ class KeptDraws:
 
 
 def kept_of(drafted: Drafted, kept: np.ndarray) -> KeptDraws:
-    """Of the sampled rows those that are `kept`."""
+    """The sampled rows that are `kept`."""
     (rows,) = kept.nonzero()
     number = np.cumsum(drafted.firsts) - 1
     counts = np.bincount(number[rows], minlength=int(drafted.firsts.sum()))

@@ -107,7 +107,7 @@ class SlotGrammars:
         self._followers.pop(slot, None)
 
     def allowed(self, slots: Integers, positions: Integers) -> Allowed | None:
-        """What these rows [R] may draw for their positions; None if none of them is bound.
+        """Tokens that these rows [R] may sample at their positions; None if no row has a grammar.
 
         Raises ValueError if the tokens before a position are not all known.
         """

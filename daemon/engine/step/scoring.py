@@ -50,7 +50,7 @@ class PromptScorer:
         self._askers.pop(slot, None)
 
     def spans(self, slots: Column, flat: FlatBatch) -> "list[_Span]":
-        """Of a step whose rows [B] hold `slots`: the tokens that foretell tokens of prompts."""
+        """Tokens that foretell tokens of prompts, in a step whose rows [B] hold `slots`."""
         found = list[_Span]()
         if not self._askers:
             return found
@@ -102,7 +102,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a step told of prompts."""
+    """Logprobs of prompts' tokens that a step computed."""
 
     pieces: list[_Piece]
 
@@ -116,7 +116,7 @@ class Scored:
 
 
 def score(spans: "list[_Span]", tokens: Int64, states: torch.Tensor, head: Head) -> Scored:
-    """What the states [R, width] of these tokens [R] of a batch tell of prompts."""
+    """Score prompts by the states [R, width] of these tokens [R] of a batch."""
     pieces = []
     for span in spans:
         row = int(np.searchsorted(tokens, span.first))

@@ -75,7 +75,7 @@ class Begun:
 
 @dataclass(slots=True)
 class _Before:
-    """What a step needs to know of the one before it."""
+    """State of the step before, as the next one needs it."""
 
     begun: Begun | None = None
     done_s: float = 0.0  # when it was done
@@ -162,7 +162,7 @@ class Engine:
         return Begun(self.stream.record(), lambda: reply)
 
     def _repeated(self, batch: Batch) -> Repeated | None:
-        """What a program makes of rows of whose draws nothing is told; None where there is none."""
+        """Run a multi-step program where no row asks for scores; None where there is none."""
         if self.swap is not None and self.swap.pool.compressed:  # each fill has to be noted
             return None
         flat = flatten(batch, int32(), self.slots.block_table, self.cache.block_size)
@@ -264,7 +264,7 @@ class Engine:
         scored: Scored,
         began: tuple[float, float],
     ) -> Reply:
-        """What a step that is done came to; `began`: when its plan came, and what it waited."""
+        """The reply of a step that is done; `began`: when its plan came, and how long it waited."""
         elapsed_s, idle_s = self._times(*began)
         draws = _NO_DRAWS if drawn is None else drawn.read()
         slots, counts = flat.sampled_slots, int32()

@@ -192,12 +192,12 @@ class _Lane:
         self._ends: dict[int, WorkEvent] = {}  # of jobs that may not be done
 
     def touching(self, blocks: Column, places: Column) -> list[WorkEvent]:
-        """What to wait for so that no copy of this lane touches these blocks any more."""
+        """Events to wait for so that no copy of this lane touches these blocks any more."""
         newest = max(int(self._by_block[blocks].max()), int(self._by_place[places].max()))
         return [self._ends[newest]] if newest in self._ends else []
 
     def writing(self, places: Column) -> WorkEvent | None:
-        """What to wait for until this lane's copies to places are done; None for nothing."""
+        """The event at which this lane's copies to places are done; None if there is none."""
         newest = int(self._by_place[places].max(initial=0))
         return self._ends.get(newest)
 

@@ -35,7 +35,7 @@ Expected = TypeVar("Expected")
 
 @dataclass(frozen=True, slots=True)
 class EndPools:
-    """What a worker's ends of links are made of."""
+    """The pools that a worker's ends of links read and write."""
 
     cache: PagedKV
     host: HostPool | None = None  # beside the pool
@@ -45,7 +45,7 @@ class EndPools:
 
     @property
     def steps(self) -> Stream:
-        """What steps are computed on."""
+        """The stream that steps are computed on."""
         return self.compute or compute_stream(self.cache.raw.device)
 
 
@@ -140,7 +140,7 @@ def _send_descriptors(sock: socket.socket, memory: int) -> None:
 
 @contextlib.contextmanager
 def _descriptors(sock: socket.socket) -> Iterator[tuple[int, int]]:
-    """What `_send_descriptors` sent: memory and pidfd, or -1 for the latter."""
+    """Receive what `_send_descriptors` sent: memory and pidfd, or -1 for the latter."""
     octet, fds, _flags, _address = socket.recv_fds(sock, len(_FIRST), 2)
     try:
         if octet != _FIRST or not fds:
@@ -183,7 +183,7 @@ def _straight(layout: Layout, here: EndPools, memory: OpenedMemory, checked: boo
 
 
 def _sources(layout: Layout, here: EndPools, checked: bool) -> Sources:
-    """What blocks leave from."""
+    """The sources that blocks are read from."""
     raw = here.cache.raw
     summer = Summer(BlockSums(layout, raw.device), raw) if checked else None
     host = HostRows(layout, here.host, here.cache) if here.host is not None else None

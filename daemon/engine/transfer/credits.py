@@ -37,7 +37,7 @@ class RingCredits:
             self._changed.notify()
 
     def abandon(self) -> None:
-        """Whoever waits, or will, gets an error."""
+        """Raise an error in every thread that waits, now or later."""
         with self._changed:
             self._abandoned = True
             self._changed.notify_all()
@@ -76,7 +76,7 @@ class Clearances:
             self._cleared.pop(transfer, None)
 
     def abandon(self) -> None:
-        """Whoever waits, or will, gets an error."""
+        """Raise an error in every thread that waits, now or later."""
         with self._changed:
             self._abandoned = True
             self._changed.notify_all()

@@ -20,7 +20,7 @@ class Stage(IntEnum):
 
 
 class LinkFaults:
-    """What happens to the links of one worker; nothing where no fault is to be injected."""
+    """Faults to inject into the links of a worker; none by default."""
 
     def __init__(self, faults: Faults | None = None) -> None:
         self._faults = faults or Faults()

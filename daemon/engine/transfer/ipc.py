@@ -63,7 +63,7 @@ class OpenedMemory:
 
 
 def _allocation(address: int) -> tuple[int, int]:
-    """Where the allocation begins that an address lies in, and its size in bytes."""
+    """The start of the allocation that holds an address, and its size in bytes."""
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
     _call(
         "cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address)

@@ -1,4 +1,4 @@
-"""What lies where in a KV block, and whether two pools agree on it."""
+"""The layout of a KV block, and whether two pools agree on it."""
 
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     block_bytes: int
 
     def spans(self, layer: int) -> tuple[ByteSpan, ...]:
-        """Where a layer's keys, values and scales lie in a block; all of it for `WHOLE`."""
+        """Spans of a layer's keys, values and scales in a block; all of it for `WHOLE`."""
         if layer == WHOLE:
             return (ByteSpan(0, self.block_bytes),)
         per_token = self.num_kv_heads * self.head_dim

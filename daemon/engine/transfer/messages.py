@@ -1,4 +1,4 @@
-"""What the two ends of a handoff say to each other, and what each tells its own worker."""
+"""Messages of the two ends of a transfer to each other, and of each to its own worker."""
 
 import contextlib
 import socket

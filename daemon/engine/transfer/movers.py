@@ -32,7 +32,7 @@ DIRECT_BYTES = 1 << 20
 
 
 STAGE_BYTES = 16 << 20
-"""Of blocks that go from the host's memory to another process's GPU."""
+"""Staging bytes for blocks that go from the host's memory to another process's GPU."""
 
 
 class Movers(Protocol):

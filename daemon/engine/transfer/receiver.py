@@ -73,7 +73,7 @@ class _Incoming:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What a message asked for is queued."""
+    """A message whose copies are queued."""
 
     message: Message
     ended: WorkEvent | None = None
@@ -240,7 +240,7 @@ class Receiver:
         self._last_words()
 
     def _ended(self, message: Message, summed: Summed | None) -> None:
-        """What a message asked for is done."""
+        """Handle the end of a message's copies."""
         if isinstance(message, Opened):
             if self._ring is None:
                 self._link.send(Cleared(message.transfer))
@@ -263,7 +263,7 @@ class Receiver:
     def _arrived(
         self, message: Filled | Sent, summed: Summed | None, blocks: slice, num_parts: int
     ) -> None:
-        """So many parts of some blocks of a transfer are in the pool."""
+        """Note that `num_parts` parts of some blocks of a transfer are in the pool."""
         transfer, incoming = message.transfer, self._open[message.transfer]
         count = len(incoming.targets[blocks])
         right = summed.read() == message.sums if summed is not None else np.ones(count, np.bool_)

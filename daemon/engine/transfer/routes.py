@@ -65,7 +65,7 @@ class QueuedCopy:
     message: Callable[[Int64], Message] | None
 
     def wait(self) -> Message | None:
-        """What to tell the receiver once the copy has ended and was summed; waits for both."""
+        """The message to the receiver once the copy has ended and was summed; waits for both."""
         self.ended.synchronize()
         sums = [one.read() for one in self.summed]
         if self.message is None:
@@ -75,7 +75,7 @@ class QueuedCopy:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What blocks leave from, beside the KV pool's copies: its sums, and the host pool."""
+    """Sources of blocks beside the KV pool's copies: its sums, and the host pool."""
 
     summer: Summer | None  # None: blocks are not checked
     host: HostRows | None = None
@@ -104,7 +104,7 @@ class Route(Protocol):
         """Queue a piece's copies one by one, as there is room. Raises AbandonedError."""
 
     def hear(self, message: Message) -> None:
-        """What the receiver says of room. Raises HandoffError for anything else."""
+        """Take a message of the receiver about room. Raises HandoffError for anything else."""
 
     def forget(self, transfer: int) -> None:
         """A transfer is over."""

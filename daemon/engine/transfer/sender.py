@@ -209,7 +209,7 @@ class Sender:
         self._queued.put(None)
 
     def _last_of(self, job: Outgoing) -> Message:
-        """What the receiver hears last of a transfer that comes to nothing."""
+        """The last message to the receiver of a transfer that fails or is cancelled."""
         if job.refused:
             return Declined(job.number, job.refused)
         self._announce(job)

@@ -20,7 +20,7 @@ from daemon.wire.columns import Column, Int64
 _SEED = 20_481
 _WORDS = {8: torch.int64, 4: torch.int32, 1: torch.uint8}
 _PIECE_BYTES = 32 << 20
-"""What a GPU gathers at a time."""
+"""Bytes that a GPU gathers at a time."""
 
 
 class BlockSums:
@@ -37,7 +37,7 @@ class BlockSums:
         self._factors = torch.from_numpy(drawn | 1).to(device)
 
     def of(self, pool: torch.Tensor, spans: Spans, blocks: Column) -> torch.Tensor:
-        """Of each of the blocks int32 [n] of a pool uint8 [block, block_bytes]: int64 [n]."""
+        """Checksums int64 [n] of the blocks int32 [n] of a pool uint8 [block, block_bytes]."""
         sums = torch.zeros(len(blocks), dtype=torch.int64, device=pool.device)
         if not pool.is_cuda:  # in place, and what is read lies in a processor's cache
             for place, block in enumerate(blocks.tolist()):

@@ -1,4 +1,4 @@
-"""Who waits for the steps that have begun, and sends their answers."""
+"""The thread that waits for the steps that have begun, and sends their answers."""
 
 from collections.abc import Callable
 from queue import SimpleQueue

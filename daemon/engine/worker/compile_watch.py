@@ -61,7 +61,7 @@ class CompileWatch:
 
 
 def _folders() -> list[tuple[str, str]]:
-    """Where the code of the compilers lies that are imported, and whose it is."""
+    """Folders of the imported compilers' code, with the compilers' names."""
     found = []
     for package, folder in _COMPILERS.items():
         module = sys.modules.get(package)

@@ -161,7 +161,7 @@ class EngineWorker:
         return engine
 
     def _faulty(self, engine: "Engine") -> "Engine | FaultyEngine":
-        """What computes plans: the engine, or the engine with injected faults."""
+        """The engine that computes plans, with injected faults if any are configured."""
         if not self._faults:
             return engine
         from daemon.engine.worker.faults import FaultyEngine

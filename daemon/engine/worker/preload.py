@@ -1,4 +1,4 @@
-"""What a worker imports: all of it before it is told its model, so that a spare is done with it.
+"""The imports of a worker: all done before it gets its model, so that a spare has them.
 
 Nothing here touches a GPU: a process without a CUDA context holds none of its memory.
 """

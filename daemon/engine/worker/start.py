@@ -42,7 +42,7 @@ Progress = Callable[[str, float], None]
 
 
 def sampler_ops_of(vocab_size: int, device: torch.device, by_torch: ByTorch = NONE) -> SamplerOps:
-    """What works for the sampler on a device; of a GPU's kernels not those that torch computes."""
+    """The sampler's operations on a device; of a GPU's kernels not those that torch computes."""
     if device.type != "cuda":
         return TorchSamplerOps(vocab_size)
     if by_torch >= {DRAW, EDIT}:

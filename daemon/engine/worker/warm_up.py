@@ -22,11 +22,11 @@ _DECODE_STEPS = 4
 _DRAFTS = 7
 """Drafts of the steps that show what a draft takes."""
 _PROMPT_TOKENS = 256
-"""Of the prompt whose time is taken."""
+"""Tokens of the prompt whose time is taken."""
 _CPU_PROMPT_TOKENS = 64
-"""Of every prompt on a CPU, where nothing is compiled by size and time goes by tokens."""
+"""Tokens of every prompt on a CPU, where nothing is compiled by size and time goes by tokens."""
 _SHORT_TOKENS = 4
-"""Of a prompt for the kernels that short chunks have of their own."""
+"""Tokens of a prompt for the kernels of short chunks."""
 _SIZES_FROM = 16
 """Tokens of the smallest step that may be the target forward size."""
 _SIZE_ROUNDS = 3
@@ -83,7 +83,7 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
 
 
 def _row_s(engine: Engine, start: int, room: int, step_s: float) -> float:
-    """What a drafted token adds to a decode step that takes `step_s`; as a decoded one does."""
+    """Seconds that a drafted token adds to a decode step of `step_s`; as many as a decoded one."""
     most = min(_DRAFTS, room - start - 1)
     count = next((one for one in range(most, 0, -1) if engine.model.alike(1, 1 + one)), 0)
     if count == 0:

@@ -20,14 +20,14 @@ from daemon.engine.cuda.triton.skinny import Scratch, add_parts, product_type, r
 from daemon.models.formats import WeightFormat
 
 LEAST_COLUMNS = 128
-"""Of a tile: the longest group of any format."""
+"""Least columns of a tile: the longest group of any format."""
 TENSOR_ROWS = 16
 """Rows of states from which a tile is multiplied by tensor cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockTile:
-    """What one program of a product computes, and how: powers of two."""
+    """The tile of a single program of a product, and its warps: powers of two."""
 
     rows: int  # of states: 1, 2, 4, or from 16
     outputs: int  # rows of the weight; from 16 where there are so many rows of states

@@ -46,13 +46,13 @@ class BlockKind:
 
     @staticmethod
     def of(form: WeightFormat) -> "BlockKind":
-        """Of a format that has blocks."""
+        """Make it for a format that has blocks."""
         name = form.name.partition("/")[0]
         group_len = _GROUP_LENS.get(name, form.block_len)
         return BlockKind(_NUMBERS[name], group_len, form.block_len // group_len, form.block_bytes)
 
     def constants(self, columns: int) -> dict[str, Any]:
-        """What the kernels want to know of it, for tiles of so many columns."""
+        """Its compile-time constants for kernels, for tiles of `columns` columns."""
         return {
             "NUMBERS": self.numbers,
             "GROUPS": columns // self.group_len,
@@ -258,7 +258,7 @@ def _signed(at):
 
 @triton.jit
 def _nibble(packed, at, RUN: tl.constexpr):
-    """Of RUN bytes first all low halves, then all high ones."""
+    """Unpack RUN bytes: first all low halves, then all high ones."""
     return (tl.load(packed + at % RUN) >> (at // RUN * 4).to(tl.uint8)) & 15
 
 
@@ -278,7 +278,7 @@ def _quarter(packed, group, at, LEN: tl.constexpr):
 
 @triton.jit
 def _of_table(nibble, TABLE: tl.constexpr):
-    """What half bytes stand for."""
+    """Look up the values of half bytes."""
     low, high = tl.where(nibble < 4, TABLE[0], TABLE[1]), tl.where(nibble < 12, TABLE[2], TABLE[3])
     four = tl.where(nibble < 8, low, high)
     return (four >> (nibble % 4 * 8).to(tl.int32)).to(tl.int8).to(tl.float32)
@@ -328,4 +328,4 @@ _NUMBERS = {
     "fp8": fp8,
 }
 _GROUP_LENS = {"Q2_K": 16, "Q3_K": 16, "Q4_K": 32, "Q5_K": 32, "Q6_K": 16, "IQ4_XS": 32}
-"""Of formats whose blocks have several groups."""
+"""Group lengths of formats whose blocks have several groups."""

@@ -1,4 +1,4 @@
-"""The last pass of a draw: one program a row finds the exact cut of its filters, and what is best.
+"""The last pass of sampling: a program per row finds the exact cut of its filters and the token.
 
 Depths are not negative, so the bits of a float32 depth, read as an integer, order like the depths
 themselves. A cut is the smallest such integer at which enough tokens, or enough weight, is
@@ -46,7 +46,7 @@ def filtered(field):
 
 @triton.jit
 def key_of(field):
-    """What a row's noise comes from."""
+    """The key that a row's noise is made from."""
     return tl.load(field + KEY).to(tl.uint64, bitcast=True)
 
 

@@ -33,11 +33,12 @@ from daemon.engine.cuda.triton.tiles import (
 _WAVES = 2
 """Programs for each SM, at least, if contexts are long enough for so many."""
 _LEAST_TOKENS = 64
-"""Of a part, where rows alone do not fill the device."""
+"""Least tokens of a part where rows alone do not fill the device."""
 _LEAST_TOKENS_FILLED = 4096
-"""Where they do: only rows much longer than the others are split, so that nobody waits for one."""
+"""Least tokens of a part where rows fill it: only rows much longer than the others are split, so
+that the others do not wait for them."""
 _LONGEST_TOKENS = 8192
-"""Of a part, about: a table of this width has one part, of twice the width two."""
+"""Most tokens of a part, about: a table of this width has one part, of twice the width two."""
 _MAX_SPLITS = 128
 _MAX_PAIRS = 1 << 16
 """Most (row, KV head) pairs whose contexts are split: so many have a counter."""

@@ -1,4 +1,4 @@
-"""What changes logits before a draw, for whole batches on the device.
+"""Edits of logits before sampling, for whole batches on the device.
 
 `edit_logits`: penalties, logit bias and ends held back, one program a row, over the few tokens that
 they touch; `forbid`: what a grammar's bitmask does not allow. The order of edits, and each rounding
@@ -34,7 +34,7 @@ _FREQUENCY = tl.constexpr(8)
 
 @dataclass(frozen=True, slots=True)
 class SlotTables:
-    """What a device holds of the slots whose logits are edited: one row a slot."""
+    """Tables on the device of the slots whose logits are edited: a row per slot."""
 
     history: torch.Tensor  # int32 [S, H]: the tokens known, prompt first
     ids: torch.Tensor  # int32 [S, W]: tokens with a bias, then ends; -1: none

@@ -18,7 +18,7 @@ import triton.language as tl
 NUM_PROGRAMS = 64
 """Half of a large GPU's multiprocessors: enough to fill any link, and most of the memory's rate."""
 TILE_BYTES = 32 << 10
-"""What a program has on its way at a time: 64 of them, the two megabytes that HBM takes to fill."""
+"""Bytes in flight per program: 64 programs have the two megabytes that HBM takes to fill."""
 NUM_WARPS = 8
 
 _WIDEST_BYTES = 16

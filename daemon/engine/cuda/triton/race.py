@@ -86,7 +86,7 @@ def _wait(bits):
 
 @triton.jit
 def noise(key, token):
-    """What the scores of tokens int64 [N] have beside their logits."""
+    """The noise that is added to the logits of tokens int64 [N]."""
     bits = _bits(key, token // BLOCK + _BLOCKS_FROM)
     first = (bits & (BLOCK - 1)).to(tl.int64)
     wait = _wait(bits) * _SHARE

@@ -33,7 +33,7 @@ _LINE = tl.constexpr(64)
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """What one program of `strip_product` computes, and how."""
+    """The strip of a single program of `strip_product`, and its warps."""
 
     rows: int  # of states, at most; a power of two
     outputs: int  # rows of the weight, a power of two
@@ -43,7 +43,7 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What one program of `tiled_product` computes, and how."""
+    """The tile of a single program of `tiled_product`, and how it is computed."""
 
     rows: int  # of states, a power of two from 16
     outputs: int  # rows of the weight, a power of two from 16
@@ -54,7 +54,7 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """What a program takes of a processor's shared memory, for numbers of 16 bits.
+        """Shared memory that a program takes of a processor, for numbers of 16 bits.
 
         Hopper's tensor cores read it while they multiply, so one stage more is held.
         """
@@ -138,7 +138,7 @@ def tiled_product(
 
 
 def runner(kernel: Any, grid: tuple[int, ...], compile_only: bool) -> Callable[..., object]:
-    """What launches a kernel, or only makes it."""
+    """A function that launches a kernel, or only compiles it."""
 
     def make(*arguments: object, **constants: object) -> object:
         return kernel.warmup(*arguments, grid=grid, **constants)

@@ -1,4 +1,4 @@
-"""What decode and prefill attention share: how wide their tiles are, and where a cache lies."""
+"""The parts that decode and prefill attention share: widths of tiles, addresses in a cache."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -116,7 +116,7 @@ def _precision(dtype: torch.dtype) -> str:
 
 
 def _product(dtype: torch.dtype, stored: torch.dtype) -> tl.dtype:
-    """Of 8-bit numbers float16 ones are made, whose bits they nearly are (see `fold`)."""
+    """The type of products: float16 for 8-bit numbers, whose bits are nearly its (see `fold`)."""
     # Triton's interpreter multiplies the bits of bfloat16 as integers.
     if dtype == torch.float32 or (dtype == torch.bfloat16 and triton.knobs.runtime.interpret):
         return tl.float32

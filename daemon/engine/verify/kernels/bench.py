@@ -1,4 +1,4 @@
-"""Where a family is tried: the subject's device, and pools with traps on it."""
+"""The test bench of a kernel family: the subject's device, and pools with traps on it."""
 
 import torch
 
@@ -10,7 +10,7 @@ from daemon.engine.verify.kernels.subject import Subject
 LAYERS, LAYER = 2, 1
 _DTYPES = {str(one).removeprefix("torch."): one for one in LIMITS}
 _QUANTA = 40.0
-"""Of a stored 1, so that a normal distribution fits the range of every 8-bit type."""
+"""Quanta of a stored 1, so that a normal distribution fits the range of every 8-bit type."""
 
 
 class Bench:
@@ -78,6 +78,6 @@ class Bench:
 
 
 def contents(cache: PagedKV) -> torch.Tensor:
-    """What a pool holds, as numbers: [block, layer, 2, block_size, kv_head, head_dim]."""
+    """A pool's contents as numbers: [block, layer, 2, block_size, kv_head, head_dim]."""
     numbers = cache.blocks.float()
     return numbers if cache.scales is None else numbers * cache.scales.unsqueeze(-1)

@@ -25,7 +25,7 @@ _INTERPRETED_ROWS = 2
 
 
 def try_blocks(bench: Bench) -> None:
-    """Of every format of the subject. Ways to multiply are called, as those of plain products."""
+    """Try products with every format of the subject, as those of plain weights are tried."""
     for name, columns in sorted({(name, columns) for name, _, columns in bench.subject.quantised}):
         _try_numbers(bench, name, columns)
     weights = [_weight(bench, *shape) for shape in bench.subject.quantised]

@@ -94,7 +94,7 @@ def _told(faults: dict[str, str], fallen: Fallen) -> ByTorch:
 
 
 def card_of(device: torch.device) -> CardStack:
-    """What a verdict holds for, of the machine."""
+    """The machine that a verdict holds for: card, driver and libraries."""
     driver = ""
     with contextlib.suppress(OSError):
         found = _NUMBER.search(_DRIVER.read_text())
@@ -111,7 +111,7 @@ def card_of(device: torch.device) -> CardStack:
 
 
 def subject_of(load: Load, model: Any, shape: ModelShape) -> Subject:
-    """What a verdict holds for, of the model: shapes and types alone."""
+    """The model that a verdict holds for: shapes and types alone."""
     gated = getattr(model.config, "intermediate_size", None)
     return Subject(
         device=load.device,
@@ -135,7 +135,7 @@ def subject_of(load: Load, model: Any, shape: ModelShape) -> Subject:
 
 
 def _rotary_dim(model: Any, shape: ModelShape) -> int:
-    """Of a head, how many numbers turn; all of them where no module says so."""
+    """Numbers of a head that are rotated; all of them where no module says so."""
     speeds = getattr(getattr(model.base_model, "rotary_emb", None), "inv_freq", None)
     return shape.head_dim if speeds is None else 2 * len(speeds)
 

@@ -3,8 +3,9 @@
 import torch
 
 LIMITS = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
-"""Of a row's distance from the expected one, over that one's length: several times what rounding
-the result and the softmax's weights makes, and no more than a lost key among a hundred does."""
+"""Limits of a row's distance from the expected one, over that one's length: several times what
+rounding the result and the softmax's weights makes, and no more than a lost key among a hundred
+does."""
 
 
 class WrongError(Exception):

@@ -64,7 +64,7 @@ class _Fork:
         os.close(writing)
 
     def messages(self) -> Iterator[Message]:
-        """What it says, and last what became of the family that ended it, if one did."""
+        """Its messages, and last the fate of the family that ended it, if any did."""
         tried, limit_s, said = "", OPEN_S, False
         while (message := self._lines.next(limit_s)) is not None:
             tried, limit_s, said = "", OPEN_S, True

@@ -23,7 +23,7 @@ from daemon.wire.columns import int32
 
 _VOCAB = 64
 _WIDEST = 1024
-"""Of states and MLPs: what is tried is the capturing, and widths have their own families."""
+"""Most width of states and MLPs: capturing is tried here, and widths have their own families."""
 _STEPS = ((9, 3), (1, 17))
 """Tokens in the cache before each step: those of its two sequences, which never are the same."""
 

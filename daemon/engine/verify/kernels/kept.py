@@ -28,7 +28,7 @@ class CardStack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a self-test came to."""
+    """The verdict of a self-test."""
 
     card: CardStack
     subject: Subject

@@ -1,4 +1,4 @@
-"""What a worker and the processes of its self-test tell each other: a line of JSON each."""
+"""Messages of a worker and the processes of its self-test: a line of JSON each."""
 
 import msgspec
 
@@ -31,7 +31,7 @@ class Late(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Tried(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """What came of it."""
+    """The outcome of a family's trial."""
 
     family: str
     fault: str = ""  # why torch computes it; empty: its kernels are right

@@ -14,7 +14,7 @@ _BLOCKS = [5, 1, 2]
 _FILLED = 3
 """Tokens of the second of these blocks; the others are full."""
 _HALF_LIMIT = 2e-3
-"""Of float16 numbers."""
+"""Limit for float16 numbers."""
 _OTHER_STEPS = 0.02
 """Share of quanta that may be one more or less than torch's: numbers just between two steps."""
 

@@ -30,7 +30,7 @@ class SelfTestError(Exception):
 
 
 class TriedFamilies(msgspec.Struct):
-    """What became of the families that were tried."""
+    """Outcomes of the families that were tried."""
 
     faults: dict[str, str] = {}  # family -> why torch computes it
     passing: bool = False  # some fault says nothing of the card

@@ -101,7 +101,7 @@ def try_edits(bench: Bench) -> None:
 
 
 def _same_logits(what: str, results: list[torch.Tensor]) -> None:
-    """What cannot be drawn is the same, and so is the rest."""
+    """Check that the same tokens are excluded, and that the other logits are the same."""
     expected, found = results
     if bool((found.isneginf() != expected.isneginf()).any()):
         raise WrongError(f"{what}: other tokens cannot be drawn")

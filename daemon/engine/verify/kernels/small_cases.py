@@ -11,7 +11,7 @@ from daemon.engine.verify.kernels.compare import alike, equal
 
 _ROWS = (1, 5)
 _BLOCKS = [2, 0, -1, 1, 2]
-"""Of five tokens' keys and values; below 0: nowhere."""
+"""Blocks of five tokens' keys and values; below 0: nowhere."""
 
 
 def try_norms(bench: Bench) -> None:

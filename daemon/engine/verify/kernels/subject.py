@@ -1,4 +1,4 @@
-"""What the kernels will be asked for: shapes and types of one model in one pool on one device."""
+"""The subject of a self-test: shapes and types of a model in a pool on a device."""
 
 import msgspec
 

@@ -16,9 +16,9 @@ from daemon.engine.verify.model.served import Part
 from daemon.wire.columns import Int32
 
 FLOOR = 3e-4
-"""What most float32 logits may be off: a hundred times what they were seen to be."""
+"""Tolerance of most float32 logits: a hundred times what was observed."""
 ALONE = 1e-2
-"""What a single one may be: at rare positions a model makes a thousand times more of a rounding."""
+"""Tolerance of a single logit: at rare positions a model amplifies rounding a thousandfold."""
 TIMES = 2.0
 """How much further from exact than transformers' own rounding a served result may be; it was seen
 to be 0.8 to 1.3 times as far."""
@@ -29,7 +29,7 @@ token and all behind it. It was seen to be 0.5 to 2.1 times as far.
 
 
 class Expected(NamedTuple):
-    """What transformers computes of a sequence, float32 [n, vocab] on the host.
+    """Logits of a sequence as transformers computes them, float32 [n, vocab] on the host.
 
     `rounded` is None where serving rounds nothing that the exact forward does not. `assumed`: how
     far rounding is taken to lead where there was no memory for an exact forward; `times`: how much
@@ -63,7 +63,7 @@ class Finding(NamedTuple):
 
 
 def judge(parts: Sequence[Part], expected: Sequence[Expected], block_size: int) -> list[Finding]:
-    """What is found of each group of a wave's tokens.
+    """A finding for each group of a wave's tokens.
 
     A group is a chunk, or all single tokens of a sequence. Where serving rounds, medians alone
     count, since rounding may choose another expert at any token. So that no kind of token hides
@@ -110,7 +110,7 @@ def _errors(
 def far_finding(
     compiled: torch.Tensor, plain: torch.Tensor, expected: Sequence[Expected]
 ) -> Finding:
-    """What is found of compiled steps [n, vocab] far out, by the same uncompiled."""
+    """Compare compiled steps [n, vocab] far out with the same uncompiled."""
     noise = [one for one in map(_noise, expected) if one is not None]
     times = max(one.times for one in expected)
     limit = ALONE + (times * _middle(torch.cat(noise)) if noise else 0.0)
@@ -119,7 +119,7 @@ def far_finding(
 
 
 def repeated_finding(repeated: Int32, single: Int32) -> Finding:
-    """What is found of draws [R, times] within a compiled step, by those of single ones."""
+    """Compare tokens [R, times] sampled in a multi-step program with those of single steps."""
     error = 0.0 if np.array_equal(repeated, single) else np.inf
     return Finding(error, ALONE, "in compiled steps that are repeated")
 

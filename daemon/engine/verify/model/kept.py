@@ -33,7 +33,7 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
-    """Of all that a trial's result may depend on, but for the values of the weights."""
+    """A key of all that a trial's result may depend on, but for the values of the weights."""
     digest = hashlib.blake2b(digest_size=16)
     config = {**model.config.to_dict(), "_name_or_path": None}
     tensors = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.state_dict().items()]
@@ -83,8 +83,8 @@ def _device(name: str) -> str:
 
 
 def processor() -> str:
-    """What kernels are compiled for: a cache may have come from another machine. Empty where there
-    is no compiler.
+    """The processor that kernels are compiled for: a cache may come from another machine. Empty
+    where there is no compiler.
     """
     with contextlib.suppress(ImportError, OSError, RuntimeError):
         from daemon.engine.cpu.vectors import target

@@ -1,4 +1,4 @@
-"""What a model asks of attention, heard in one short forward pass.
+"""The attention that a model needs, found by a short forward pass.
 
 Paged attention computes plain scores of a query with all keys before it. A model that asks for
 anything else (a window, a cap, sinks), not once in each layer, or with other heads than the cache

@@ -95,6 +95,6 @@ def _rounded_attention(
 
 
 def _stored(states: torch.Tensor, kv_dtype: torch.dtype) -> torch.Tensor:
-    """What comes back of `states` from an 8-bit cache."""
+    """`states` as an 8-bit cache gives them back."""
     stored, scales = quantise(states, kv_dtype)
     return (stored.float() * scales.unsqueeze(-1)).to(states.dtype)

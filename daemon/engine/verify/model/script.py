@@ -1,4 +1,4 @@
-"""What a trial computes: sequences in company, their lengths, chunks and positions. Pure numpy.
+"""The script of a trial: sequences in company, their lengths, chunks and positions. Pure numpy.
 
 Sequences of the first wave are as they will be served: several at once, prompts whole and in uneven
 chunks across the borders of blocks, then decodes, alone and together. Those of the second are short
@@ -29,7 +29,7 @@ _LEAST_TOKENS, _MOST_TOKENS = 48, 256
 
 
 class TrialRoom(NamedTuple):
-    """What there is to try it with."""
+    """The pool and the limits that a trial has."""
 
     block_size: int  # tokens
     num_blocks: int

@@ -31,7 +31,7 @@ Tell = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class TrialPool:
-    """Where, and with what, steps are computed."""
+    """The pool, slots and backend that a trial's steps use."""
 
     cache: PagedKV
     slots: Slots
@@ -39,7 +39,7 @@ class TrialPool:
 
 
 class _Row(NamedTuple):
-    """What a step computes of a sequence."""
+    """A sequence's part of a step."""
 
     sequence: int  # index in the wave
     start: int  # its tokens in the cache
@@ -112,7 +112,7 @@ def far_steps(
 def repeated_steps(
     model: CausalModel, longest: int, num_rows: int, pool: TrialPool
 ) -> tuple[Int32, Int32] | None:
-    """What rows [R, times] draw that stay in a compiled step, and what they draw step by step.
+    """Tokens [R, times] of a multi-step program, and the same sampled step by step.
 
     Across the border of a block, where `longest` allows it. None where no step is repeated.
     """
@@ -167,7 +167,7 @@ def _tables(wave: Wave, pool: TrialPool) -> list[tuple[int, int, int]]:
 
 
 def _rows(wave: Wave, step: int) -> list[_Row]:
-    """Who computes what in a step; who comes first changes."""
+    """The rows of a step; the sequence that comes first changes."""
     rows = []
     for index, one in enumerate(wave.sequences):
         at = step - one.begins

@@ -105,7 +105,7 @@ class _Trial:
         self._steps, self._share = 0, 0.0
 
     def known(self) -> TrialVerdict | None:
-        """What an equal trial found; None where there was none."""
+        """The verdict of an equal trial; None where there was none."""
         verdict = kept.read(self._folder, self._key)
         if verdict is not None:
             log.debug("trial: passed before, %s", _in_words(verdict))
@@ -188,7 +188,7 @@ class _Trial:
         return made
 
     def _expect(self, wave: Wave) -> list[Expected]:
-        """What transformers computes of a wave's sequences, one by one."""
+        """Logits of a wave's sequences as transformers computes them, one by one."""
         found = []
         for one in wave.sequences:
             self._tell("reference")

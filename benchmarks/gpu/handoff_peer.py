@@ -20,7 +20,7 @@ import torch
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
 from daemon.engine.transfer.layout import HandoffError
-from daemon.engine.transfer.messages import Broken, Done, Lost, Told
+from daemon.engine.transfer.messages import Broken, Done, Lost, News
 from daemon.engine.transfer.receiver import Receiver
 from daemon.engine.transfer.ring import NUM_SLOTS
 from daemon.engine.transfer.sender import Sender
@@ -142,7 +142,7 @@ class Ended:
     def __init__(self, join: Join, sock: socket.socket, cache: PagedKV | None = None) -> None:
         """Over a new pool, or one that is there. Raises HandoffError where the ends do not meet."""
         self.cache = join.pool.make() if cache is None else cache
-        self.told: SimpleQueue[Told] = SimpleQueue()
+        self.told: SimpleQueue[News] = SimpleQueue()
         self.end: Sender | Receiver
         if join.sends:
             sizes = join.num_slots, join.slot_bytes
@@ -159,7 +159,7 @@ class Ended:
         assert isinstance(self.end, Sender)
         return self.end
 
-    def next(self) -> Told:
+    def next(self) -> News:
         """What was told next; waits for it."""
         return self.told.get(timeout=PATIENCE_S)
 

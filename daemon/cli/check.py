@@ -444,7 +444,7 @@ def _folder(config: Config) -> Path:
         return model_folder(path, cache)
     print(f"llmd: converting {source.name}, once", file=sys.stderr)
     with progress() as show:
-        return model_folder(path, cache, told=lambda share: show(share, 1.0, "converting"))
+        return model_folder(path, cache, tell=lambda share: show(share, 1.0, "converting"))
 
 
 def _as_served(folder: Path, config: Config) -> ModelShape:

@@ -31,7 +31,7 @@ FAMILIES = {
     MOVE: "parts of blocks gathered for a handoff",
     GRAPHS: "decode steps captured as CUDA graphs",
 }
-"""Families of GPU kernels, in the order in which they are tried: graphs hold the others' kernels."""
+"""Families of GPU kernels, in the order of their trials: graphs hold the others' kernels."""
 
 CAPTURED = frozenset({QKV, WRITE, DECODE})
 """A captured step reads its block tables on the device, as only these kernels do."""

@@ -109,8 +109,8 @@ def _forget_unused(folder: Path) -> None:
     what is in use is compiled anew once in that time.
     """
     since = (folder / _STAMP).stat().st_mtime - UNUSED_S
-    for entry in (one for one in folder.iterdir() if one.is_dir()):
-        stats = [one.stat() for one in entry.rglob("*") if one.is_file()]
+    for entry in (path for path in folder.iterdir() if path.is_dir()):
+        stats = [file.stat() for file in entry.rglob("*") if file.is_file()]
         used = [max(stat.st_atime, stat.st_mtime) for stat in stats] or [entry.stat().st_mtime]
         if max(used) < since:
             shutil.rmtree(entry, ignore_errors=True)

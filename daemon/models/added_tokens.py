@@ -25,7 +25,7 @@ _LISTED, _OLDER_LISTED, _BY_ID = (
     "additional_special_tokens",
     "added_tokens_decoder",
 )
-_NAMES = tuple(f"{one}_token" for one in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The names that every tokenizer has, in the order in which their tokens are added."""
 _NO_ID = -1
 """The id of a token that no file gives an id."""
@@ -100,24 +100,24 @@ class _Beside:
             return []
         if not isinstance(value, list):
             raise self._wrong(_LISTED, value)
-        return [self._said(one, _LISTED) for one in value]
+        return [self._said(item, _LISTED) for item in value]
 
     def by_id(self, named: Mapping[str, _Said]) -> list[AddedToken]:
         """Tokens with the ids that the files give them, in their order."""
         if not self.older:
             said = self._converted(self._config[_BY_ID], dict[int, _Said], _BY_ID)
             return [said[number].with_id(number) for number in sorted(said)]
-        told = self.aside()
-        special = {one.content for one in (*named.values(), *self.listed())}
-        found = [_Said(text, special=text in special).with_id(told[text]) for text in told]
-        return sorted(found, key=lambda one: one.id)
+        ids = self.aside()
+        special = {token.content for token in (*named.values(), *self.listed())}
+        found = [_Said(text, special=text in special).with_id(ids[text]) for text in ids]
+        return sorted(found, key=lambda token: token.id)
 
     def aside(self) -> dict[str, int]:
         """The ids of added_tokens.json."""
-        told: dict[str, int] = self._converted(
+        ids: dict[str, int] = self._converted(
             _read(self._folder / _ADDED_FILE), dict[str, int], _ADDED_FILE
         )
-        return told
+        return ids
 
     def _said(self, value: Any, name: str) -> _Said:
         """A token as a text, which is special, or with its properties."""
@@ -143,7 +143,7 @@ def named_tokens(folder: Path) -> dict[str, str]:
 
     Raises ModelError.
     """
-    return {name: one.content for name, one in _Beside(folder).named().items()}
+    return {name: token.content for name, token in _Beside(folder).named().items()}
 
 
 def end_texts(folder: Path) -> list[str]:
@@ -168,19 +168,20 @@ def all_added(
     named, mine = beside.named(), list(own)
     by_id = beside.by_id(named)
     if beside.older:  # there tokenizer.json's own properties count
-        texts = {one.content for one in mine}
-        by_id = [*mine, *(one for one in by_id if one.content not in texts)]
-    names = {one.content for one in named.values()}
-    told = [
-        msgspec.structs.replace(one, special=one.special or one.content in names) for one in by_id
+        texts = {token.content for token in mine}
+        by_id = [*mine, *(token for token in by_id if token.content not in texts)]
+    names = {token.content for token in named.values()}
+    numbered = [
+        msgspec.structs.replace(token, special=token.special or token.content in names)
+        for token in by_id
     ]
-    known = {one.content for one in (*mine, *told)}
+    known = {token.content for token in (*mine, *numbered)}
     unnumbered = [
-        one.with_id(_NO_ID)
-        for one in (*named.values(), *beside.listed())
-        if one.content not in known
+        token.with_id(_NO_ID)
+        for token in (*named.values(), *beside.listed())
+        if token.content not in known
     ]
-    found = _numbered(folder, [*mine, *told, *unnumbered], vocabulary)
+    found = _numbered(folder, [*mine, *numbered, *unnumbered], vocabulary)
     for text, number in beside.aside().items():
         own_id = found[text].id if text in found else vocabulary.get(text)
         if own_id != number:
@@ -212,11 +213,11 @@ def _numbered(
     return found
 
 
-def _disagree(folder: Path, text: str, told: int, own_id: int | None) -> ModelError:
+def _disagree(folder: Path, text: str, other_id: int, own_id: int | None) -> ModelError:
     counted = "no tokenizer has it" if own_id is None else f"a tokenizer gives it {own_id}"
     return ModelError(
-        f"{folder}: its files do not agree on the token {text!r}: one says that its id is {told}, "
-        f"and {counted}"
+        f"{folder}: its files do not agree on the token {text!r}: one says that its id is "
+        f"{other_id}, and {counted}"
     )
 
 

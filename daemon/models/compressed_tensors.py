@@ -69,7 +69,7 @@ def read_compressed_tensors(said: dict[str, Any]) -> Quantisation:
         for group in config.config_groups.values()
         if group.weights is not None
     )
-    for name in (*ignored, *(one for target in targets for one in target.layers)):
+    for name in (*ignored, *(layer for target in targets for layer in target.layers)):
         _check_pattern(name)
     return Quantisation(
         method="compressed-tensors",

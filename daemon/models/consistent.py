@@ -84,9 +84,9 @@ def _check_tokenizer(folder: Path, vocab_size: int) -> None:
             f"and this model's vocabulary has {vocab_size}"
         )
     around = tokenizer.around()
-    for one in tokenizer.beyond(vocab_size):
-        if one.id in around:
-            raise ModelError(f"{file} puts {_beyond(one, vocab_size)} around every prompt")
+    for token in tokenizer.beyond(vocab_size):
+        if token.id in around:
+            raise ModelError(f"{file} puts {_beyond(token, vocab_size)} around every prompt")
 
 
 def _beyond(token: AddedToken, vocab_size: int) -> str:

@@ -19,7 +19,7 @@ from daemon.models.content import content_digest
 from daemon.models.gguf_header import read_gguf_header
 from daemon.models.gguf_index import link
 from daemon.models.hub import hub_folder, hub_name
-from daemon.models.kept_folder import Told, make_once, run_maker
+from daemon.models.kept_folder import Tell, make_once, run_maker
 from daemon.models.shape import ModelError
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ MADE = "models", "configurations", "trials"
 
 _CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
 
-Convert = Callable[[Path, Path, Told], None]
+Convert = Callable[[Path, Path, Tell], None]
 
 
 def embedded_gguf() -> Path:
@@ -69,7 +69,11 @@ def former_folders(cache: Path) -> list[Path]:
     """Conversions of earlier versions of llmd, which this one does not read."""
     present = f"-v{CONVERTER_VERSION}"
     found = sorted((cache / "models").glob("[!.]*"))
-    return [one for one in found if _CONVERTED.search(one.name) and not one.name.endswith(present)]
+    return [
+        folder
+        for folder in found
+        if _CONVERTED.search(folder.name) and not folder.name.endswith(present)
+    ]
 
 
 def is_gguf(path: Path) -> bool:
@@ -105,7 +109,7 @@ def model_folder(
     path: str,
     cache: Path,
     convert: Convert | None = None,
-    told: Told = lambda share: None,
+    tell: Tell = lambda share: None,
 ) -> Path:
     """The folder of safetensors for a configured model; empty is the embedded one.
 
@@ -121,7 +125,7 @@ def model_folder(
         return source.absolute()
     if not path:
         begin_with_installed(cache)
-    return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter, told)
+    return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter, tell)
 
 
 def begin_with_installed(cache: Path) -> None:
@@ -145,13 +149,13 @@ def keep_installed(cache: Path) -> None:
         copy_missing(cache / name, INSTALLED / name)
 
 
-def ensure_converted(gguf: Path, cache: Path, convert: Convert, told: Told) -> Path:
+def ensure_converted(gguf: Path, cache: Path, convert: Convert, tell: Tell) -> Path:
     """The converted folder of `gguf`, converting it if no start before this one did, or if some of
     it is gone. Raises ModelError.
     """
     target = converted_folder(gguf, cache)
     try:
-        if make_once(target, lambda partial: convert(gguf, partial, told)):
+        if make_once(target, lambda partial: convert(gguf, partial, tell)):
             _tell_former(cache)
         link(target, gguf)
     except OSError as error:
@@ -165,13 +169,13 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert, told: Told) -> P
 def _tell_former(cache: Path) -> None:
     """Another llmd may still serve from them: they are named, not removed."""
     if former := former_folders(cache):
-        names = " ".join(shlex.quote(str(one)) for one in former)
+        names = " ".join(shlex.quote(str(folder)) for folder in former)
         log.info("conversions of earlier versions of llmd can be removed: rm -r %s", names)
 
 
-def run_converter(gguf: Path, folder: Path, told: Told) -> None:
+def run_converter(gguf: Path, folder: Path, tell: Tell) -> None:
     """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
     read_gguf_header(gguf)  # what is cut, or a part, is told at once
-    fault = run_maker(["daemon.engine.loading.convert", str(gguf), str(folder)], told)
+    fault = run_maker(["daemon.engine.loading.convert", str(gguf), str(folder)], tell)
     if fault:
         raise ModelError(f"{gguf} could not be converted into {folder.parent}: {fault}")

@@ -62,7 +62,7 @@ _GROUPS = tuple(
     for kind, bits in (("int4", 4), ("int8", 8), ("fp8", 8))
     for size in GROUP_SIZES
 )
-FORMATS = {one.name: one for one in (*_GGUF, *_GROUPS)}
+FORMATS = {form.name: form for form in (*_GGUF, *_GROUPS)}
 NIBBLES = {
     "IQ4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
     "MXFP4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),

@@ -64,13 +64,15 @@ class DefaultSampling(msgspec.Struct, frozen=True, kw_only=True):
         """The settings that have an effect, in words."""
         given = msgspec.structs.asdict(self)
         neutral = msgspec.structs.asdict(DefaultSampling())
-        changed = [f"{key} {_shown(one)}" for key, one in given.items() if one != neutral[key]]
+        changed = [
+            f"{key} {_shown(value)}" for key, value in given.items() if value != neutral[key]
+        ]
         return f"{', '.join(changed)} (by {_FILE})" if changed else "neutral"
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
-        named = " ".join(repr(one) for one in value[:_MOST_SHOWN])
+        named = " ".join(repr(text) for text in value[:_MOST_SHOWN])
         return (
             named if len(value) <= _MOST_SHOWN else f"{named} and {len(value) - _MOST_SHOWN} more"
         )
@@ -106,7 +108,7 @@ def default_sampling(setting: str, folder: Path) -> DefaultSampling:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _unusable(_path(setting, folder), error) from None
     stops = [said.stop_strings] if isinstance(said.stop_strings, str) else said.stop_strings or []
-    words = [one[0] for one in said.bad_words_ids or [] if len(one) == 1]
+    words = [word[0] for word in said.bad_words_ids or [] if len(word) == 1]
     given: dict[str, Any] = {
         "temperature": said.temperature,
         "top_k": max(said.top_k or 0, 0),
@@ -118,7 +120,7 @@ def default_sampling(setting: str, folder: Path) -> DefaultSampling:
         "stop": tuple(stop for stop in stops if stop),
         "suppressed": tuple(dict.fromkeys([*(said.suppress_tokens or []), *words])),
     }
-    return DefaultSampling(**{name: one for name, one in given.items() if one is not None})
+    return DefaultSampling(**{name: value for name, value in given.items() if value is not None})
 
 
 def without_effect(setting: str, folder: Path) -> list[str]:
@@ -133,7 +135,7 @@ def without_effect(setting: str, folder: Path) -> list[str]:
 def _left(said: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in said.items():
         if name == "bad_words_ids":
-            longer = [one for one in value or [] if len(one) > 1]
+            longer = [word for word in value or [] if len(word) > 1]
             if longer:
                 yield name, longer
         elif name not in _File.__struct_fields__:

@@ -109,7 +109,7 @@ def _check_whole(path: Path, header: GgufHeader, size_bytes: int) -> None:
         except ValueError as error:
             raise ModelError(f"{path}: {tensor.name}: {error}") from None
         if needed > size_bytes:
-            whole = max(one.start + one.size_bytes for one in header.tensors)
+            whole = max(tensor.start + tensor.size_bytes for tensor in header.tensors)
             raise ModelError(
                 f"{path} is not whole: it has {size_bytes:,} bytes and its header tells of "
                 f"{whole:,}, so {whole - size_bytes:,} are missing"
@@ -156,8 +156,10 @@ class _Reader:
         if not isinstance(alignment, int) or alignment < 1:
             raise ModelError(f"{self._path}: general.alignment is {alignment!r}")
         begin = -(-self._at // alignment) * alignment
-        self._check_names([one.name for one in tensors])
-        return GgufHeader(fields, tuple(one._replace(start=begin + one.start) for one in tensors))
+        self._check_names([tensor.name for tensor in tensors])
+        return GgufHeader(
+            fields, tuple(tensor._replace(start=begin + tensor.start) for tensor in tensors)
+        )
 
     def _check_names(self, names: list[str]) -> None:
         seen = set[str]()

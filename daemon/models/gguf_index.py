@@ -74,7 +74,7 @@ def read_index(folder: Path) -> GgufIndex | None:
         raise ModelError(f"{path}: {error.strerror}") from None
     except (msgspec.MsgspecError, ValueError) as error:
         raise ModelError(f"{path} is no index of a file of blocks: {error}") from None
-    unknown = {one.format for one in index.tensors} - set(FORMATS)
+    unknown = {tensor.format for tensor in index.tensors} - set(FORMATS)
     if unknown:
         raise ModelError(f"{path} names unknown formats: {', '.join(sorted(unknown))}")
     return index

@@ -22,8 +22,8 @@ from daemon.models.weights import stored_bytes, weight_files
 
 log = logging.getLogger(__name__)
 
-Told = Callable[[float], None]
-"""Told which share of a folder is made, 0..1."""
+Tell = Callable[[float], None]
+"""A callback that gets the share of a folder that is made, 0..1."""
 
 
 def is_converted(folder: Path) -> bool:
@@ -68,7 +68,7 @@ def make_once(target: Path, make: Callable[[Path], None]) -> bool:
     return True
 
 
-def run_maker(words: Sequence[str], told: Told) -> str:
+def run_maker(words: Sequence[str], tell: Tell) -> str:
     """Run a module of ours that prints which share is done, a number a line; why it failed, empty
     where it did not.
     """
@@ -82,7 +82,7 @@ def run_maker(words: Sequence[str], told: Told) -> str:
         try:
             for line in child.stdout:
                 with contextlib.suppress(ValueError):  # a library's own words
-                    told(float(line))
+                    tell(float(line))
         except BaseException:
             child.kill()
             raise

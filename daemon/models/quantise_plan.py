@@ -42,9 +42,9 @@ def planned_index(
             continue
         becomes = WIDE if name in wide else kind if name in linear else ""
         form = _block_format(becomes, header.shape) or header.dtype
-        one = IndexedTensor(name, form, header.shape, start)
-        tensors.append(one)
-        start += -(-one.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        tensor = IndexedTensor(name, form, header.shape, start)
+        tensors.append(tensor)
+        start += -(-tensor.size_bytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
     return GgufIndex(start, len(tensors) < len(headers), tuple(tensors), OWN_FILE)
 
 

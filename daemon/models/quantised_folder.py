@@ -16,7 +16,7 @@ import msgspec
 from daemon.models.content import content_digest
 from daemon.models.embedded import is_gguf, model_folder
 from daemon.models.gguf_index import GgufIndex, read_index
-from daemon.models.kept_folder import Told, make_once, run_maker
+from daemon.models.kept_folder import Tell, make_once, run_maker
 from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import ModelError, ModelShape, read_json
 from daemon.models.weights import SAFETENSORS_INDEX, count_indexed, weight_files
@@ -30,18 +30,18 @@ _MODULE = "daemon.engine.loading.requantise"
 _TEXTS = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 _LIMIT_S = 120.0
 
-Make = Callable[[str, Path, Path, Told], None]
+Make = Callable[[str, Path, Path, Tell], None]
 """Makes the folder of a kind from the first path in the second."""
 
 
-def plain_folder(path: str, kind: str, cache: Path, told: Told = lambda share: None) -> Path:
+def plain_folder(path: str, kind: str, cache: Path, tell: Tell = lambda share: None) -> Path:
     """The folder of a configured model as it comes, of which one of `kind` may be made.
 
     As `daemon.models.embedded.model_folder`; what cannot be quantised again is refused before it is
     converted. Raises ModelError.
     """
     if kind == NONE:
-        return model_folder(path, cache, told=told)
+        return model_folder(path, cache, tell=tell)
     if not path or is_gguf(Path(path)):
         name = path or "the embedded model"
         raise ModelError(f"{name} is a GGUF file, which model.quantize = {kind!r} is not for")
@@ -79,7 +79,7 @@ def ensure_quantised(
     source: Path,
     kind: str,
     cache: Path,
-    told: Told = lambda share: None,
+    tell: Tell = lambda share: None,
     make: Make | None = None,
 ) -> Path:
     """The folder of `kind`, made if no start before this one did; of "none" it is `source`.
@@ -91,7 +91,7 @@ def ensure_quantised(
     refuse_quantised(source, kind)
     try:
         target = quantised_folder(source, kind, cache.absolute())
-        make_once(target, lambda partial: _make(source, partial, kind, told, make or run_quantiser))
+        make_once(target, lambda partial: _make(source, partial, kind, tell, make or run_quantiser))
     except OSError as error:
         raise ModelError(
             f"{source} cannot be quantised into {cache / 'models'}: {error.strerror or error}; "
@@ -124,9 +124,9 @@ def planned(source: Path, kind: str) -> GgufIndex:
         raise ModelError(last[0] if last else f"{source}: exit code {done.returncode}") from None
 
 
-def run_quantiser(kind: str, source: Path, target: Path, told: Told) -> None:
+def run_quantiser(kind: str, source: Path, target: Path, tell: Tell) -> None:
     """Make a folder in a process of its own. Raises ModelError."""
-    if fault := run_maker([_MODULE, kind, str(source), str(target)], told):
+    if fault := run_maker([_MODULE, kind, str(source), str(target)], tell):
         raise ModelError(f"{source} could not be quantised into {target.parent}: {fault}")
 
 
@@ -137,15 +137,15 @@ def beside_weights(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _make(source: Path, partial: Path, kind: str, told: Told, make: Make) -> None:
+def _make(source: Path, partial: Path, kind: str, tell: Tell, make: Make) -> None:
     log.info("%s is quantised to %s, once, into %s", source, kind, partial.parent)
     tenths = 0
 
-    def tell(share: float) -> None:
+    def tell_and_log(share: float) -> None:
         nonlocal tenths
-        told(share)
+        tell(share)
         if int(10 * share) > tenths:
             tenths = int(10 * share)
             log.info("%s is quantised to %s: %d %%", source, kind, 10 * tenths)
 
-    make(kind, source, partial, tell)
+    make(kind, source, partial, tell_and_log)

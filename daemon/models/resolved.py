@@ -63,9 +63,9 @@ _SIZES = {
 def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
     """The shape of the model in `folder`. Raises ModelError where its files do not tell it."""
     sizes = {name: getattr(resolved, name) for name in _SIZES}
-    for name, told in _SIZES.items():
+    for name, label in _SIZES.items():
         if sizes[name] < 1:
-            raise ModelError(f"{folder / 'config.json'} does not say {told}")
+            raise ModelError(f"{folder / 'config.json'} does not say {label}")
     return ModelShape(
         model_type=resolved.model_type,
         dtype=resolved.dtype,

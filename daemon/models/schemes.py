@@ -51,11 +51,11 @@ class Quantisation(msgspec.Struct, frozen=True, kw_only=True):
 
         Names and patterns go before classes, and what comes first before what comes after.
         """
-        if any(self._is_ignored(layer, one) for one in self.ignored):
+        if any(self._is_ignored(layer, pattern) for pattern in self.ignored):
             return None
         for fits in (_is_matched, _is_class):
             for target in self.targets:
-                if any(fits(layer, one) for one in target.layers):
+                if any(fits(layer, pattern) for pattern in target.layers):
                     return target.scheme
         return None
 

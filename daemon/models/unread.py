@@ -76,8 +76,8 @@ _NORMS = {"rms": "rms_norm_eps", "layer": "layer_norm"}
 def unread_refusals(resolved: Resolved) -> Iterator[str]:
     """Fields about how the model computes whose values differ from what its code does."""
     for name, value in resolved.unread.items():
-        told = _COMPUTES.search(name) and not _HARMLESS.fullmatch(name)
-        if told and not _says_nothing(name, value, resolved):
+        computes = _COMPUTES.search(name) and not _HARMLESS.fullmatch(name)
+        if computes and not _says_nothing(name, value, resolved):
             yield f"{name} is {str(value)[:60]} in its config.json, which its code does not read"
 
 
@@ -102,13 +102,13 @@ def _says_nothing(name: str, value: Any, resolved: Resolved) -> bool:
     if name in _WINDOWS:
         off = resolved.fields.get("use_sliding_window") is False
         return off or (isinstance(value, int) and value >= resolved.context_len)
-    read = {key: one for key, one in resolved.fields.items() if key not in resolved.unread}
+    read = {key: value for key, value in resolved.fields.items() if key not in resolved.unread}
     if isinstance(value, str) and "norm" in name:
-        kinds = [told for kind, told in _NORMS.items() if kind in value.lower()]
-        return any(one.startswith(told) for told in kinds for one in read)
+        kinds = [prefix for kind, prefix in _NORMS.items() if kind in value.lower()]
+        return any(key.startswith(prefix) for prefix in kinds for key in read)
     for names, others in _LIKE_OTHERS:
         if names.search(name):
-            return value in [one for key, one in read.items() if others.fullmatch(key)]
+            return value in [other for key, other in read.items() if others.fullmatch(key)]
     own = {
         "dim_model_base": [resolved.hidden_size],
         "query_pre_attn_scalar": [resolved.head_dim],

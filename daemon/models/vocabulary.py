@@ -37,7 +37,7 @@ class TokenizerFile(msgspec.Struct):
 
     def beyond(self, vocab_size: int) -> list[AddedToken]:
         """Added tokens for which a model with so many has no row."""
-        return [one for one in self.added_tokens or () if one.id >= vocab_size]
+        return [token for token in self.added_tokens or () if token.id >= vocab_size]
 
     def around(self) -> set[int]:
         """The ids that are put around every prompt."""
@@ -45,9 +45,9 @@ class TokenizerFile(msgspec.Struct):
 
     def id_of(self, text: str) -> int | None:
         """The id of a token; None where there is none of this text."""
-        for one in self.added_tokens or ():
-            if one.content == text:
-                return one.id
+        for token in self.added_tokens or ():
+            if token.content == text:
+                return token.id
         return self.vocabulary().get(text)
 
     def vocabulary(self) -> dict[str, int]:
@@ -66,11 +66,11 @@ class TokenizerFile(msgspec.Struct):
 def _ids(step: Any) -> list[int]:
     """Ids of tokens that post-processors add, wherever they name them."""
     if isinstance(step, list):
-        return [number for one in step for number in _ids(one)]
+        return [number for item in step for number in _ids(item)]
     if not isinstance(step, dict):
         return []
     named = step.get("special_tokens")
-    own = [one.get("ids", ()) for one in named.values()] if isinstance(named, dict) else []
+    own = [token.get("ids", ()) for token in named.values()] if isinstance(named, dict) else []
     return [number for ids in own for number in ids] + _ids(step.get("processors"))
 
 
@@ -116,10 +116,10 @@ def end_token_ids(folder: Path, configured: tuple[int, ...], vocab_size: int) ->
     generation = folder / "generation_config.json"
     ids = read_json(generation).get("eos_token_id") if generation.exists() else None
     listed = ids if isinstance(ids, list) else [] if ids is None else [ids]
-    if not all(isinstance(one, int) for one in listed):
+    if not all(isinstance(number, int) for number in listed):
         raise ModelError(f"{folder}: eos_token_id must be a token or a list of them, got {ids!r}")
     found = [*listed, *configured]
     if texts := end_texts(folder):
         tokenizer = read_tokenizer(folder)
         found += [number for text in texts if (number := tokenizer.id_of(text)) is not None]
-    return tuple(dict.fromkeys(one for one in found if 0 <= one < vocab_size))
+    return tuple(dict.fromkeys(number for number in found if 0 <= number < vocab_size))

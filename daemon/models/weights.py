@@ -61,11 +61,11 @@ def check_files(folder: Path) -> None:
     index = folder / SAFETENSORS_INDEX
     if not index.exists() or _indexed_aside(folder):
         return
-    told: dict[str, Any] = read_json(index)["weight_map"]
-    for name, file in told.items():
+    placing: dict[str, Any] = read_json(index)["weight_map"]
+    for name, file in placing.items():
         if placed.get(name) != file:
             raise ModelError(f"{index} says that {name} is in {file}, which does not hold it")
-    if (folder / _WHOLE).exists() and _WHOLE not in told.values():
+    if (folder / _WHOLE).exists() and _WHOLE not in placing.values():
         raise ModelError(f"{index} leaves out {_WHOLE}, which lies beside it: one of both is wrong")
 
 
@@ -106,7 +106,7 @@ def stored_bytes(path: Path) -> int:
     """The size of a whole safetensors file, by its header. Raises ModelError."""
     tensors, first = safetensors_header(path)
     try:
-        ends = [(one["data_offsets"][0], one["data_offsets"][1]) for one in tensors.values()]
+        ends = [(entry["data_offsets"][0], entry["data_offsets"][1]) for entry in tensors.values()]
         if not all(isinstance(side, int) for end in ends for side in end):
             raise TypeError
     except (TypeError, LookupError):
@@ -117,7 +117,7 @@ def stored_bytes(path: Path) -> int:
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """The sides of every tensor stored, by its name. Raises ModelError."""
     index = read_index(folder)
-    shapes = {one.name: one.shape for one in index.tensors} if index else {}
+    shapes = {tensor.name: tensor.shape for tensor in index.tensors} if index else {}
     return shapes | {name: header.shape for name, header in weight_headers(folder).items()}
 
 
@@ -153,30 +153,30 @@ def count_weights(folder: Path, quantisation: Quantisation | None = None) -> Wei
     index = read_index(folder)
     kept = count_indexed(index) if index else WeightCount(0, 0, 0)
     layers = folder_layers(folder, quantisation)
-    in_blocks = sum(one.rows * one.columns for one in layers.values())
+    in_blocks = sum(layer.rows * layer.columns for layer in layers.values())
     headers = weight_headers(folder)
     aside = tensors_aside(layers, headers)
-    plain = sum(math.prod(one.shape) for name, one in headers.items() if name not in aside)
+    plain = sum(math.prod(header.shape) for name, header in headers.items() if name not in aside)
     return WeightCount(
         kept.num_params + plain + in_blocks,
         kept.packed_params + in_blocks,
-        kept.packed_bytes + sum(one.size_bytes for one in layers.values()),
+        kept.packed_bytes + sum(layer.size_bytes for layer in layers.values()),
     )
 
 
 def count_indexed(index: GgufIndex) -> WeightCount:
     """The parameters in a file of blocks."""
-    packed = [one for one in index.tensors if one.packed]
+    packed = [tensor for tensor in index.tensors if tensor.packed]
     return WeightCount(
-        sum(math.prod(one.shape) for one in index.tensors),
-        sum(math.prod(one.shape) for one in packed),
-        sum(one.size_bytes for one in packed),
+        sum(math.prod(tensor.shape) for tensor in index.tensors),
+        sum(math.prod(tensor.shape) for tensor in packed),
+        sum(tensor.size_bytes for tensor in packed),
     )
 
 
 def _header(path: Path, tensor: Any) -> TensorHeader:
-    told = tensor if isinstance(tensor, dict) else {}
-    dtype, sides = told.get("dtype"), told.get("shape")
+    header = tensor if isinstance(tensor, dict) else {}
+    dtype, sides = header.get("dtype"), header.get("shape")
     if not isinstance(sides, list) or not all(isinstance(s, int) and s >= 0 for s in sides):
         raise ModelError(f"{path} is not a safetensors file: a tensor without a shape")
     return TensorHeader(dtype if isinstance(dtype, str) else "", tuple(sides))

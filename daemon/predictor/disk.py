@@ -43,7 +43,7 @@ def set_aside(path: Path) -> Path | None:
     on; the name, or None if it stays where it is.
     """
     endings = [".corrupt", *(f".corrupt.{number}" for number in range(1, MOST_ASIDE))]
-    free = [one for one in endings if not os.path.lexists(f"{path}{one}")]
+    free = [ending for ending in endings if not os.path.lexists(f"{path}{ending}")]
     if not free:
         log.warning("%s cannot be set aside: there are %d such files", path, MOST_ASIDE)
         return None

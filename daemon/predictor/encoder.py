@@ -39,7 +39,7 @@ class Encoder:
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> Float32:
         """[N, 384]: the texts' vectors, each of length 1."""
-        tokens = [one.ids for one in self._tokenizer.encode_batch(list(texts))]
+        tokens = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
         vectors = np.zeros((len(tokens), DIM), np.float32)
         by_length = sorted(range(len(tokens)), key=lambda i: len(tokens[i]))  # little padding
         for first in range(0, len(by_length), _BATCH):
@@ -51,9 +51,9 @@ class Encoder:
         """The mean of each text's token states, scaled to length 1."""
         ids = torch.zeros((len(tokens), max(map(len, tokens))), dtype=torch.long)
         mask = torch.zeros(ids.shape, dtype=torch.bool)
-        for row, one in enumerate(tokens):
-            ids[row, : len(one)] = torch.tensor(one)
-            mask[row, : len(one)] = True
+        for row, row_ids in enumerate(tokens):
+            ids[row, : len(row_ids)] = torch.tensor(row_ids)
+            mask[row, : len(row_ids)] = True
         sums = (self._bert(ids, mask) * mask[:, :, None]).sum(dim=1)
         vectors: Float32 = torch.nn.functional.normalize(sums, dim=1).numpy()
         return vectors

@@ -49,7 +49,7 @@ class RequestPredictor:
         self._keeper.learned(ask, ended.num_output_tokens)
 
     def _read(self, ask: Ask) -> Asked:
-        """The request as predictors see it. Features are cheap; later kinds learn from stored ones."""
+        """The request as predictors see it. Features are cheap; later kinds learn from them."""
         return Asked(
             num_prompt_tokens=ask.num_prompt_tokens,
             max_tokens=ask.max_tokens,

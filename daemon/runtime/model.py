@@ -23,7 +23,7 @@ from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, is_gguf
 from daemon.models.generation import DefaultSampling, default_sampling, without_effect
 from daemon.models.hub import hub_name
-from daemon.models.kept_folder import Told
+from daemon.models.kept_folder import Tell
 from daemon.models.quantised_folder import ensure_quantised, plain_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
@@ -137,7 +137,7 @@ def cache_folder(config: Config) -> Path:
 
 
 def find_model(
-    config: Config, ask: Ask = ask_child, progress: Told = lambda share: None
+    config: Config, ask: Ask = ask_child, progress: Tell = lambda share: None
 ) -> ServedModel:
     """The configured model, converted and checked, and the instances that serve it; blocks.
 

@@ -14,7 +14,7 @@ from benchmarks.gpu.handoff_peer import PoolSizes
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
-from daemon.engine.transfer.messages import Broken, Told
+from daemon.engine.transfer.messages import Broken, News
 from daemon.engine.transfer.receiver import Receiver
 from daemon.engine.transfer.sender import Sender
 from daemon.wire.columns import Int32, int32
@@ -44,8 +44,8 @@ class Pair:
         self.source, self.target = SOURCE.make(), TARGET.make()
         self.expected = TARGET.contents()
         self.sender, self.receiver = (connect or over_host)(self.source, self.target)
-        self.sent: SimpleQueue[Told] = SimpleQueue()
-        self.received: SimpleQueue[Told] = SimpleQueue()
+        self.sent: SimpleQueue[News] = SimpleQueue()
+        self.received: SimpleQueue[News] = SimpleQueue()
 
     def __enter__(self) -> Self:
         self.sender.start(self.sent.put)

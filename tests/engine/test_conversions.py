@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from daemon.models import embedded
 from daemon.models.content import content_digest
 from daemon.models.gguf_index import GgufIndex
-from daemon.models.kept_folder import Told, is_converted
+from daemon.models.kept_folder import Tell, is_converted
 from daemon.models.shape import ModelError
 
 GGUF = b"GGUF" + struct.pack("<IQQ", 3, 0, 0)
@@ -37,7 +37,7 @@ def test_a_conversion_that_lost_something_is_made_anew(tmp_path: Path, name: str
     gguf, num_calls = tmp_path / "model.gguf", 0
     gguf.write_bytes(GGUF)
 
-    def convert(_source: Path, target: Path, _told: Told) -> None:
+    def convert(_source: Path, target: Path, _told: Tell) -> None:
         nonlocal num_calls
         num_calls += 1
         write_conversion(target)
@@ -67,7 +67,7 @@ def test_starts_at_once_convert_once(tmp_path: Path) -> None:
     gguf.write_bytes(GGUF)
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path, _told: Told) -> None:
+    def convert(source: Path, target: Path, _told: Tell) -> None:
         calls.append(source)
         write_conversion(target)
 
@@ -97,7 +97,7 @@ def test_a_new_cache_begins_with_what_the_installation_made(
     monkeypatch.setattr(embedded, "INSTALLED", installed)
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path, _told: Told) -> None:
+    def convert(source: Path, target: Path, _told: Tell) -> None:
         calls.append(source)
         write_conversion(target)
 
@@ -135,7 +135,7 @@ def test_a_new_cache_begins_with_what_the_installation_made(
 def test_a_copy_elsewhere_is_not_converted_again(tmp_path: Path) -> None:
     calls: list[Path] = []
 
-    def convert(source: Path, target: Path, _told: Told) -> None:
+    def convert(source: Path, target: Path, _told: Tell) -> None:
         calls.append(source)
         write_conversion(target)
 

@@ -15,7 +15,7 @@ from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import Backend, choose_backend
 from daemon.engine.step.step import Engine
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
-from daemon.engine.transfer.messages import Done, Told
+from daemon.engine.transfer.messages import Done, News
 from daemon.engine.transfer.receiver import Receiver
 from daemon.engine.transfer.sender import Sender
 from daemon.engine.transfer.watch import watched
@@ -46,7 +46,7 @@ class Ends:
             receiver = threads.submit(connect_receiver, there, EndPools(self.other.cache))
             self.sender: Sender = connect_sender(here, EndPools(self.one.cache))
             self.receiver: Receiver = receiver.result()
-        self.told: SimpleQueue[Told] = SimpleQueue()
+        self.told: SimpleQueue[News] = SimpleQueue()
         self.sender.start(lambda _told: None)
         self.receiver.start(self.told.put)
         self.layers.clear()

@@ -23,7 +23,7 @@ from daemon.engine.worker.start import start
 from daemon.models import quantised_folder as kept
 from daemon.models.formats import FORMATS
 from daemon.models.gguf_index import OWN_FILE, OWN_INDEX, read_index
-from daemon.models.kept_folder import Told
+from daemon.models.kept_folder import Tell
 from daemon.models.quantise_plan import planned_index
 from daemon.models.quantised_layers import TensorHeader
 from daemon.models.shape import ModelError
@@ -37,7 +37,7 @@ KINDS = ("int8", "int4", "fp8")
 CPU = torch.device("cpu")
 
 
-def here(kind: str, source: Path, target: Path, told: Told) -> None:
+def here(kind: str, source: Path, target: Path, told: Tell) -> None:
     """In this process, which has imported all already."""
     requantise(source, target, kind, told)
 
@@ -155,7 +155,7 @@ def test_groups_are_the_longest_that_rows_are_whole_of() -> None:
 def test_it_is_made_once_for_a_content(source: Path, tmp_path: Path) -> None:
     calls: list[str] = []
 
-    def make(kind: str, source: Path, target: Path, told: Told) -> None:
+    def make(kind: str, source: Path, target: Path, told: Tell) -> None:
         calls.append(kind)
         here(kind, source, target, told)
 

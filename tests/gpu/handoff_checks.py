@@ -23,7 +23,7 @@ from benchmarks.gpu.handoff_peer import (
 from benchmarks.gpu.report import Check
 from benchmarks.gpu.timing import keep_busy
 from daemon.engine.transfer.layout import HandoffError
-from daemon.engine.transfer.messages import Broken, Done, Lost, Told
+from daemon.engine.transfer.messages import Broken, Done, Lost, News
 from daemon.wire.columns import Int32, int32
 from tests.gpu.move_checks import move_checks
 
@@ -184,7 +184,7 @@ def _killed_sender(case: Case, direct: bool) -> Iterator[Check]:
     yield Check(f"handoff {_way(direct)}: a killed sender is reported", wrong, 0)
 
 
-def _is_broken(told: Told, transfer: int, reason: str) -> bool:
+def _is_broken(told: News, transfer: int, reason: str) -> bool:
     return isinstance(told, Broken) and (told.transfer, told.reason) == (transfer, reason)
 
 

@@ -70,7 +70,7 @@ class KeptTokens:
 
 def joined(replies: Sequence[Reply], waited_s: float) -> Reply:
     """One answer of those of each time, before which copies were waited for."""
-    kept = KeptTokens.of(np.stack([one.reasons for one in replies], 1))
+    kept = KeptTokens.of(np.stack([reply.reasons for reply in replies], 1))
     errors = [
         (int(kept.firsts[row]), why)
         for time, reply in enumerate(replies)
@@ -79,30 +79,30 @@ def joined(replies: Sequence[Reply], waited_s: float) -> Reply:
     ]
     return Reply(
         step=replies[0].step,
-        tokens=kept.of_all(np.stack([one.tokens for one in replies], 1)),
+        tokens=kept.of_all(np.stack([reply.tokens for reply in replies], 1)),
         reasons=kept.reasons,
-        elapsed_s=sum(one.elapsed_s for one in replies) - waited_s,
+        elapsed_s=sum(reply.elapsed_s for reply in replies) - waited_s,
         idle_s=replies[0].idle_s + waited_s,
-        logprobs=_logprobs([one.logprobs for one in replies], kept.counts, kept.firsts),
+        logprobs=_logprobs([reply.logprobs for reply in replies], kept.counts, kept.firsts),
         errors=tuple(sorted(errors)),
         counts=kept.counts.astype(np.int32),
     )
 
 
-def _logprobs(told: Sequence[Logprobs | None], counts: Int64, firsts: Int64) -> Logprobs | None:
+def _logprobs(scores: Sequence[Logprobs | None], counts: Int64, firsts: Int64) -> Logprobs | None:
     """Those of the tokens that are kept, in their order."""
-    parts = [(time, one) for time, one in enumerate(told) if one is not None]
+    parts = [(time, part) for time, part in enumerate(scores) if part is not None]
     if not parts:
         return None
     widest = parts[0][1].top_ids.size // max(1, parts[0][1].rows.size)  # the rows are the same
     places: list[Int32] = []
     chosen, ids, values = list[Int32](), list[Int32](), list[Int32]()
-    for time, one in parts:
-        (kept,) = (counts[one.rows] > time).nonzero()
-        places.append(firsts[one.rows[kept]] + time)
-        chosen.append(one.chosen[kept])
-        ids.append(one.top_ids.reshape(one.rows.size, widest)[kept])
-        values.append(one.top_values.reshape(one.rows.size, widest)[kept])
+    for time, part in parts:
+        (kept,) = (counts[part.rows] > time).nonzero()
+        places.append(firsts[part.rows[kept]] + time)
+        chosen.append(part.chosen[kept])
+        ids.append(part.top_ids.reshape(part.rows.size, widest)[kept])
+        values.append(part.top_values.reshape(part.rows.size, widest)[kept])
     order = np.argsort(np.concatenate(places), kind="stable")
     return Logprobs(
         rows=np.concatenate(places)[order].astype(np.int32),

@@ -57,18 +57,18 @@ def choose_products(
         alike.setdefault(key(weight), []).append(weight)
     budget_s = BUDGET_S / (len(SIZES) * max(len(alike), 1))
     num_threads = torch.get_num_threads()
-    num_rows = {one: sum(weight.rows for weight in some) for one, some in alike.items()}
+    num_rows = {kind: sum(weight.rows for weight in some) for kind, some in alike.items()}
     outside_s = OUTSIDE_S * sum(map(len, alike.values()))
-    chosen: dict[Key, list[ProductWay]] = {one: [] for one in alike}
+    chosen: dict[Key, list[ProductWay]] = {kind: [] for kind in alike}
     with _one_thread(), torch.inference_mode():
         for size in SIZES:
             times = {
-                one: _times(some, team, size, (exact, in_calls), budget_s, num_threads)
-                for one, some in alike.items()
+                kind: _times(some, team, size, (exact, in_calls), budget_s, num_threads)
+                for kind, some in alike.items()
             }
             more_s = outside_s if size <= MAX_TOKENS else 0.0
-            for one, way in fastest(times, num_rows, more_s).items():
-                chosen[one].append(way)
+            for kind, way in fastest(times, num_rows, more_s).items():
+                chosen[kind].append(way)
     return ProductWays(chosen)
 
 
@@ -81,16 +81,16 @@ def fastest(
     alone may be worth less than a program of all. `num_rows`: of all weights of a kind.
     """
 
-    def best(one: Key, ways: Iterable[ProductWay]) -> ProductWay:
-        return min(ways, key=times[one].__getitem__)
+    def best(kind: Key, ways: Iterable[ProductWay]) -> ProductWay:
+        return min(ways, key=times[kind].__getitem__)
 
     def total_s(ways: Mapping[Key, ProductWay]) -> float:
-        return sum(times[one][way] * num_rows[one] for one, way in ways.items())
+        return sum(times[kind][way] * num_rows[kind] for kind, way in ways.items())
 
-    free = {one: best(one, found) for one, found in times.items()}
+    free = {kind: best(kind, found) for kind, found in times.items()}
     if not PANELS & set(free.values()):
         return free
-    called = {one: best(one, found.keys() - PANELS) for one, found in times.items()}
+    called = {kind: best(kind, found.keys() - PANELS) for kind, found in times.items()}
     return called if total_s(called) < total_s(free) + outside_s else free
 
 
@@ -131,7 +131,7 @@ def _times(
     """Seconds per row of each way, for a number of tokens, weights of a kind and a number of
     threads; `rules`: whether only exact ways, and only those in calls.
     """
-    weight = max(weights, key=lambda one: one.rows)
+    weight = max(weights, key=lambda weight: weight.rows)
     weight = weight.pick(slice(0, max(_SLICE_NUMBERS // weight.columns, 1)))
     states = torch.randn(size, weight.columns)
     ways = possible(weight, size, *rules)

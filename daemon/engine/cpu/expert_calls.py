@@ -146,4 +146,4 @@ def joined(made: torch.Tensor, rows: ExpertRows, output: torch.Tensor) -> Call:
 
 def addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """int64 [n]: where some tensors lie."""
-    return torch.tensor([one.data_ptr() for one in tensors], dtype=torch.int64)
+    return torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64)

@@ -45,15 +45,15 @@ class Stack:
         self.weights = tuple(weights)
         self.first = weights[0]
         self.format = weights[0].format.name
-        self.addresses = expert_calls.addresses([one.data for one in weights])
+        self.addresses = expert_calls.addresses([weight.data for weight in weights])
 
 
 def stacks_of(layers: Iterable[Sequence[QuantisedWeight]]) -> list[Stack] | None:
     """The stacks that experts' layers lie below each other; None where kernels cannot read one."""
     columns = list(zip(*layers, strict=True))
     for weights in columns:
-        alike = {(key(one), one.rows) for one in weights}
-        ordered = any(one.order is not None for one in weights)
+        alike = {(key(weight), weight.rows) for weight in weights}
+        ordered = any(weight.order is not None for weight in weights)
         if len(alike) > 1 or ordered or not all(map(can_multiply, weights)):
             return None
     return [Stack(weights) for weights in columns]
@@ -74,8 +74,7 @@ class KeptBuffers:
 
 
 class ExpertProducts(nn.Module):
-    """`QuantisedExperts` computed by kernels. Raises ValueError where it cannot; see `can_group`.
-    """
+    """`QuantisedExperts` by kernels. Raises ValueError where it cannot; see `can_group`."""
 
     def __init__(
         self,
@@ -102,7 +101,7 @@ class ExpertProducts(nn.Module):
     @property
     def weights(self) -> list[QuantisedWeight]:
         """All weights."""
-        return [one for stack in (*self._gate_up, *self._down) for one in stack.weights]
+        return [weight for stack in (*self._gate_up, *self._down) for weight in stack.weights]
 
     def alike(self, count: int, other: int) -> bool:
         """See `QuantisedExperts`."""
@@ -118,7 +117,9 @@ class ExpertProducts(nn.Module):
     ) -> torch.Tensor:
         """See `QuantisedExperts`; `states` float32."""
         output = torch.empty(states.shape)
-        pieces = (one.split(MOST_TOKENS) for one in (states.contiguous(), chosen, shares, output))
+        pieces = (
+            tensor.split(MOST_TOKENS) for tensor in (states.contiguous(), chosen, shares, output)
+        )
         for some, of_some, in_shares, target in zip(*pieces, strict=True):
             if not len(some):
                 continue

@@ -34,11 +34,11 @@ def is_called(mixture: Mixture) -> bool:
 
 def mixture_buffers(mlps: Iterable[GatedMlp | Mixture], most_tokens: int) -> MixtureBuffers | None:
     """Buffers for all mixtures of a decoder, of up to so many tokens."""
-    found = [one for one in mlps if isinstance(one, Mixture) and is_called(one)]
+    found = [mixture for mixture in mlps if isinstance(mixture, Mixture) and is_called(mixture)]
     if not found:
         return None
-    num_experts = max(one.experts.num_experts for one in found)
-    chosen = max(one.router.num_chosen for one in found if one.router)
+    num_experts = max(mixture.experts.num_experts for mixture in found)
+    chosen = max(mixture.router.num_chosen for mixture in found if mixture.router)
     most_rows = ExpertRows.most(most_tokens, chosen, num_experts, LANES[-1])
     logits = torch.zeros(most_tokens * num_experts)
     return MixtureBuffers(logits, StateBuffers(most_rows, zeroed=True))

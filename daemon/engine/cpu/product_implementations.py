@@ -45,10 +45,10 @@ class ProductWays:
         Where something does, what differs in a last bit is rounded up here and down there, and
         soon differs by as much as rounding changes.
         """
-        one, two = self.of(weight, count), self.of(weight, other)
-        if one is two and one not in PANELS:
+        way, two = self.of(weight, count), self.of(weight, other)
+        if way is two and way not in PANELS:
             return True
-        return {one, two} <= EXACT and self._is_exact(count) and self._is_exact(other)
+        return {way, two} <= EXACT and self._is_exact(count) and self._is_exact(other)
 
     @property
     def exact(self) -> bool:

@@ -116,7 +116,7 @@ class StepPrograms:
 
     def _reads_in_turn(self) -> bool:
         """Whether plain weights are read column by column for one token: measured once."""
-        layers = (one for one in self._decoder.products() if isinstance(one, PackedLinear))
+        layers = (layer for layer in self._decoder.products() if isinstance(layer, PackedLinear))
         plain = [layer.plain for layer in layers if layer.plain is not None]
         return bool(plain) and reads_in_turn(plain, self._team)
 

@@ -111,8 +111,8 @@ class MultipliedBlocks:
 def new_panel(weights: Iterable[QuantisedWeight], dtype: torch.dtype) -> torch.Tensor:
     """Room for the largest of some weights that are unpacked to `dtype`, or for a part of it."""
     held = list(weights)
-    wanted = max(-(-one.rows // _PANEL_ROWS) * _PANEL_ROWS * one.columns for one in held)
-    most = max(GPU_PANEL_BYTES, *(_PANEL_ROWS * one.columns * dtype.itemsize for one in held))
+    wanted = max(-(-weight.rows // _PANEL_ROWS) * _PANEL_ROWS * weight.columns for weight in held)
+    most = max(GPU_PANEL_BYTES, *(_PANEL_ROWS * weight.columns * dtype.itemsize for weight in held))
     size_bytes = min(wanted * dtype.itemsize, most)
     return torch.empty(size_bytes, dtype=torch.uint8, device=held[0].data.device)
 

@@ -184,7 +184,7 @@ class DecodeGraphs:
         """From now on every step is launched kernel by kernel."""
         log.warning("no more CUDA graphs, steps are launched kernel by kernel: %s", why)
         self._steps.clear()
-        self._refused.update(_Padded(*one) for one in product(self._sizes, self._spans))
+        self._refused.update(_Padded(*size) for size in product(self._sizes, self._spans))
         self._fallen(GRAPHS, why)
 
     def _feed(self, batch: FlatBatch) -> None:

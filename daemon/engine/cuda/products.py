@@ -124,7 +124,7 @@ class JoinedProduct(nn.Module):
     @property
     def weights(self) -> list[QuantisedWeight]:
         """Those that are quantised."""
-        return [one for part in self.parts for one in getattr(part, "weights", ())]
+        return [weight for part in self.parts for weight in getattr(part, "weights", ())]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """`states` [..., in_features] to [..., out_features]."""

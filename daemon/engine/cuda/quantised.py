@@ -91,7 +91,7 @@ def products(
 
     A layer that kernels cannot read stays as it is; those of experts are replaced one by one.
     """
-    linears = [one for layer in layers for one in linear_layers(layer)]
+    linears = [linear for layer in layers for linear in linear_layers(layer)]
     weights = [weight for layer in linears for weight in layer.weights if can_read(weight)]
     if not weights:
         return lambda layer: layer

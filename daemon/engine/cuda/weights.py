@@ -108,11 +108,11 @@ class TensorPlaces:
         tensors = [self._stored[name] for name in names]
         shape = tensors[0].shape
         if len(names) > 1:
-            shape = (sum(one.shape[0] for one in tensors), *shape[1:])
+            shape = (sum(tensor.shape[0] for tensor in tensors), *shape[1:])
         whole = torch.empty(shape, dtype=tensors[0].dtype, device=self._device)
         if len(names) == 1:
             return {names[0]: whole}
-        parts = whole.split([one.shape[0] for one in tensors])
+        parts = whole.split([tensor.shape[0] for tensor in tensors])
         return dict(zip(names, parts, strict=True))
 
 
@@ -122,13 +122,13 @@ def _groups(stored: Mapping[str, Stored]) -> dict[str, tuple[str, ...]]:
     for name in stored:
         for layers in MERGED:
             head, layer, tail = name.rpartition(f".{layers[0]}.weight")
-            names = tuple(f"{head}.{one}.weight" for one in layers)
-            if layer and not tail and _alike([stored.get(one) for one in names]):
+            names = tuple(f"{head}.{member}.weight" for member in layers)
+            if layer and not tail and _alike([stored.get(name) for name in names]):
                 found |= dict.fromkeys(names, names)
     return found
 
 
 def _alike(tensors: list[Stored | None]) -> bool:
     """Whether matrices can be one: all are there, of one dtype and as many columns."""
-    kinds = {one and (one.dtype, len(one.shape), one.shape[1:]) for one in tensors}
+    kinds = {tensor and (tensor.dtype, len(tensor.shape), tensor.shape[1:]) for tensor in tensors}
     return len(kinds) == 1 and None not in kinds and all(len(o.shape) == 2 for o in tensors if o)

@@ -38,8 +38,8 @@ _RECOMMENDED = {
 _PARTS = 5
 """Parts of the work, of about the same length, for the progress bar alone."""
 
-Told = Callable[[float], None]
-"""Told which share of the conversion is done, 0..1."""
+Tell = Callable[[float], None]
+"""A callback that gets the share of the conversion that is done, 0..1."""
 
 
 _WIDTHS = {
@@ -62,12 +62,12 @@ def put_tensors(config: Any, tensors: Any) -> None:
                 setattr(config, field, int(tensor.shape[1]))
     for field, name in _BIASES.items():
         if hasattr(config, field):
-            setattr(config, field, any(name.fullmatch(one.name) for one in tensors))
+            setattr(config, field, any(name.fullmatch(tensor.name) for tensor in tensors))
 
 
-def convert(source: Path, target: Path, told: Told = lambda share: None) -> None:
+def convert(source: Path, target: Path, tell: Tell = lambda share: None) -> None:
     """Write the folder `target` from the GGUF file `source`. Raises ModelError."""
-    told(0.0)
+    tell(0.0)
     header = read_gguf_header(source)
 
     import torch
@@ -79,17 +79,17 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     from daemon.engine.loading.gguf_tokenizer import write_tokenizer
     from daemon.engine.loading.second_reading import compare
 
-    told(1 / _PARTS)
+    tell(1 / _PARTS)
     config = _configuration(source, header)
-    told(2 / _PARTS)
+    tell(2 / _PARTS)
     unused = _put_all(source, config, header)
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)
-    told(3 / _PARTS)
+    tell(3 / _PARTS)
     indexer = Indexer(source, model)
     index, computed = indexer.index()
     index = msgspec.structs.replace(index, unused=unused)
-    told(4 / _PARTS)
+    tell(4 / _PARTS)
     target.mkdir(parents=True, exist_ok=True)
     (target / INDEX).write_bytes(msgspec.json.encode(index))
     link(target, source)
@@ -110,7 +110,7 @@ def convert(source: Path, target: Path, told: Told = lambda share: None) -> None
     sampling = _RECOMMENDED.get(str(header.fields.get("general.name", "")), {})
     _recommend(target / "generation_config.json", {**sampling, **recommended(header)})
     _make_readable(target)
-    told(1.0)
+    tell(1.0)
 
 
 def _configuration(source: Path, header: GgufHeader) -> Any:
@@ -158,9 +158,9 @@ def _put_all(source: Path, config: Any, header: GgufHeader) -> tuple[str, ...]:
 def _computes_in(index: GgufIndex) -> str:
     """The dtype that a GPU computes in: that of most weights, bfloat16 for packed ones."""
     sizes: dict[str, int] = {}
-    for one in index.tensors:
-        kind = PLAIN.get(one.format, "bfloat16")
-        sizes[kind] = sizes.get(kind, 0) + one.size_bytes
+    for tensor in index.tensors:
+        kind = PLAIN.get(tensor.format, "bfloat16")
+        sizes[kind] = sizes.get(kind, 0) + tensor.size_bytes
     return max(sizes, key=lambda kind: sizes[kind], default="float32")
 
 

@@ -75,8 +75,8 @@ class Indexer:
 
     def _check_complete(self, kept: list[IndexedTensor], computed: dict[str, torch.Tensor]) -> None:
         """Raise ModelError unless each of the model's weights is there, and of its size."""
-        shapes = {one.name: one.shape for one in kept}
-        shapes |= {name: tuple(one.shape) for name, one in computed.items()}
+        shapes = {tensor.name: tensor.shape for tensor in kept}
+        shapes |= {name: tuple(tensor.shape) for name, tensor in computed.items()}
         files = {name: file for file, name in self._names.items()}
         wanted = self._model.state_dict()
         for name, tied in (getattr(self._model, "_tied_weights_keys", None) or {}).items():
@@ -112,8 +112,8 @@ class Indexer:
         count, rows, columns = self._model.state_dict()[name].shape
         each = (rows // len(parts), columns)
         return all(
-            shapes.get(f"{owner}.{one}.{part}.weight") == each
-            for one in range(count)
+            shapes.get(f"{owner}.{expert}.{part}.weight") == each
+            for expert in range(count)
             for part in parts
         )
 
@@ -121,7 +121,7 @@ class Indexer:
         for tensor in self.reader.tensors:
             name = tensor.tensor_type.name
             if name not in FORMATS:
-                known = ", ".join(one for one in FORMATS if "/" not in one)
+                known = ", ".join(form for form in FORMATS if "/" not in form)
                 said = f"{tensor.name} is stored as {name}, and llmd reads {known}"
                 raise ModelError(f"{self._source}: {said}")
 
@@ -137,11 +137,11 @@ class Indexer:
         kind = type(self._processor).__name__
         if kind == "Qwen2MoeTensorProcessor" and (experts := _EXPERTS.fullmatch(tensor.name)):
             owner = self._names[tensor.name.removesuffix(".weight")].rpartition(".")[0]
-            names = (f"{owner}.{one}.{experts[1]}_proj.weight" for one in range(shape[0]))
+            names = (f"{owner}.{expert}.{experts[1]}_proj.weight" for expert in range(shape[0]))
             all_bytes = IndexedTensor("", form, shape, start).size_bytes
             starts = range(start, start + all_bytes, all_bytes // shape[0])
             places = zip(names, starts, strict=True)
-            return [IndexedTensor(one, form, shape[1:], at) for one, at in places]
+            return [IndexedTensor(name, form, shape[1:], at) for name, at in places]
         as_they_are = kind in _OF_ROWS or (kind in _OF_VECTORS and len(shape) == 2)
         if name is None or not as_they_are or len(shape) > 2:
             return []
@@ -159,7 +159,7 @@ class Indexer:
             return indexed
         if len(shape) == 1 and indexed.format not in PLAIN:
             return None  # its numbers cannot be moved one by one
-        for heads in {one for one in self._heads if one and shape[0] % (2 * one) == 0}:
+        for heads in {num for num in self._heads if num and shape[0] % (2 * num) == 0}:
             if np.array_equal(found, row_order(shape[0], heads)):
                 return IndexedTensor(*_fields(indexed), heads)
         return None

@@ -186,13 +186,13 @@ class _Fields:
 
     def _attribute(self, name: str, attributes: tuple[str, ...]) -> None:
         """Put a field into the configuration, where that has a name for it."""
-        has = [one for one in attributes if hasattr(self._config, one)]
+        has = [attribute for attribute in attributes if hasattr(self._config, attribute)]
         if not has:
             return
         value = self._single(name)
         if name in _NOTHING and _among(value, _NOTHING[name]):
-            told = getattr(self._config, has[0])
-            if not told or name == "expert_weights_scale":
+            setting = getattr(self._config, has[0])
+            if not setting or name == "expert_weights_scale":
                 self._left.discard(name)
                 return
         if name in _CHOSEN and bool(getattr(self._config, has[0])) != bool(value):
@@ -207,19 +207,19 @@ class _Fields:
         """As many heads of keys as of queries, where a file does not say."""
         name, config = "attention.head_count_kv", self._config
         if name not in self._own:
-            for one in _ATTRIBUTES[name]:
-                if hasattr(config, one):
-                    setattr(config, one, config.num_attention_heads)
+            for attribute in _ATTRIBUTES[name]:
+                if hasattr(config, attribute):
+                    setattr(config, attribute, config.num_attention_heads)
         elif name in self._left and self._single(name) == config.num_attention_heads:
             self._left.discard(name)
 
     def _heads(self) -> None:
         """The size of a head, where it is told."""
         config = self._config
-        told = {self._single(name) for name in _HEAD_DIMS if name in self._own}
-        if len(told) > 1:
-            raise ModelError(f"heads of keys and values differ in size: {sorted(told)}")
-        head_dim = told.pop() if told else config.hidden_size // config.num_attention_heads
+        sizes = {self._single(name) for name in _HEAD_DIMS if name in self._own}
+        if len(sizes) > 1:
+            raise ModelError(f"heads of keys and values differ in size: {sorted(sizes)}")
+        head_dim = sizes.pop() if sizes else config.hidden_size // config.num_attention_heads
         if hasattr(config, "head_dim"):
             config.head_dim = head_dim
         elif head_dim * config.num_attention_heads != config.hidden_size:
@@ -250,9 +250,9 @@ class _Fields:
         if name not in self._own and name.endswith("swa"):
             return
         turning = self._own.get(name, self._head_dim)
-        for one in parameters:
-            if "partial_rotary_factor" in one:
-                one["partial_rotary_factor"] = turning / self._head_dim
+        for rope in parameters:
+            if "partial_rotary_factor" in rope:
+                rope["partial_rotary_factor"] = turning / self._head_dim
             elif turning != self._head_dim:
                 raise self._refused(name)
         self._left.discard(name)
@@ -269,30 +269,30 @@ class _Fields:
     def _window(self) -> None:
         """How far layers look back."""
         name, config = "attention.sliding_window", self._config
-        told = self._single(name) if name in self._own else 0
+        window = self._single(name) if name in self._own else 0
         self._left.discard(name)
-        if not told and config.model_type == "mistral":  # transformers takes one for granted
+        if not window and config.model_type == "mistral":  # transformers takes one for granted
             config.sliding_window = None
-        if told and hasattr(config, "sliding_window"):
-            config.sliding_window = told
-        narrow = told and told < self._own["context_length"]
-        if narrow and resolved_of(config).window != told:
+        if window and hasattr(config, "sliding_window"):
+            config.sliding_window = window
+        narrow = window and window < self._own["context_length"]
+        if narrow and resolved_of(config).window != window:
             raise self._refused(name)
         pattern = "attention.sliding_window_pattern"
-        if pattern in self._own and resolved_of(config).window == told:
+        if pattern in self._own and resolved_of(config).window == window:
             self._check_pattern(self._own[pattern])
             self._left.discard(pattern)
 
-    def _check_pattern(self, told: Any) -> None:
+    def _check_pattern(self, pattern: Any) -> None:
         """Which layers have a window: one in so many has none, or each says it."""
         kinds = getattr(self._config, "layer_types", None) or ()
         windows = [kind == "sliding_attention" for kind in kinds]
-        if isinstance(told, list):
-            agrees = [bool(one) for one in told] == windows
+        if isinstance(pattern, list):
+            agrees = [bool(flag) for flag in pattern] == windows
         else:
-            agrees = [(layer + 1) % told > 0 if told else False for layer in range(len(kinds))] == (
-                windows
-            )
+            agrees = [
+                (layer + 1) % pattern > 0 if pattern else False for layer in range(len(kinds))
+            ] == (windows)
         if not agrees:
             raise self._refused("attention.sliding_window_pattern")
 
@@ -300,7 +300,7 @@ class _Fields:
         """A field that the configuration has no name for must change nothing."""
         value = self._own[name]
         values = value if isinstance(value, list) else [value]
-        if name not in _NOTHING or not all(_among(one, _NOTHING[name]) for one in values):
+        if name not in _NOTHING or not all(_among(item, _NOTHING[name]) for item in values):
             raise self._refused(name)
 
     def _refused(self, name: str) -> ModelError:
@@ -316,16 +316,16 @@ def _single(name: str, value: Any) -> Any:
     """A field's value; of one that is told for each layer, theirs if it is the same."""
     if not isinstance(value, list):
         return value
-    if not value or any(one != value[0] for one in value):
+    if not value or any(item != value[0] for item in value):
         raise ModelError(f"{name} differs from layer to layer: {value[:8]}")
     return value[0]
 
 
 def _among(value: Any, known: tuple[Any, ...]) -> bool:
     """Whether a value is one of some, but for the rounding of float32."""
-    same: Callable[[Any], bool] = lambda one: (  # noqa: E731
-        math.isclose(value, one, rel_tol=1e-6)
-        if isinstance(value, float) and isinstance(one, int | float)
-        else value == one
+    same: Callable[[Any], bool] = lambda other: (  # noqa: E731
+        math.isclose(value, other, rel_tol=1e-6)
+        if isinstance(value, float) and isinstance(other, int | float)
+        else value == other
     )
-    return any(same(one) for one in known)
+    return any(same(other) for other in known)

@@ -38,11 +38,11 @@ def rope_parameters(config: Any) -> dict[str, dict[str, Any]]:
 
     Empty for a model without rotary positions.
     """
-    told = getattr(config, "rope_parameters", None)
-    if not isinstance(told, dict) or not told:
+    parameters = getattr(config, "rope_parameters", None)
+    if not isinstance(parameters, dict) or not parameters:
         return {}
-    nested = {kind: one for kind, one in told.items() if isinstance(one, dict)}
-    return nested or {"": told}
+    nested = {kind: value for kind, value in parameters.items() if isinstance(value, dict)}
+    return nested or {"": parameters}
 
 
 def put_scaling(
@@ -73,7 +73,7 @@ def put_scaling(
             "original_max_position_embeddings": original,
             "attention_factor": magnitude * (0.1 * math.log(factor) + 1 if factor > 1 else 1),
         }
-        parameters |= {one: float(fields[name]) for name, one in _YARN.items() if fields.get(name)}
+        parameters |= {key: float(fields[name]) for name, key in _YARN.items() if fields.get(name)}
         left -= set(_YARN)
         left -= {name for name in left if name.endswith("yarn_ext_factor") and fields[name] == 1}
     else:
@@ -93,7 +93,7 @@ def scaled_rope(config: Any, tensors: Any) -> None:
 
     Raises ModelError for factors that are not those of a known kind of scaling.
     """
-    found = [one for one in tensors if one.name == FACTORS]
+    found = [tensor for tensor in tensors if tensor.name == FACTORS]
     if not found or np.all(found[0].data == 1):
         return
     if config.rope_parameters.get("rope_type", "default") != "default":

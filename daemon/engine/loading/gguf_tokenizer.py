@@ -163,14 +163,14 @@ class GgufVocabulary:
     @property
     def ends(self) -> list[int]:
         """Tokens that end an answer, the file's own first: as llama.cpp collects them."""
-        told = [self._field(f"{name}_token_id") for name in _END_FIELDS]
-        if told[0] is None and self.kind == "llama":
-            told[0] = self._ids.get("</s>")
+        named = [self._field(f"{name}_token_id") for name in _END_FIELDS]
+        if named[0] is None and self.kind == "llama":
+            named[0] = self._ids.get("</s>")
         known = {text for text in _ENDS if self._ids.get(text) is not None}
         if known >= _HARMONY:
             known.remove("<|end|>")  # there it ends a message, not the turn
-        found = [*told, *sorted(self._ids[text] for text in known)]
-        return list(dict.fromkeys(one for one in found if one is not None))
+        found = [*named, *sorted(self._ids[text] for text in known)]
+        return list(dict.fromkeys(number for number in found if number is not None))
 
     def special(self, name: str) -> str | None:
         """The text of a token that a field names."""
@@ -225,7 +225,7 @@ class GgufVocabulary:
         """The tokenizer.json of a byte-level vocabulary. Raises ModelError."""
         assert self.pre is not None
         merges = self._listed("merges")
-        if not all(isinstance(one, str) for one in merges):
+        if not all(isinstance(merge, str) for merge in merges):
             raise ModelError(f"{_BEGIN}merges is no list of texts")
         return {
             "version": "1.0",
@@ -317,7 +317,7 @@ def write_tokenizer(source: Path, target: Path, header: GgufHeader) -> GgufVocab
     except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         raise ModelError(f"its vocabulary makes no tokenizer: {error}") from None
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
-    found_whole = {one["content"] for one in made["added_tokens"]}
+    found_whole = {token["content"] for token in made["added_tokens"]}
     config: dict[str, Any] = {
         f"{name}_token": text
         for field, name in names.items()

@@ -88,10 +88,12 @@ def _loaded(
         given = weights if has_memory else _shells({name: sides[name] for name in weights})
         try:
             places = claimed(model_class, config, packed)
-            model, told = with_layers(model_class, places).from_pretrained(
+            model, report = with_layers(model_class, places).from_pretrained(
                 None,  # its files are not transformers' affair
                 config=config,
-                state_dict={name: one for name, one in given.items() if name not in places.taken},
+                state_dict={
+                    name: tensor for name, tensor in given.items() if name not in places.taken
+                },
                 device_map={"": device},
                 dtype=computes_in,
                 attn_implementation=ATTENTION_NAME,
@@ -106,19 +108,19 @@ def _loaded(
         else:
             check_sizes(model, places, sides)
         # Older quantising tools give every layer a bias, of zeros where the model has none.
-        told["unexpected_keys"] -= {
+        report["unexpected_keys"] -= {
             name
-            for name in told["unexpected_keys"] & weights.keys()
+            for name in report["unexpected_keys"] & weights.keys()
             if name.endswith(".bias") and not bool(weights[name][...].any())
         }
-    _check_loaded(folder, model, told)
+    _check_loaded(folder, model, report)
     return model
 
 
 def _sides(folder: Path, quantisation: Quantisation | None) -> dict[str, tuple[int, ...]]:
     """The shape of each of a folder's weights, in blocks or not."""
     layers = folder_layers(folder, quantisation)
-    return weight_shapes(folder) | {one: (it.rows, it.columns) for one, it in layers.items()}
+    return weight_shapes(folder) | {name: (it.rows, it.columns) for name, it in layers.items()}
 
 
 def _shells(sides: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
@@ -126,15 +128,15 @@ def _shells(sides: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
     return {name: torch.empty(shape, device="meta") for name, shape in sides.items()}
 
 
-def _check_loaded(folder: Path, model: nn.Module, told: Any) -> None:
+def _check_loaded(folder: Path, model: nn.Module, report: Any) -> None:
     """Raise ModelError unless the model computes with the folder's weights, all of them."""
-    if wrong := sorted(told["mismatched_keys"]):
+    if wrong := sorted(report["mismatched_keys"]):
         name, stored, wanted = wrong[0]
         said = f"{name} is {list(stored)}, and its configuration asks for {list(wanted)}"
         raise ModelError(f"{folder} has weights of another size: {said}")
-    if missing := sorted(told["missing_keys"]):  # transformers would make them up
+    if missing := sorted(report["missing_keys"]):  # transformers would make them up
         raise ModelError(f"{folder} lacks {len(missing)} of its weights: {missing[0]} ...")
-    unread = sorted(told["unexpected_keys"])
+    unread = sorted(report["unexpected_keys"])
     if lost := [name for name in unread if _belongs(folder, model, name)]:
         said = f"{len(lost)} weights that a {model.config.model_type} of its configuration has not"
         raise ModelError(f"{folder} holds {said}: {lost[0]} ...")

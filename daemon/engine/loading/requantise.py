@@ -61,7 +61,7 @@ def plan(source: Path, kind: str) -> GgufIndex:
     }
     linear |= {weight for weights in places.of_experts.values() for weight in weights}
     index = planned_index(headers, linear, wide, kind)
-    if not any(is_quantised(one) for one in index.tensors):
+    if not any(is_quantised(tensor) for tensor in index.tensors):
         raise ModelError(
             f"{source}: none of its weights is a linear layer's of whole groups of 32 numbers a "
             "row, so that model.quantize has nothing to do"
@@ -69,7 +69,7 @@ def plan(source: Path, kind: str) -> GgufIndex:
     return index
 
 
-def requantise(source: Path, target: Path, kind: str, told: Callable[[float], None]) -> None:
+def requantise(source: Path, target: Path, kind: str, tell: Callable[[float], None]) -> None:
     """Write the folder `target`. Raises ModelError and OSError."""
     index = plan(source, kind)
     _check_room(target.parent, index.size_bytes, source, kind)
@@ -82,7 +82,7 @@ def requantise(source: Path, target: Path, kind: str, told: Callable[[float], No
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)
             stored |= stored_tensors(path, file)
-        meter = LoadMeter(sum(one.size_bytes for one in stored.values()), told)
+        meter = LoadMeter(sum(tensor.size_bytes for tensor in stored.values()), tell)
         _write_others(target, index, stored)
         with (target / OWN_FILE).open("wb") as blocks:
             for tensor in index.tensors:
@@ -93,7 +93,7 @@ def requantise(source: Path, target: Path, kind: str, told: Callable[[float], No
             blocks.flush()
             os.fsync(blocks.fileno())
     (target / OWN_INDEX).write_bytes(msgspec.json.encode(index))
-    told(1.0)
+    tell(1.0)
 
 
 def _check_room(folder: Path, size_bytes: int, source: Path, kind: str) -> None:
@@ -133,7 +133,7 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 def _write_others(target: Path, index: GgufIndex, stored: Mapping[str, Stored]) -> None:
     """Write the tensors that a file of blocks cannot hold to a safetensors file, as they are."""
-    held = {one.name for one in index.tensors}
+    held = {tensor.name for tensor in index.tensors}
     others = {}
     for name in stored.keys() - held:
         others[name] = torch.empty(stored[name].shape, dtype=stored[name].dtype)

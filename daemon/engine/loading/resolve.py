@@ -49,9 +49,9 @@ def shape_here(folder: Path) -> ModelShape:
 def resolve_here(folder: Path) -> Resolved:
     """A folder's configuration, in a process that may load transformers. Raises ModelError."""
     config = read_config(folder)
-    told, found = read_json(folder / "config.json"), resolved_of(config)
-    conflicts = tuple(_conflicts(config, told, found))
-    return msgspec.structs.replace(found, unread=_unread(config, told), conflicts=conflicts)
+    fields, found = read_json(folder / "config.json"), resolved_of(config)
+    conflicts = tuple(_conflicts(config, fields, found))
+    return msgspec.structs.replace(found, unread=_unread(config, fields), conflicts=conflicts)
 
 
 def read_config(folder: Path) -> Any:
@@ -83,7 +83,7 @@ def resolved_of(config: Any) -> Resolved:
     source = _source(type(config)) or _TAKES_ATTENTION  # unread: the worker finds out
     return Resolved(
         model_type=name,
-        architectures=tuple(str(one) for one in _listed(config.architectures)),
+        architectures=tuple(str(architecture) for architecture in _listed(config.architectures)),
         causal_class=causal_class,
         takes_attention=_TAKES_ATTENTION in source,
         sees_ahead=_sees_ahead(config, source),
@@ -97,7 +97,7 @@ def resolved_of(config: Any) -> Resolved:
         context_len=_size(config, "max_position_embeddings"),
         dtype=str(_value(config, "dtype") or "float32").removeprefix("torch."),
         eos_token_ids=tuple(
-            one for one in _listed(_value(config, "eos_token_id")) if isinstance(one, int)
+            token for token in _listed(_value(config, "eos_token_id")) if isinstance(token, int)
         ),
         layer_kinds=tuple(str(kind) for kind in _listed(_value(config, "layer_types"))),
         window=_window(config),
@@ -109,7 +109,7 @@ def resolved_of(config: Any) -> Resolved:
     )
 
 
-def _unread(config: Any, told: dict[str, Any]) -> dict[str, Any]:
+def _unread(config: Any, fields: dict[str, Any]) -> dict[str, Any]:
     """Settings of a config.json that neither the type's configuration has a field for nor its code
     asks for; they would silently have no effect.
     """
@@ -124,33 +124,33 @@ def _unread(config: Any, told: dict[str, Any]) -> dict[str, Any]:
         asked.discard(turning)
     for rope in _ropes(config):
         known = asked | ROPE_COMMON | ROPE_FIELDS.get(rope.kind, frozenset(rope.parameters))
-        told = told | {
+        fields = fields | {
             key if key == turning else f"rope_parameters.{key}": value
             for key, value in rope.parameters.items()
             if key not in known
         }
     return {
         key: _plain(value)
-        for key, value in told.items()
+        for key, value in fields.items()
         if key not in declared and key not in asked
     }
 
 
-def _conflicts(config: Any, told: dict[str, Any], found: Resolved) -> Iterator[str]:
+def _conflicts(config: Any, fields: dict[str, Any], found: Resolved) -> Iterator[str]:
     """Settings of a config.json under two names whose values differ: one of them has no effect."""
     for name, other in (*type(config).attribute_map.items(), ("dtype", "torch_dtype")):
-        one, two = told.get(name), told.get(other)
-        if None not in (one, two) and one != two:
-            yield f"{name} is {str(one)[:40]} and {other} is {str(two)[:40]}"
-    nested = told.get("rope_parameters") or told.get("rope_scaling")
+        value, same = fields.get(name), fields.get(other)
+        if None not in (value, same) and value != same:
+            yield f"{name} is {str(value)[:40]} and {other} is {str(same)[:40]}"
+    nested = fields.get("rope_parameters") or fields.get("rope_scaling")
     if not isinstance(nested, dict) or not found.ropes:
         return
     for name in _ROPE_ABOVE:
-        value = told.get(name)
+        value = fields.get(name)
         if value is not None and all(rope.parameters.get(name) != value for rope in found.ropes):
             used = found.ropes[0].parameters.get(name)
             yield f"{name} is {value}, and {used} in its parameters of rotary positions"
-    newer, older = (told.get(name) for name in ("rope_parameters", "rope_scaling"))
+    newer, older = (fields.get(name) for name in ("rope_parameters", "rope_scaling"))
     if isinstance(newer, dict) and isinstance(older, dict):
         for name, value in older.items():
             other = newer.get("rope_type" if name == "type" else name, value)
@@ -209,12 +209,14 @@ def _sees_ahead(config: Any, source: str) -> bool:
 
 def _ropes(config: Any) -> list[Rope]:
     """One for all layers, or one for each kind of layer that has its own."""
-    told = _value(config, "rope_parameters") or {}
-    nested = [value for value in told.values() if isinstance(value, dict) and "rope_type" in value]
+    parameters = _value(config, "rope_parameters") or {}
+    nested = [
+        value for value in parameters.values() if isinstance(value, dict) and "rope_type" in value
+    ]
     return [
-        Rope(str(one.get("rope_type", "default")), {k: _plain(v) for k, v in one.items()})
-        for one in nested or [told]
-        if one
+        Rope(str(rope.get("rope_type", "default")), {k: _plain(v) for k, v in rope.items()})
+        for rope in nested or [parameters]
+        if rope
     ]
 
 
@@ -252,9 +254,9 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, _PLAIN):
         return value
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return str(value)
 
 

@@ -48,35 +48,37 @@ class _Reading:
         number = numbers.get(self._architecture)
         layers = int(config.num_hidden_layers)
         self._map = None if number is None else gguf.get_tensor_name_map(number, layers)
-        self._tensors = {one.name: one for one in reader.tensors}
+        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         self._weights = GgufWeights(folder, torch.device("cpu"), torch.float32)
         self._weights.tells(LoadMeter(0, lambda _share: None))
 
     def compare(self) -> None:
         chosen = self._sample()
-        for one in self._index.tensors:
-            name, expert = self._named(one.name)
+        for indexed in self._index.tensors:
+            name, expert = self._named(indexed.name)
             if name not in self._tensors:
                 if name:
-                    raise self._differs(one, f"the file has no {name}")
+                    raise self._differs(indexed, f"the file has no {name}")
                 continue  # the package does not know what this model calls it
             tensor = self._tensors[name]
             whole = np.asarray(tensor.data)
             part = whole if expert is None else whole[expert]
             begin = int(tensor.data_offset) + (0 if expert is None else expert * part.nbytes)
-            if (one.start, one.size_bytes) != (begin, part.nbytes):
+            if (indexed.start, indexed.size_bytes) != (begin, part.nbytes):
                 said = f"{name} lies at {begin} and has {part.nbytes} bytes"
-                raise self._differs(one, f"{said}, not at {one.start} with {one.size_bytes}")
-            if one.name in chosen:
-                self._compare_rows(one, part, tensor.tensor_type)
+                raise self._differs(
+                    indexed, f"{said}, not at {indexed.start} with {indexed.size_bytes}"
+                )
+            if indexed.name in chosen:
+                self._compare_rows(indexed, part, tensor.tensor_type)
 
     def _sample(self) -> set[str]:
         """The first and the last tensor of each kind."""
         first, last = dict[str, str](), dict[str, str]()
-        for one in self._index.tensors:
-            kind = _KIND.sub("#", one.name)
-            first.setdefault(kind, one.name)
-            last[kind] = one.name
+        for tensor in self._index.tensors:
+            kind = _KIND.sub("#", tensor.name)
+            first.setdefault(kind, tensor.name)
+            last[kind] = tensor.name
         return {*first.values(), *last.values()}
 
     def _named(self, name: str) -> tuple[str, int | None]:
@@ -90,30 +92,30 @@ class _Reading:
         return (f"{own}.{end}" if own else ""), None
 
     def _compare_rows(
-        self, one: IndexedTensor, data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType
+        self, tensor: IndexedTensor, data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType
     ) -> None:
-        count = one.shape[0] if len(one.shape) > 1 else 1
+        count = tensor.shape[0] if len(tensor.shape) > 1 else 1
         rows = np.unique(np.linspace(0, count - 1, _NUM_ROWS).astype(np.int64))
-        if one.packed:
-            ours = self._weights.packed[one.name]().pick(torch.from_numpy(rows)).numbers()
-            theirs = gguf.dequantize(data[self._order(one)[rows]], kind)
+        if tensor.packed:
+            ours = self._weights.packed[tensor.name]().pick(torch.from_numpy(rows)).numbers()
+            theirs = gguf.dequantize(data[self._order(tensor)[rows]], kind)
         else:
-            ours = self._weights.plain[one.name][...]
-            theirs = gguf.dequantize(data, kind)[self._order(one)]
+            ours = self._weights.plain[tensor.name][...]
+            theirs = gguf.dequantize(data, kind)[self._order(tensor)]
         if not np.array_equal(ours.float().numpy(), theirs.astype(np.float32), equal_nan=True):
-            raise self._differs(one, "its numbers are others")
+            raise self._differs(tensor, "its numbers are others")
 
-    def _order(self, one: IndexedTensor) -> npt.NDArray[np.int64]:
+    def _order(self, tensor: IndexedTensor) -> npt.NDArray[np.int64]:
         """The file's row for each row of the model."""
-        rows = np.arange(one.shape[0])
+        rows = np.arange(tensor.shape[0])
         parts = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-        field = parts.get(one.name.split(".")[-2])
+        field = parts.get(tensor.name.split(".")[-2])
         if field is None or self._architecture not in _TURNS_NEIGHBOURS:
             return rows
         heads = getattr(self._config, field)
         written = rows.reshape(heads, 2, -1).swapaxes(1, 2).ravel()  # as a converter writes them
         return np.argsort(written)
 
-    def _differs(self, one: IndexedTensor, said: str) -> ModelError:
-        read = f"{one.name}, read a second time, is not what was read first"
+    def _differs(self, tensor: IndexedTensor, said: str) -> ModelError:
+        read = f"{tensor.name}, read a second time, is not what was read first"
         return ModelError(f"{self._source}: {read}: {said}")

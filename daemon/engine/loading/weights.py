@@ -61,7 +61,7 @@ def open_weights(
             stack.callback(os.close, file)
             stored |= stored_tensors(path, file)
         gguf = GgufWeights(folder, device, dtype)
-        total_bytes = gguf.size_bytes + sum(one.size_bytes for one in stored.values())
+        total_bytes = gguf.size_bytes + sum(tensor.size_bytes for tensor in stored.values())
         meter = LoadMeter(total_bytes, tell)
         gguf.tells(meter)
         weights: dict[str, Slice] = dict(gguf.plain)
@@ -91,9 +91,9 @@ def _mapped_slices(
 ) -> dict[str, Slice]:
     mapped = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
     return {
-        name: MappedSlice(stored[name], one.get_slice(name), meter)
-        for one in mapped
-        for name in one.keys()  # noqa: SIM118 - it is no dict
+        name: MappedSlice(stored[name], file.get_slice(name), meter)
+        for file in mapped
+        for name in file.keys()  # noqa: SIM118 - it is no dict
     }
 
 

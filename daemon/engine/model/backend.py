@@ -113,11 +113,16 @@ def _compiled() -> Backend:
         return program.StepPrograms(forward, cache, slots, team, constants)
 
     def products(layers: Sequence[Multiplying], exact: bool) -> Callable[[Multiplying], Any]:
-        grouped = {one for one in layers if isinstance(one, QuantisedExperts) and can_group(one)}
-        linears = [one for layer in layers if layer not in grouped for one in linear_layers(layer)]
+        grouped = {
+            layer for layer in layers if isinstance(layer, QuantisedExperts) and can_group(layer)
+        }
+        single = [layer for layer in layers if layer not in grouped]
+        linears = [linear for layer in single for linear in linear_layers(layer)]
         weights = [weight for layer in linears for weight in layer.weights]
         ways = choose_products(filter(can_multiply, weights), team, exact)
-        of_experts = [weight for one in grouped for la in one.layers for weight in la.weights]
+        of_experts = [
+            weight for experts in grouped for la in experts.layers for weight in la.weights
+        ]
         expert_ways, kept = choose_products(of_experts, team, exact, in_calls=True), KeptBuffers()
         nothing_rounds = ways.exact and expert_ways.exact
 
@@ -152,7 +157,7 @@ def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
         rows = padded_sizes(len(slots.block_table))
         choose_products(forward.products(), rows, by_torch=by_torch)
         # Which experts compute is read on the host, which no graph does.
-        on_host = any(isinstance(one, QuantisedExperts) for one in forward.products())
+        on_host = any(isinstance(product, QuantisedExperts) for product in forward.products())
         if on_host or by_torch & {GRAPHS, *CAPTURED}:
             return None
         return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)

@@ -59,5 +59,5 @@ def linear_bytes(model: nn.Module) -> int:
 def quantised_bytes(layers: Iterable[object]) -> int:
     """Bytes of the quantised weights of some layers; shared ones count once."""
     held = [weight for layer in layers for weight in getattr(layer, "weights", ())]
-    sizes = {one.data.data_ptr(): one.size_bytes for one in held}
+    sizes = {weight.data.data_ptr(): weight.size_bytes for weight in held}
     return sum(sizes.values())

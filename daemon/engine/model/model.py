@@ -32,7 +32,7 @@ class CausalModel:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights, packed copies included, shared ones counted once."""
-        held = [one for one in self._forward.products() if isinstance(one, nn.Module)]
+        held = [product for product in self._forward.products() if isinstance(product, nn.Module)]
         tensors = [p for module in held for p in module.parameters(recurse=False)]
         quantised: list[object] = [*held]
         if isinstance(self._forward, Decoder):
@@ -65,8 +65,10 @@ class CausalModel:
         states are rounded to the bit, else but for the order of sums.
         """
         if (count, other) not in self._alike:
-            differing = (one for one in self._forward.products() if isinstance(one, Differing))
-            same = count == other or all(one.alike(count, other) for one in differing)
+            differing = (
+                product for product in self._forward.products() if isinstance(product, Differing)
+            )
+            same = count == other or all(product.alike(count, other) for product in differing)
             self._alike[count, other] = same
         return self._alike[count, other]
 

@@ -91,7 +91,7 @@ def sent(chosen: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor
 
 def can_replace(module: Any) -> bool:
     """Whether a module is transformers' experts, of the kind that `QuantisedExperts` computes."""
-    held = {name: one.ndim for name, one in module.named_parameters(recurse=False)}
+    held = {name: parameter.ndim for name, parameter in module.named_parameters(recurse=False)}
     said = {name: getattr(module, name, None) for name in _SAID}
     return held == dict.fromkeys(PARAMETERS, 3) and said == _SAID
 

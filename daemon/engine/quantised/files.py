@@ -50,16 +50,17 @@ class GgufWeights:
         index = read_index(folder)
         self._path = linked_file(folder, index) if index else None
         tensors = index.tensors if index else ()
-        self.size_bytes = sum(one.size_bytes for one in tensors)
+        self.size_bytes = sum(tensor.size_bytes for tensor in tensors)
         # A GPU has more ways to multiply with plain numbers of two bytes.
         blocks_alone = device.type == "cuda" and dtype in _NARROW
         self.packed: Packed = {
-            one.name: partial(self._weight, one)
-            for one in tensors
-            if one.packed and not (blocks_alone and one.format in PLAIN)
+            tensor.name: partial(self._weight, tensor)
+            for tensor in tensors
+            if tensor.packed and not (blocks_alone and tensor.format in PLAIN)
         }
         self.plain = {
-            one.name: PlainNumbers(partial(self._weight, one), one.shape, dtype) for one in tensors
+            tensor.name: PlainNumbers(partial(self._weight, tensor), tensor.shape, dtype)
+            for tensor in tensors
         }
 
     def tells(self, meter: LoadMeter) -> None:
@@ -108,15 +109,18 @@ def narrow_weights(stored: Mapping[str, Stored], dtype: torch.dtype, meter: Load
     """
     form = FORMATS[_NARROW[dtype]]
     files = {
-        one.file: _MappedFile(Path(f"/proc/self/fd/{one.file}"), meter) for one in stored.values()
+        tensor.file: _MappedFile(Path(f"/proc/self/fd/{tensor.file}"), meter)
+        for tensor in stored.values()
     }
 
-    def take(one: Stored) -> QuantisedWeight:
-        numbers = files[one.file].part(one.start, one.size_bytes).view(one.dtype).to(dtype)
-        return QuantisedWeight(form, numbers.view(one.shape).view(torch.uint8), one.shape[1])
+    def take(tensor: Stored) -> QuantisedWeight:
+        numbers = (
+            files[tensor.file].part(tensor.start, tensor.size_bytes).view(tensor.dtype).to(dtype)
+        )
+        return QuantisedWeight(form, numbers.view(tensor.shape).view(torch.uint8), tensor.shape[1])
 
     return {
-        name: partial(take, one)
-        for name, one in stored.items()
-        if len(one.shape) == 2 and one.dtype.is_floating_point and one.dtype.itemsize > 1
+        name: partial(take, tensor)
+        for name, tensor in stored.items()
+        if len(tensor.shape) == 2 and tensor.dtype.is_floating_point and tensor.dtype.itemsize > 1
     }

@@ -51,9 +51,9 @@ def _fit(groups, most, ranges, turns, scales, lows):  # type: ignore[no-untyped-
         least[:] = np.inf
         for share in ranges:
             for lane in range(_LANES):
-                one = min(lane, used - 1)
-                scale[lane] = whole[one] * share / most
-                low[lane] = middle[one] - whole[one] * share / np.float32(2)
+                group = min(lane, used - 1)
+                scale[lane] = whole[group] * share / most
+                low[lane] = middle[group] - whole[group] * share / np.float32(2)
             for _ in range(turns):
                 _round(numbers, scale, low, most, sums)
                 for lane in range(used):

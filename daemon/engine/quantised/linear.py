@@ -120,6 +120,8 @@ def quantised_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 def count_params(model: nn.Module) -> int:
     """Parameters of a model, quantised ones included; what is shared counts once."""
     held = {
-        id(one): one.rows * one.columns for _, la in quantised_layers(model) for one in la.weights
+        id(weight): weight.rows * weight.columns
+        for _, la in quantised_layers(model)
+        for weight in la.weights
     }
-    return sum(held.values()) + sum(one.numel() for one in model.parameters())
+    return sum(held.values()) + sum(parameter.numel() for parameter in model.parameters())

@@ -31,7 +31,7 @@ def _fitted_integers(groups: torch.Tensor) -> _Parts:
     from daemon.engine.quantised.fitting import fitted  # numba, which other kinds do without
 
     found = fitted(groups.flatten(0, 1).numpy(), _STEPS_4)
-    scales, low = (torch.from_numpy(one).view(groups.shape[:2]) for one in found)
+    scales, low = (torch.from_numpy(array).view(groups.shape[:2]) for array in found)
     return _integers(groups, _usable(scales), low, _STEPS_4)
 
 

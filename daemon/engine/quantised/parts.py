@@ -26,13 +26,13 @@ class StackPart(NamedTuple):
 def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[StackPart, str]]:
     """By a parameter of `model`, the stored tensors among `names` that are its parts."""
     mapping = get_model_conversion_mapping(model)
-    converters = [one for one in mapping if isinstance(one, WeightConverter)]
-    renamings = [one for one in mapping if not isinstance(one, WeightConverter)]
+    converters = [change for change in mapping if isinstance(change, WeightConverter)]
+    renamings = [change for change in mapping if not isinstance(change, WeightConverter)]
     places = {
         pattern: below
-        for one in converters
-        if _stacks(one)
-        for below, pattern in enumerate(one.source_patterns)
+        for converter in converters
+        if _stacks(converter)
+        for below, pattern in enumerate(converter.source_patterns)
     }
     state, prefix = model.state_dict(), model.base_model_prefix
     found = dict[str, dict[StackPart, str]]()
@@ -47,7 +47,7 @@ def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[StackPart
 
 def _stacks(converter: Any) -> bool:
     """Whether matrices are stacked by their number, and stacks laid below each other; no more."""
-    steps = [(type(one), one.dim) for one in converter.operations if hasattr(one, "dim")]
+    steps = [(type(step), step.dim) for step in converter.operations if hasattr(step, "dim")]
     stacked, below = (MergeModulelist, 0), (Concatenate, 1)
     wanted = [stacked, below] if len(converter.source_patterns) > 1 else [stacked]
     return steps == wanted and len(steps) == len(converter.operations)

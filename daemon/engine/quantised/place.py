@@ -53,11 +53,11 @@ def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPla
         names = {found[name] for name in tied if name in found}
         if names:
             found |= dict.fromkeys(tied, min(names))
-    experts = {name: one for name, one in model.named_modules() if can_replace(one)}
+    experts = {name: module for name, module in model.named_modules() if can_replace(module)}
     if not experts:
         return PackedPlaces(found)
     parts = stored_parts(model, set(packed) - PackedPlaces(found).taken)
-    whole = {name: rows for name, one in experts.items() if (rows := _rows(name, one, parts))}
+    whole = {name: rows for name, module in experts.items() if (rows := _rows(name, module, parts))}
     of_experts = {layer: names for rows in whole.values() for layer, names in rows.items()}
     return PackedPlaces(found, tuple(whole), of_experts)
 
@@ -71,10 +71,10 @@ def _rows(
         stored = parts.get(f"{name}.{parameter}", {})
         below = sorted({part.below for part in stored})
         for expert in range(len(getattr(experts, parameter))):
-            names = [stored.get(StackPart(expert, one)) for one in below]
+            names = [stored.get(StackPart(expert, pattern)) for pattern in below]
             if not names or None in names:
                 return None
-            found[f"{name}.{layer}.{expert}"] = tuple(one for one in names if one)
+            found[f"{name}.{layer}.{expert}"] = tuple(weight for weight in names if weight)
     return found
 
 
@@ -120,7 +120,7 @@ def fill(model: nn.Module, places: PackedPlaces, packed: Packed) -> None:
     for name, names in layers.items():
         layer: Any = model.get_submodule(name)
         weights = made[names]
-        _check_size(layer, names, [(one.rows, one.columns) for one in weights])
+        _check_size(layer, names, [(weight.rows, weight.columns) for weight in weights])
         layer.weights = list(weights)
 
 
@@ -129,7 +129,7 @@ def check_sizes(
 ) -> None:
     """Raise ModelError for a weight of another size than its layer's at one of the `places`."""
     for name, names in places.all.items():
-        _check_size(model.get_submodule(name), names, [sides[one] for one in names])
+        _check_size(model.get_submodule(name), names, [sides[weight] for weight in names])
 
 
 def _check_size(layer: Any, names: tuple[str, ...], sides: Sequence[tuple[int, ...]]) -> None:

@@ -68,18 +68,18 @@ def stored_tensors(path: Path, file: int) -> dict[str, Stored]:
     header, begin = safetensors_header(path)
     length = os.fstat(file).st_size
     found = {}
-    for name, told in header.items():
+    for name, entry in header.items():
         try:
-            first, last = told["data_offsets"]
-            one = Stored(
-                file, begin + first, last - first, _DTYPES[told["dtype"]], tuple(told["shape"])
+            first, last = entry["data_offsets"]
+            stored = Stored(
+                file, begin + first, last - first, _DTYPES[entry["dtype"]], tuple(entry["shape"])
             )
-            fits = one.size_bytes == math.prod(one.shape) * one.dtype.itemsize
+            fits = stored.size_bytes == math.prod(stored.shape) * stored.dtype.itemsize
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{path}: the tensor {name} is of no known kind: {error!r}") from None
-        if not fits or first < 0 or one.start + one.size_bytes > length:
+        if not fits or first < 0 or stored.start + stored.size_bytes > length:
             raise ModelError(f"{path} is not whole: the tensor {name} lies outside of it")
-        found[name] = one
+        found[name] = stored
     return found
 
 

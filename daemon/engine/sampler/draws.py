@@ -71,6 +71,6 @@ def _better(
     found = noise(keys[row][:, None], ids) - blocks[row, block]
     place = found.argmax(1)
     each = np.arange(len(row))
-    for one, score, token in zip(row, found[each, place], ids[each, place], strict=True):
-        if score > scores[one]:
-            scores[one], tokens[one] = score, token
+    for target, score, token in zip(row, found[each, place], ids[each, place], strict=True):
+        if score > scores[target]:
+            scores[target], tokens[target] = score, token

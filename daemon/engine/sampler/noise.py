@@ -123,8 +123,8 @@ def _parted(values: Floats) -> tuple[Floats, Floats]:
     exponent = ((bits >> 23) - 126).astype(np.float32)
     half = ((bits & 0x7FFFFF) | 0x3F000000).view(np.float32)
     low = half < ROOT_HALF
-    one = np.float32(1.0)
-    return np.where(low, half + half - one, half - one), np.where(low, exponent - one, exponent)
+    unit = np.float32(1.0)
+    return np.where(low, half + half - unit, half - unit), np.where(low, exponent - unit, exponent)
 
 
 def _series(rest: Floats, exponent: Floats) -> Floats:

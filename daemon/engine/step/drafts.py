@@ -109,15 +109,15 @@ class KeptDraws:
         (broken,) = np.isin(self.rows, draws.broken).nonzero()
         return Draws(draws.tokens[self.rows], self._logprobs(draws.logprobs), broken)
 
-    def _logprobs(self, told: Logprobs | None) -> Logprobs | None:
-        if told is None:
+    def _logprobs(self, scores: Logprobs | None) -> Logprobs | None:
+        if scores is None:
             return None
-        kept = np.isin(told.rows, self.rows)
+        kept = np.isin(scores.rows, self.rows)
         return Logprobs(
-            rows=np.searchsorted(self.rows, told.rows[kept]).astype(np.int32),
-            chosen=told.chosen[kept],
-            top_ids=told.top_ids.reshape(kept.size, -1)[kept].ravel(),
-            top_values=told.top_values.reshape(kept.size, -1)[kept].ravel(),
+            rows=np.searchsorted(self.rows, scores.rows[kept]).astype(np.int32),
+            chosen=scores.chosen[kept],
+            top_ids=scores.top_ids.reshape(kept.size, -1)[kept].ravel(),
+            top_values=scores.top_values.reshape(kept.size, -1)[kept].ravel(),
         )
 
 

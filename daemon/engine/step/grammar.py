@@ -114,15 +114,17 @@ class SlotGrammars:
         if not self._followers:
             return None
         found = ((row, self._followers.get(slot)) for row, slot in enumerate(slots.tolist()))
-        bound = [(row, one) for row, one in found if one is not None and one.follows]
+        bound = [
+            (row, follower) for row, follower in found if follower is not None and follower.follows
+        ]
         if not bound:
             return None
-        for row, one in bound:
-            num_known = one.num_prompt_tokens + len(one.outputs)
+        for row, follower in bound:
+            num_known = follower.num_prompt_tokens + len(follower.outputs)
             if positions[row] != num_known:
                 raise ValueError(f"the token at {positions[row]} follows {num_known} known tokens")
         masks = np.zeros((len(bound), self._loaded().mask_words), np.int32)
-        self._fill([one for _row, one in bound], masks)
+        self._fill([follower for _row, follower in bound], masks)
         return Allowed(np.array([row for row, _one in bound]), masks)
 
     def take(self, slots: Integers, tokens: Integers) -> RowErrors:
@@ -131,16 +133,16 @@ class SlotGrammars:
             return ()
         errors = []
         for row, (slot, token) in enumerate(zip(slots.tolist(), tokens.tolist(), strict=True)):
-            one = self._followers.get(slot)
-            if one is None:
+            follower = self._followers.get(slot)
+            if follower is None:
                 continue
-            if one.error:
-                errors.append((row, BROKEN_OFF + one.error))
-            elif token in one.ends:
-                one.ended = True
-            elif one.matcher is not None and not one.ended:
-                one.outputs.append(token)
-                one.matcher.consume_token(token)  # if it fails, its next mask shows it
+            if follower.error:
+                errors.append((row, BROKEN_OFF + follower.error))
+            elif token in follower.ends:
+                follower.ended = True
+            elif follower.matcher is not None and not follower.ended:
+                follower.outputs.append(token)
+                follower.matcher.consume_token(token)  # if it fails, its next mask shows it
         return tuple(errors)
 
     def _loaded(self) -> Compiler:
@@ -155,27 +157,31 @@ class SlotGrammars:
                 from llguidance import LLExecutor
 
                 self._executor = LLExecutor()
-            pairs = [(one.matcher, row) for row, one in enumerate(followers) if one.matcher]
+            pairs = [
+                (follower.matcher, row)
+                for row, follower in enumerate(followers)
+                if follower.matcher
+            ]
             self._executor.unsafe_compute_mask_ptr(
                 pairs, masks.ctypes.data, masks.strides[0], len(masks)
             )
         else:
             _ask(followers[0].matcher, masks[0])
-        for one, mask in zip(followers, masks, strict=True):
+        for follower, mask in zip(followers, masks, strict=True):
             try:
-                self._settle(one, mask)
+                self._settle(follower, mask)
             except GrammarError as error:
-                one.error = str(error)
+                follower.error = str(error)
                 mask[:] = _ANY_TOKEN
 
-    def _settle(self, one: _Follower, mask: Mask) -> None:
+    def _settle(self, follower: _Follower, mask: Mask) -> None:
         """The matcher has answered: try again where it failed, then see to the ends."""
-        if one.matcher is not None and one.matcher.is_error():
+        if follower.matcher is not None and follower.matcher.is_error():
             # Others of the same grammar may have used up the limits that they share.
-            one.catch_up(self._loaded().matcher_anew(one.grammar))
-            _ask(one.matcher, mask)
-            check(one.matcher)
-        one.see_to_ends(mask)
+            follower.catch_up(self._loaded().matcher_anew(follower.grammar))
+            _ask(follower.matcher, mask)
+            check(follower.matcher)
+        follower.see_to_ends(mask)
 
 
 def _ask(matcher: "LLMatcher | None", mask: Mask) -> None:

@@ -108,10 +108,12 @@ class Scored:
 
     def read(self) -> tuple[PromptLogprobs, ...]:
         """It on the host, once the device is done."""
-        told = ((one, one.found.read()) for one in self.pieces)
+        read = ((piece, piece.found.read()) for piece in self.pieces)
         return tuple(
-            PromptLogprobs(one.sequence, one.first, found.chosen, found.top_ids, found.top_values)
-            for one, found in told
+            PromptLogprobs(
+                piece.sequence, piece.first, found.chosen, found.top_ids, found.top_values
+            )
+            for piece, found in read
         )
 
 

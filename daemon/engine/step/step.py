@@ -235,10 +235,10 @@ class Engine:
         parts = self.slots, self.cache, self.backend
         spans = self.scorer.spans(flat.slots, flat)
         if not spans:
-            return computed(flat, lambda one: self.model.logits(one, *parts)), Scored([])
+            return computed(flat, lambda rows: self.model.logits(rows, *parts)), Scored([])
         wider = with_spans(flat, spans)
         tokens = wider.sampled_tokens
-        states = computed(wider, lambda one: self.model.states(one, *parts))
+        states = computed(wider, lambda rows: self.model.states(rows, *parts))
         scored = score(spans, tokens, states, self.model.head)
         if not len(flat.sampled_tokens):
             return None, scored

@@ -43,9 +43,9 @@ def across(pool: torch.Tensor, spans: Spans, blocks: Column, address: int, targe
 def warm_up(layout: Layout, device: torch.device) -> None:
     """Compile and load what pools of this layout will need, before a transfer waits for it."""
     here, there, slot = torch.zeros((3, layout.block_bytes), dtype=torch.uint8, device=device)
-    one = np.zeros(1, np.int32)
+    first = np.zeros(1, np.int32)
     for layer in (WHOLE, 0):
         spans, part = layout.spans(layer), slot[: layout.size(layer)]
-        gather(here.unsqueeze(0), spans, one, part)
-        scatter(part, there.unsqueeze(0), spans, one)
-        across(here.unsqueeze(0), spans, one, there.data_ptr(), one)
+        gather(here.unsqueeze(0), spans, first, part)
+        scatter(part, there.unsqueeze(0), spans, first)
+        across(here.unsqueeze(0), spans, first, there.data_ptr(), first)

@@ -44,7 +44,7 @@ class Lost(msgspec.Struct, frozen=True, tag=True, array_like=True):
     reason: str
 
 
-Told = Done | Broken | Lost
+News = Done | Broken | Lost
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True, array_like=True):

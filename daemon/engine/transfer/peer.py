@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import torch
 
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
-from daemon.engine.transfer.messages import Done, Lost, Told
+from daemon.engine.transfer.messages import Done, Lost, News
 from daemon.engine.transfer.receiver import Receiver
 from daemon.engine.transfer.sender import Sender
 from daemon.protocol.worker import FromWorker, LinkState, TransferOver
@@ -99,7 +99,7 @@ class LinkPeer:
         finally:
             with self._lock:
                 self._meeting = None
-        end.start(lambda told: self._told(link, told))
+        end.start(lambda news: self._told(link, news))
         self._link, self._end = link, end
         self._tell_state(link, True, direct=end.direct)
 
@@ -112,15 +112,15 @@ class LinkPeer:
             log.info("the link %s is down: %s", self._name, why)
             self._tell_state(link, False, why)
 
-    def _told(self, link: int, told: Told) -> None:
+    def _told(self, link: int, news: News) -> None:
         """On a thread of the end."""
-        if isinstance(told, Lost):
-            self._news.put(_Ended(link, told.reason))
-        elif isinstance(told, Done):
-            why = _DIFFER if told.differs else ""
-            self._say(TransferOver(told.transfer, told.num_right, told.elapsed_s, why))
+        if isinstance(news, Lost):
+            self._news.put(_Ended(link, news.reason))
+        elif isinstance(news, Done):
+            why = _DIFFER if news.differs else ""
+            self._say(TransferOver(news.transfer, news.num_right, news.elapsed_s, why))
         else:
-            over = TransferOver(told.transfer, told.num_right, told.elapsed_s, told.reason)
+            over = TransferOver(news.transfer, news.num_right, news.elapsed_s, news.reason)
             self._say(over)
 
     def _tell_state(self, link: int, is_up: bool, why: str = "", direct: bool = False) -> None:

@@ -29,9 +29,9 @@ from daemon.engine.transfer.messages import (
     Landed,
     Lost,
     Message,
+    News,
     Opened,
     Sent,
-    Told,
 )
 from daemon.engine.transfer.movers import Movers
 from daemon.engine.transfer.ring import SharedRing
@@ -40,7 +40,7 @@ from daemon.engine.transfer.sums import Summed, Summer
 from daemon.protocol.worker import CANCELLED
 from daemon.wire.columns import Column
 
-Tell = Callable[[Told], None]
+Tell = Callable[[News], None]
 
 CLOSED = "the receiver closed"
 DYING_S = 10.0
@@ -320,5 +320,5 @@ class Receiver:
             self._tell(Lost(self._reason))
 
 
-def _unheard(told: Told) -> None:
+def _unheard(news: News) -> None:
     """Before anyone listens."""

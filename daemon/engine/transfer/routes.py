@@ -67,7 +67,7 @@ class QueuedCopy:
     def wait(self) -> Message | None:
         """The message to the receiver once the copy has ended and was summed; waits for both."""
         self.ended.synchronize()
-        sums = [one.read() for one in self.summed]
+        sums = [summed.read() for summed in self.summed]
         if self.message is None:
             return None
         return self.message(np.concatenate(sums) if sums else _UNSUMMED)
@@ -87,9 +87,9 @@ class Sources:
 
     def close(self) -> None:
         """Finish what is queued."""
-        for one in (self.summer, self.host):
-            if one is not None:
-                one.close()
+        for source in (self.summer, self.host):
+            if source is not None:
+                source.close()
 
 
 class Route(Protocol):
@@ -137,14 +137,14 @@ class RingRoute:
             some = blocks[first : first + min(count, most)]
             number = self._slots.take()
             slot = self._ring.slot(number, len(some) * part_bytes)
-            told = partial(self._told, slot, (piece.transfer.number, number, piece.layer, first))
+            message = partial(self._told, slot, (piece.transfer.number, number, piece.layer, first))
             if piece.transfer.from_host:
                 assert self._sources.host is not None, "the sender has checked it"
                 summed = self._sources.host.out(some, slot, piece.after)
-                yield QueuedCopy(summed.ended, (summed,), told)
+                yield QueuedCopy(summed.ended, (summed,), message)
             else:
                 sums = self._sources.summed(spans, some, piece.after)
-                yield QueuedCopy(self._movers.out(spans, some, slot, piece.after), sums, told)
+                yield QueuedCopy(self._movers.out(spans, some, slot, piece.after), sums, message)
             first, count = first + len(some), 2 * count
 
     def _told(self, slot: torch.Tensor, where: tuple[int, int, int, int], sums: Int64) -> Filled:
@@ -194,10 +194,10 @@ class PeerRoute:
         """See `Route`."""
         transfer = piece.transfer
         self._clearances.wait(transfer.number)
-        told = partial(Sent, transfer.number)
+        message = partial(Sent, transfer.number)
         if transfer.from_host:
             ended, sums = self._from_host(piece)
-            yield QueuedCopy(ended, sums, told)
+            yield QueuedCopy(ended, sums, message)
             return
         spans = self._layout.spans(piece.layer)
         ended = self._mover.across(spans, transfer.blocks, transfer.targets, piece.after)
@@ -205,7 +205,7 @@ class PeerRoute:
             yield QueuedCopy(ended, (), None)
             return
         whole = self._layout.spans(WHOLE)
-        yield QueuedCopy(ended, self._sources.summed(whole, transfer.blocks, piece.after), told)
+        yield QueuedCopy(ended, self._sources.summed(whole, transfer.blocks, piece.after), message)
 
     def _from_host(self, piece: TransferPiece) -> tuple[WorkEvent, tuple[Summed, ...]]:
         """Rows of the host pool, some at a time, over a stage."""

@@ -24,14 +24,14 @@ from daemon.engine.transfer.messages import (
     Landed,
     Lost,
     Message,
+    News,
     Opened,
-    Told,
 )
 from daemon.engine.transfer.routes import Outgoing, QueuedCopy, Route, TransferPiece
 from daemon.protocol.worker import CANCELLED
 from daemon.wire.columns import Column
 
-Tell = Callable[[Told], None]
+Tell = Callable[[News], None]
 
 CLOSED = "the sender closed"
 
@@ -147,7 +147,7 @@ class Sender:
             job = self._open.get(transfer)
         if job is not None and not job.cancelled:
             job.cancelled = True
-            self._layered = [one for one in self._layered if one is not job]
+            self._layered = [other for other in self._layered if other is not job]
             self._pieces.put(job)
 
     def close(self) -> None:
@@ -300,5 +300,5 @@ class Sender:
             self._tell(Lost(self._reason))
 
 
-def _unheard(told: Told) -> None:
+def _unheard(news: News) -> None:
     """Before anyone listens."""

@@ -85,7 +85,7 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
 def _row_s(engine: Engine, start: int, room: int, step_s: float) -> float:
     """Seconds that a drafted token adds to a decode step of `step_s`; as many as a decoded one."""
     most = min(_DRAFTS, room - start - 1)
-    count = next((one for one in range(most, 0, -1) if engine.model.alike(1, 1 + one)), 0)
+    count = next((n for n in range(most, 0, -1) if engine.model.alike(1, 1 + n)), 0)
     if count == 0:
         return 0.0
     plan = _plan(start, 1, int32(), (), ())
@@ -159,15 +159,15 @@ def _plan(
     left: tuple[int, ...] = (),
 ) -> Plan:
     """A step of one sequence in slot 0."""
-    one = np.ones(1, np.uint8)
+    yes = np.ones(1, np.uint8)
     batch = Batch(
         instance=0,
         step=0,
         slots=int32([0]),
         starts=int32([start]),
         counts=int32([count]),
-        samples=one,
-        fed=one if len(inputs) else np.zeros(1, np.uint8),
+        samples=yes,
+        fed=yes if len(inputs) else np.zeros(1, np.uint8),
         table_slots=int32([0] * len(blocks)),
         table_indices=int32(range(len(blocks))),
         table_blocks=int32(blocks),

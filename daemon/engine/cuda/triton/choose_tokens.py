@@ -139,20 +139,20 @@ def _reach(
     found = tl.full([], 0, tl.uint32)
     step = tl.full([], 1 << 30, tl.uint32)
     for _digit in range(16):
-        one = tl.zeros([TILE], tl.float32)
-        two = tl.zeros([TILE], tl.float32)
-        three = tl.zeros([TILE], tl.float32)
+        sum_1 = tl.zeros([TILE], tl.float32)
+        sum_2 = tl.zeros([TILE], tl.float32)
+        sum_3 = tl.zeros([TILE], tl.float32)
         for first in range(0, end, TILE):
             column = first + tl.arange(0, TILE)
             depth = _depths(source, column, end, best, inverse)
             bits = depth.to(tl.uint32, bitcast=True)
             amount = tl.where(column < end, 1.0, 0.0) if COUNT else _kept(depth, limit)
-            one += tl.where(bits < found + step, amount, 0.0)
-            two += tl.where(bits < found + 2 * step, amount, 0.0)
-            three += tl.where(bits < found + 3 * step, amount, 0.0)
-        short = (tl.sum(one, 0) < target).to(tl.uint32)
-        short += (tl.sum(two, 0) < target).to(tl.uint32)
-        short += (tl.sum(three, 0) < target).to(tl.uint32)
+            sum_1 += tl.where(bits < found + step, amount, 0.0)
+            sum_2 += tl.where(bits < found + 2 * step, amount, 0.0)
+            sum_3 += tl.where(bits < found + 3 * step, amount, 0.0)
+        short = (tl.sum(sum_1, 0) < target).to(tl.uint32)
+        short += (tl.sum(sum_2, 0) < target).to(tl.uint32)
+        short += (tl.sum(sum_3, 0) < target).to(tl.uint32)
         found += short * step
         step = step >> 2
     return found

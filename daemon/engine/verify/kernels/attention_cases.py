@@ -19,7 +19,7 @@ def try_decode(bench: Bench) -> None:
     subject = bench.subject
     size, scale = subject.block_size, float(subject.head_dim**-0.5)
     longest = min(subject.longest, subject.max_blocks * size)
-    lengths = [min(one, longest) for one in (1, size, size + 1, 3 * size + 5, 0, longest)]
+    lengths = [min(length, longest) for length in (1, size, size + 1, 3 * size + 5, 0, longest)]
     cache, tables = bench.filled(lengths)
     query = _queries(bench, len(lengths))
     used = -(-longest // size)

@@ -8,7 +8,7 @@ from daemon.engine.verify.kernels.compare import LIMITS
 from daemon.engine.verify.kernels.subject import Subject
 
 LAYERS, LAYER = 2, 1
-_DTYPES = {str(one).removeprefix("torch."): one for one in LIMITS}
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in LIMITS}
 _QUANTA = 40.0
 """Quanta of a stored 1, so that a normal distribution fits the range of every 8-bit type."""
 

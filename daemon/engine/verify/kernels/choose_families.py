@@ -144,7 +144,9 @@ def _quantised(model: Any) -> tuple[tuple[str, int, int], ...]:
     """Formats and sizes of all weights that stay in blocks."""
     held = [weight for _, layer in quantised_layers(model) for weight in layer.weights]
     return tuple(
-        sorted({(one.format.name, *one.shape) for one in held if one.format.block_len > 1})
+        sorted(
+            {(weight.format.name, *weight.shape) for weight in held if weight.format.block_len > 1}
+        )
     )
 
 
@@ -152,10 +154,12 @@ def _products(model: Any) -> tuple[tuple[int, int, bool], ...]:
     """Sizes of all products: those of each linear layer, and of those that may be merged."""
     found = set()
     for module in model.modules():
-        linears = {name: one for name, one in module.named_children() if type(one) is nn.Linear}
+        linears = {
+            name: child for name, child in module.named_children() if type(child) is nn.Linear
+        }
         merged = [names for names in MERGED if linears.keys() >= set(names)]
         for names in (*merged, *((name,) for name in linears)):
             group = [linears[name] for name in names]
-            bias = any(one.bias is not None for one in group)
-            found.add((sum(one.out_features for one in group), group[0].in_features, bias))
+            bias = any(linear.bias is not None for linear in group)
+            found.add((sum(linear.out_features for linear in group), group[0].in_features, bias))
     return tuple(sorted(found))

@@ -78,25 +78,25 @@ def try_edits(bench: Bench) -> None:
     )
     slots = np.array([3, 1])
     for slot, sampling in zip(slots.tolist(), _EDITED, strict=True):
-        for one in ops:
-            one.join(slot, sampling, len(_PROMPT), _PROMPT, _ENDS)
+        for op in ops:
+            op.join(slot, sampling, len(_PROMPT), _PROMPT, _ENDS)
     rows = np.array([2, 0])  # of a batch in another order than those of the copy
     for step in range(_STEPS):
         logits = bench.normal(3, vocab)
         tokens = torch.tensor([4, 7, step])
         edited = Edited(np.arange(2), rows, slots, np.full(2, len(_PROMPT) + step))
         results = []
-        for one, device in zip(ops, ("cpu", bench.device), strict=True):
+        for op, device in zip(ops, ("cpu", bench.device), strict=True):
             copy = logits[torch.from_numpy(rows).to(logits.device)].float().to(device)
-            one.edit(copy, logits.to(device), edited)
-            one.append(tokens.to(device), edited)
+            op.edit(copy, logits.to(device), edited)
+            op.append(tokens.to(device), edited)
             results.append(copy.cpu())
         _same_logits(f"edited logits, step {step}", results)
     masks = np.random.default_rng(3).integers(-(2**31), 2**31, (2, -(-vocab // 32)))
     allowed = Allowed(np.array([2, 0]), masks.astype(np.int32))
     copies = [logits.float().cpu(), logits.float().clone()]
-    for one, copy in zip(ops, copies, strict=True):
-        one.forbid(copy, allowed)
+    for op, copy in zip(ops, copies, strict=True):
+        op.forbid(copy, allowed)
     _same_logits("masked logits", [copy.cpu() for copy in copies])
 
 

@@ -69,9 +69,10 @@ def judge(parts: Sequence[Part], expected: Sequence[Expected], block_size: int) 
     count, since rounding may choose another expert at any token. So that no kind of token hides
     among others, those that begin or end a chunk or a block are groups, too.
     """
-    noise = [_noise(one) for one in expected]
-    overall = _middle(torch.cat([one for one in noise if one is not None] or [torch.zeros(1)]))
-    times = max(one.times for one in expected)
+    noise = [_noise(each) for each in expected]
+    known = [part for part in noise if part is not None]
+    overall = _middle(torch.cat(known or [torch.zeros(1)]))
+    times = max(each.times for each in expected)
     found = []
     for group in _groups(parts):
         errors, own = _errors(group, expected, noise)
@@ -111,8 +112,8 @@ def far_finding(
     compiled: torch.Tensor, plain: torch.Tensor, expected: Sequence[Expected]
 ) -> Finding:
     """Compare compiled steps [n, vocab] far out with the same uncompiled."""
-    noise = [one for one in map(_noise, expected) if one is not None]
-    times = max(one.times for one in expected)
+    noise = [part for part in map(_noise, expected) if part is not None]
+    times = max(each.times for each in expected)
     limit = ALONE + (times * _middle(torch.cat(noise)) if noise else 0.0)
     error = float(distances(compiled, plain).max())
     return Finding(error, limit, "in compiled steps behind the longest contexts")
@@ -126,7 +127,7 @@ def repeated_finding(repeated: Int32, single: Int32) -> Finding:
 
 def worst(found: Iterable[Finding]) -> Finding:
     """The one that is furthest off for what it may be."""
-    return max(found, key=lambda one: np.nan_to_num(one.error / one.limit, nan=np.inf))
+    return max(found, key=lambda finding: np.nan_to_num(finding.error / finding.limit, nan=np.inf))
 
 
 def distances(logits: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
@@ -164,15 +165,15 @@ def _kinds(parts: Iterable[Part], block_size: int) -> list[tuple[str, list[Part]
         count = len(part.logits)
         of = "single tokens" if count == 1 else "tokens of chunks"
         for at in range(count):
-            one = part._replace(start=part.start + at, logits=part.logits[at : at + 1])
+            token = part._replace(start=part.start + at, logits=part.logits[at : at + 1])
             if count > 1 and at == 0:
-                kinds[f"{how}at the beginnings of chunks"].append(one)
+                kinds[f"{how}at the beginnings of chunks"].append(token)
             if count > 1 and at == count - 1:
-                kinds[f"{how}at the ends of chunks"].append(one)
-            if one.start and one.start % block_size == 0:
-                kinds[f"{how}in {of} that begin a block"].append(one)
-            if one.start % block_size == block_size - 1:
-                kinds[f"{how}in {of} that end a block"].append(one)
+                kinds[f"{how}at the ends of chunks"].append(token)
+            if token.start and token.start % block_size == 0:
+                kinds[f"{how}in {of} that begin a block"].append(token)
+            if token.start % block_size == block_size - 1:
+                kinds[f"{how}in {of} that end a block"].append(token)
     return list(kinds.items())
 
 

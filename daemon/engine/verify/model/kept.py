@@ -36,21 +36,41 @@ def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
     """A key of all that a trial's result may depend on, but for the values of the weights."""
     digest = hashlib.blake2b(digest_size=16)
     config = {**model.config.to_dict(), "_name_or_path": None}
-    tensors = [(name, tuple(one.shape), str(one.dtype)) for name, one in model.state_dict().items()]
+    tensors = [
+        (name, tuple(tensor.shape), str(tensor.dtype))
+        for name, tensor in model.state_dict().items()
+    ]
     quantised = [
-        (name, [(one.format.name, one.rows, one.columns, one.order is None) for one in la.weights])
+        (
+            name,
+            [
+                (weight.format.name, weight.rows, weight.columns, weight.order is None)
+                for weight in la.weights
+            ],
+        )
         for name, la in quantised_layers(model)
     ]
     sizes = load.block_size, load.max_slots, load.num_threads
-    told = (load.dtype, load.kv_dtype, *sizes, backend, load.exact)
+    settings = (load.dtype, load.kv_dtype, *sizes, backend, load.exact)
     versions = [version_of(name) for name in _LIBRARIES]
-    parts = (config, tensors, quantised, told, versions, _device(load.device), __version__, code())
+    parts = (
+        config,
+        tensors,
+        quantised,
+        settings,
+        versions,
+        _device(load.device),
+        __version__,
+        code(),
+    )
     for part in parts:
         digest.update(repr(part).encode())
     for wave in waves:
-        for one in wave.sequences:
-            digest.update(repr((one.slot, one.first, one.counts, one.begins)).encode())
-            digest.update(one.tokens.tobytes())
+        for sequence in wave.sequences:
+            digest.update(
+                repr((sequence.slot, sequence.first, sequence.counts, sequence.begins)).encode()
+            )
+            digest.update(sequence.tokens.tobytes())
     return digest.hexdigest()
 
 

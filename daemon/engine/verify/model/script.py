@@ -62,12 +62,12 @@ class Wave(NamedTuple):
     @property
     def shifted(self) -> bool:
         """Whether positions are others than places in the cache, which compiled steps forbid."""
-        return any(one.first for one in self.sequences)
+        return any(sequence.first for sequence in self.sequences)
 
     @property
     def num_steps(self) -> int:
         """Steps until the last of them is done."""
-        return max(one.begins + len(one.counts) for one in self.sequences)
+        return max(sequence.begins + len(sequence.counts) for sequence in self.sequences)
 
 
 def budget_tokens(num_params: int, on_gpu: bool, rounds: bool) -> int:
@@ -89,14 +89,15 @@ def renamed(wave: Wave, vocabulary: Int64) -> Wave:
     """The wave for a model whose token i is `vocabulary[i]`, which rises and has all tokens."""
     return Wave(
         tuple(
-            one._replace(tokens=np.searchsorted(vocabulary, one.tokens)) for one in wave.sequences
+            sequence._replace(tokens=np.searchsorted(vocabulary, sequence.tokens))
+            for sequence in wave.sequences
         )
     )
 
 
 def num_blocks(wave: Wave, block_size: int) -> int:
     """Blocks that a wave's sequences hold together."""
-    return sum(-(-len(one.tokens) // block_size) for one in wave.sequences)
+    return sum(-(-len(sequence.tokens) // block_size) for sequence in wave.sequences)
 
 
 def write(room: TrialRoom, budget: int, borders: Iterable[int], avoid: int | None) -> list[Wave]:

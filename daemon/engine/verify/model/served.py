@@ -101,8 +101,8 @@ def far_steps(
     found = None
     if model.compiles(flat):
         compiled, plain = (
-            one.logits(flat, pool.slots, pool.cache, pool.backend).float().cpu().clone()
-            for one in (model, model.uncompiled)
+            forward.logits(flat, pool.slots, pool.cache, pool.backend).float().cpu().clone()
+            for forward in (model, model.uncompiled)
         )
         found = compiled, plain
     _clean(pool, [*tables, (0, 0, 0)])  # written even where no row is so long
@@ -121,7 +121,7 @@ def repeated_steps(
     if start < 1 or not num_rows:
         return None
     tables = [(slot, index, 2 * slot + index) for slot in range(num_rows) for index in range(2)]
-    tables = [one for one in tables if one[1] * block_size < start + _TIMES]
+    tables = [entry for entry in tables if entry[1] * block_size < start + _TIMES]
     _scribble(pool.cache, 2 * num_rows)
     tokens, drawn, found = int32(range(1, num_rows + 1)), list[Int32](), None
     for time in range(_TIMES):
@@ -158,9 +158,9 @@ def _tables(wave: Wave, pool: TrialPool) -> list[tuple[int, int, int]]:
     """(slot, index, block) of all that the wave needs; blocks in no order."""
     block_size = pool.cache.block_size
     places = [
-        (one.slot, index)
-        for one in wave.sequences
-        for index in range(-(-len(one.tokens) // block_size))
+        (sequence.slot, index)
+        for sequence in wave.sequences
+        for index in range(-(-len(sequence.tokens) // block_size))
     ]
     blocks = np.random.default_rng(len(places)).permutation(pool.cache.num_blocks)
     return [(*place, int(block)) for place, block in zip(places, blocks, strict=False)]
@@ -169,10 +169,10 @@ def _tables(wave: Wave, pool: TrialPool) -> list[tuple[int, int, int]]:
 def _rows(wave: Wave, step: int) -> list[_Row]:
     """The rows of a step; the sequence that comes first changes."""
     rows = []
-    for index, one in enumerate(wave.sequences):
-        at = step - one.begins
-        if 0 <= at < len(one.counts):
-            rows.append(_Row(index, sum(one.counts[:at]), one.counts[at]))
+    for index, sequence in enumerate(wave.sequences):
+        at = step - sequence.begins
+        if 0 <= at < len(sequence.counts):
+            rows.append(_Row(index, sum(sequence.counts[:at]), sequence.counts[at]))
     turn = step % max(len(rows), 1)
     return rows[turn:] + rows[:turn]
 
@@ -188,12 +188,12 @@ def _flat(
     known = [fed or row.num_tokens > 1 or not row.start for row in rows]
     batch = _batch(slots, rows, tables, known)
     pool.slots.change_tables(batch)
-    own = [index for index, one in enumerate(known) if not one]
+    own = [index for index, is_known in enumerate(known) if not is_known]
     if own:
         device = pool.slots.last_token.device
         last = np.concatenate([pieces[index] for index in own])
         pool.slots.take(np.array([slots[index] for index in own], np.int64), upload(last, device))
-    named = [piece for piece, one in zip(pieces, known, strict=True) if one]
+    named = [piece for piece, is_known in zip(pieces, known, strict=True) if is_known]
     inputs = int32(np.concatenate(named)) if named else int32()
     flat = flatten(batch, inputs, pool.slots.block_table, pool.cache.block_size)
     shifts = np.repeat([wave.sequences[row.sequence].first for row in rows], batch.counts)
@@ -222,9 +222,9 @@ def _batch(
         counts=int32([row.num_tokens for row in rows]),
         samples=np.ones(len(rows), np.uint8),
         fed=np.array(known, np.uint8),
-        table_slots=int32([one[0] for one in tables]),
-        table_indices=int32([one[1] for one in tables]),
-        table_blocks=int32([one[2] for one in tables]),
+        table_slots=int32([entry[0] for entry in tables]),
+        table_indices=int32([entry[1] for entry in tables]),
+        table_blocks=int32([entry[2] for entry in tables]),
     )
 
 

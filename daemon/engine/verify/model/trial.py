@@ -132,13 +132,20 @@ class _Trial:
         self._unpack.forget()
         best, verdict = self._best(fused)
         kept.keep(self._folder, self._key, verdict)
-        num_tokens = sum(len(one.tokens) for wave in self._waves for one in wave.sequences)
+        num_tokens = sum(
+            len(sequence.tokens) for wave in self._waves for sequence in wave.sequences
+        )
         log.debug(
             "trial: %s; %d logits at positions up to %d%s against transformers' own in %.1f s; "
             "the worst: %s",
             _in_words(verdict),
             num_tokens,
-            max(one.first + len(one.tokens) for wave in self._waves for one in wave.sequences) - 1,
+            max(
+                sequence.first + len(sequence.tokens)
+                for wave in self._waves
+                for sequence in wave.sequences
+            )
+            - 1,
             f", around {_listed(self._borders)}" if self._borders else "",
             time.perf_counter() - began,
             self._worst,
@@ -157,12 +164,12 @@ class _Trial:
             ways = [(made, verdict)]
             if made.compiled:
                 ways.append((made.uncompiled, TrialVerdict(made.fused, False)))
-            for way, told in ways:
+            for way, outcome in ways:
                 finding = self._judged(way)
                 if not finding.wrong:
                     self._worst = finding
-                    return way, told
-                log.warning(_WRONG, _in_words(told), finding)
+                    return way, outcome
+                log.warning(_WRONG, _in_words(outcome), finding)
         raise ModelError(f"{self._name} would be answered wrongly: {finding}")
 
     @property
@@ -190,10 +197,10 @@ class _Trial:
     def _expect(self, wave: Wave) -> list[Expected]:
         """Logits of a wave's sequences as transformers computes them, one by one."""
         found = []
-        for one in wave.sequences:
+        for sequence in wave.sequences:
             self._tell("reference")
-            rounded, assumed = self._rounded(one), 0.0
-            exact = self._exact(one)
+            rounded, assumed = self._rounded(sequence), 0.0
+            exact = self._exact(sequence)
             if exact is None:
                 assert rounded is not None
                 exact, assumed = rounded, _ASSUMED[self._pool.cache.dtype]
@@ -202,11 +209,11 @@ class _Trial:
             found.append(Expected(exact, rounded, assumed, self._times))
         return found
 
-    def _exact(self, one: WaveSequence) -> torch.Tensor | None:
+    def _exact(self, sequence: WaveSequence) -> torch.Tensor | None:
         """The logits in float32; None where there is no memory for that."""
         try:
             with reference.attention(self._model, "eager"), wide.widened(self._model):
-                return reference.logits_of(self._model, one)
+                return reference.logits_of(self._model, sequence)
         except torch.OutOfMemoryError:
             if not self._rounds:
                 raise
@@ -216,7 +223,7 @@ class _Trial:
         torch.cuda.empty_cache()
         return None
 
-    def _rounded(self, one: WaveSequence) -> torch.Tensor | None:
+    def _rounded(self, sequence: WaveSequence) -> torch.Tensor | None:
         """The logits with the rounding of serving; None where it rounds nothing."""
         if not self._rounds:
             return None
@@ -228,7 +235,7 @@ class _Trial:
             )
             if self._products_round:
                 stack.enter_context(reference.rounding_products(self._model))
-            return reference.logits_of(self._model, one)
+            return reference.logits_of(self._model, sequence)
 
     @property
     def _rounds(self) -> bool:
@@ -245,8 +252,8 @@ class _Trial:
         """
         if not self._unrounded_tells:
             return True
-        tried = [one for wave in self._waves for one in wave.sequences]
-        used = np.unique(np.concatenate([one.tokens for one in tried]))
+        tried = [sequence for wave in self._waves for sequence in wave.sequences]
+        used = np.unique(np.concatenate([sequence.tokens for sequence in tried]))
         decoder = wide.wide_decoder(self._model, self._num_positions, torch.from_numpy(used))
         if decoder is not None:
             renamed = [script.renamed(wave, used) for wave in self._waves]
@@ -277,7 +284,7 @@ class _Trial:
         found, pool = [], self._wide_pool()
         for wave, expected in zip(waves, self._expected, strict=True):
             parts = compute(made, wave, pool, lambda: self._tell("reference"))
-            exact = [Expected(one.exact, None) for one in expected]
+            exact = [Expected(logits.exact, None) for logits in expected]
             found += judge(parts, exact, pool.cache.block_size)
         return worst(found)
 
@@ -305,7 +312,7 @@ class _Trial:
             found += judge(parts, expected, self._pool.cache.block_size)
         far = far_steps(made, self._far_starts(), self._pool)
         if far is not None:
-            found.append(far_finding(*far, [one for wave in self._expected for one in wave]))
+            found.append(far_finding(*far, [logits for wave in self._expected for logits in wave]))
         rows = min(2, self._room.max_slots, self._room.num_blocks // 2)
         repeated = repeated_steps(made, self._room.longest, rows, self._pool)
         if repeated is not None:
@@ -333,7 +340,7 @@ class _Trial:
 def _multiplying(model: Any) -> list[QuantisedLinear | QuantisedExperts]:
     """The layers over quantised weights that products are made of, experts as one."""
     experts = [module for module in model.modules() if isinstance(module, QuantisedExperts)]
-    within = {layer for one in experts for layer in one.layers}
+    within = {layer for module in experts for layer in module.layers}
     layers = [layer for _, layer in quantised_layers(model) if layer not in within]
     return [*(layer for layer in layers if isinstance(layer, QuantisedLinear)), *experts]
 

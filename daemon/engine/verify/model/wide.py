@@ -39,7 +39,9 @@ def widened(model: nn.Module) -> Iterator[None]:
         for module in model.modules():
             if isinstance(module, QuantisedEmbedding):
                 undo.append(module.register_forward_hook(_widen_output).remove)
-            narrow = [one for one in module.parameters(recurse=False) if _narrow(one)]
+            narrow = [
+                parameter for parameter in module.parameters(recurse=False) if _narrow(parameter)
+            ]
             if not narrow:
                 continue
             if type(module) is nn.Linear:
@@ -49,7 +51,7 @@ def widened(model: nn.Module) -> Iterator[None]:
                 undo.append(module.register_forward_hook(_widen_output).remove)
             else:
                 # Some modelling code reads a child's parameters in the parent's own forward.
-                users = [one for one in (module, parents.get(module)) if one is not None]
+                users = [user for user in (module, parents.get(module)) if user is not None]
                 undo += _widen_while_they_compute(users, narrow)
         yield
     finally:
@@ -78,22 +80,22 @@ def _widen_while_they_compute(users: list[nn.Module], narrow: list[nn.Parameter]
 
     The modules may compute within each other.
     """
-    kept = [one.data for one in narrow]
+    kept = [parameter.data for parameter in narrow]
     depth = 0
 
     def widen(_module: nn.Module, _inputs: Any) -> None:
         nonlocal depth
         depth += 1
         if depth == 1:
-            for one in narrow:
-                one.data = one.data.float()
+            for parameter in narrow:
+                parameter.data = parameter.data.float()
 
     def restore(_module: nn.Module, _inputs: Any, _output: Any) -> None:
         nonlocal depth
         depth -= 1
         if not depth:
-            for one, data in zip(narrow, kept, strict=True):
-                one.data = data
+            for parameter, data in zip(narrow, kept, strict=True):
+                parameter.data = data
 
     undo = []
     for user in users:
@@ -155,8 +157,8 @@ def wide_decoder(model: Any, num_positions: int, vocabulary: torch.Tensor) -> De
     decoder = fuse(model, WideOps(), _wide_product, num_positions, lambda block, _: block)
     if decoder is None:
         return None
-    blocks = [one.mlp.block for one in decoder.layers if isinstance(one.mlp, Mixture)]
-    if any(_narrow(one) for block in blocks for one in block.parameters()):
+    blocks = [layer.mlp.block for layer in decoder.layers if isinstance(layer.mlp, Mixture)]
+    if any(_narrow(parameter) for block in blocks for parameter in block.parameters()):
         return None
     rows = decoder.embeddings(vocabulary.to(model.device)).float()
     return replace(decoder, embeddings=PlainEmbeddings(rows))

@@ -25,10 +25,10 @@ FAMILIES = {
     PREFILL: "attention of prompts",
     PRODUCTS: "matrix products of few rows",
     BLOCKS: "quantised weights: their numbers, and products of few rows with them",
-    DRAW: "draws of tokens",
+    DRAW: "sampling of tokens",
     EDIT: "penalties, biases and grammars' masks on logits",
     PACK: "blocks packed for the host pool",
-    MOVE: "parts of blocks gathered for a handoff",
+    MOVE: "parts of blocks gathered for a transfer",
     GRAPHS: "decode steps captured as CUDA graphs",
 }
 """Families of GPU kernels, in the order of their trials: graphs hold the others' kernels."""

@@ -52,8 +52,8 @@ def bound_caches() -> None:
 def keep_to(cpus: Collection[int]) -> None:
     """Keep every thread that this process has, or will have, on these CPUs; nowhere if it is empty.
 
-    Threads take the mask of the one that starts them: of those that imports have started each is
-    told. Where none of the CPUs may be used any more, the process goes on wherever it may.
+    Threads take the mask of the thread that starts them; those that imports started are set one
+    by one. Where none of the CPUs may be used any more, the process runs wherever it may.
     """
     if not cpus:
         return
@@ -68,7 +68,8 @@ def keep_to(cpus: Collection[int]) -> None:
 def give_back() -> None:
     """Have the C library return to the kernel what is free between what is in use.
 
-    A trial of the model frees some 400 MB so, which nobody takes again. Where it cannot, nothing.
+    A trial of the model frees some 400 MB, which is not needed again. Without malloc_trim, no
+    effect.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -103,7 +104,7 @@ def keep_compiled(cache: Path) -> None:
 
 
 def _forget_unused(folder: Path) -> None:
-    """Remove the entries of a cache that nobody has read or written for `UNUSED_S`.
+    """Remove the entries of a cache that were not read or written for `UNUSED_S`.
 
     By the file system's own clock. It notes the time of a read once a day at least, or never; then
     what is in use is compiled anew once in that time.

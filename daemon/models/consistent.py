@@ -1,7 +1,6 @@
 """Whether the files of a model folder belong together: shape, weights and tokenizer of one model.
 
-What is wrong here would else be found late, by a worker that runs out of memory or by readers of
-nonsense.
+Without this check a mismatch would show late: as a worker out of memory or as nonsense in answers.
 """
 
 import re
@@ -31,7 +30,7 @@ _MOST = {
 def checked_shape(folder: Path, cache: Path, ask: Ask = ask_child) -> ModelShape:
     """The shape of a model that can be served and whose files fit each other. Raises ModelError.
 
-    `cache`: where the resolved configuration is kept; where it is not there yet, `ask` says it.
+    `cache` holds the resolved configuration; `ask` resolves it where the cache lacks it.
     """
     try:
         resolved = resolve(folder, cache, ask)

@@ -1,4 +1,4 @@
-"""A large file's name by its content, read once for as long as nobody touches the file.
+"""A large file's name by its content, read once while the file does not change.
 
 Two copies have the same name wherever they lie and whenever they were written. All of a file is
 hashed: fine-tunes of one model may differ in a few rows of one tensor, which samples would miss.
@@ -33,7 +33,7 @@ def content_digest(
 ) -> str:
     """16 hexadecimal digits of what the file at an absolute path holds.
 
-    Who has to `look` at it does so before all of it is read. Raises OSError, and what that raises.
+    `look` is called before the file is read. Raises OSError, and what `look` raises.
     """
     kept = cache / "contents" / f"{_short(path)}.json"
     stat = path.stat()

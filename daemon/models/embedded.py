@@ -1,4 +1,4 @@
-"""The embedded model, and where the folders are kept that are made of GGUF files.
+"""The embedded model, and the folders that conversions of GGUF files are kept in.
 
 Conversion takes a while and its own process; it happens once for each file's content: the folder's
 name carries a hash of it, so that a second checkout or environment converts nothing.
@@ -33,7 +33,7 @@ INSTALLED = Path(sys.prefix) / "share" / "llmd"
 """The folder where `scripts/prepare_embedded.py` keeps the embedded model, as installed."""
 
 MADE = "models", "configurations", "trials"
-"""The folders of a cache that hold it, and what its trial said."""
+"""Folders of a cache that hold the embedded model and the verdict of its trial."""
 
 _CONVERTED = re.compile(r"-[0-9a-f]{12}$|-[0-9a-f]{16}-v[0-9]+$")
 
@@ -54,7 +54,7 @@ def embedded_gguf() -> Path:
 def converted_folder(gguf: Path, cache: Path) -> Path:
     """The folder of the conversion of `gguf` below the cache folder; it need not exist yet.
 
-    The content decides: of a copy under another name it is the folder that there is. Reads the
+    The content decides: a copy under another name shares the folder. Reads the
     whole file where it is seen for the first time and its header shows no fault. Raises OSError and
     ModelError.
     """
@@ -100,7 +100,7 @@ def refuse_missing(path: str) -> None:
 
 
 def _files(folder: Path) -> str:
-    """The GGUF files of a folder that somebody took for a model's, as what to say instead."""
+    """A hint that names a GGUF file in a folder that was given as a model's."""
     found = sorted(path for path in folder.iterdir() if is_gguf(path))
     return f"; --model {shlex.quote(str(found[0]))} serves the file in it" if found else ""
 
@@ -138,7 +138,7 @@ def begin_with_installed(cache: Path) -> None:
 
 
 def forget_installed() -> None:
-    """Forget what was kept: what an installation makes, it makes anew."""
+    """Delete what was kept: an installation makes it anew."""
     for name in MADE:
         shutil.rmtree(INSTALLED / name, ignore_errors=True)
 
@@ -167,7 +167,7 @@ def ensure_converted(gguf: Path, cache: Path, convert: Convert, tell: Tell) -> P
 
 
 def _tell_former(cache: Path) -> None:
-    """Another llmd may still serve from them: they are named, not removed."""
+    """Name conversions of earlier versions; another llmd may still serve from them."""
     if former := former_folders(cache):
         names = " ".join(shlex.quote(str(folder)) for folder in former)
         log.info("conversions of earlier versions of llmd can be removed: rm -r %s", names)
@@ -175,7 +175,7 @@ def _tell_former(cache: Path) -> None:
 
 def run_converter(gguf: Path, folder: Path, tell: Tell) -> None:
     """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
-    read_gguf_header(gguf)  # what is cut, or a part, is told at once
+    read_gguf_header(gguf)  # reports a truncated or split file at once
     fault = run_maker(["daemon.engine.loading.convert", str(gguf), str(folder)], tell)
     if fault:
         raise ModelError(f"{gguf} could not be converted into {folder.parent}: {fault}")

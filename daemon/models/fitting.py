@@ -1,8 +1,8 @@
 """Asks a child process whether a folder's weights are those that its configuration asks for.
 
 The child makes the model without memory and goes by the files' headers alone, so it takes seconds
-whatever the model's size. Loading finds the same: who only wants to know need not load. That it
-fits is kept under the content of what was read.
+whatever the model's size. Loading would find the same, and takes longer. A good result is kept
+under the content of the files read.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from daemon.models.shape import ModelError
 from daemon.models.weights import weight_headers
 
 _VERSION = 1
-"""Part of what is kept: raise it when more is looked at."""
+"""Part of the kept result's key: raise it when more is checked."""
 _CONFIGS = ("config.json", "quant_config.json", "quantize_config.json")
 _LIMIT_S = 300.0
 

@@ -27,7 +27,7 @@ class WeightFormat(msgspec.Struct, frozen=True):
         return self.block_len > 1 and not self.name.startswith("fp8")
 
     def row_bytes(self, columns: int) -> int:
-        """Bytes of a row of so many numbers. Raises ValueError where these are no whole blocks."""
+        """Bytes of a row of `columns` numbers. Raises ValueError if they are no whole blocks."""
         blocks, rest = divmod(columns, self.block_len)
         if rest:
             raise ValueError(f"rows of {columns} are no whole blocks of {self.name}")

@@ -2,8 +2,8 @@
 
 Read as vLLM reads it: temperature, top_k, top_p, min_p, repetition_penalty and max_new_tokens;
 `do_sample` is left alone, since most files that give a temperature leave it at its default. Beyond
-it: min_new_tokens, stop_strings, suppress_tokens, and bad_words_ids of one token each. A field that
-says how else to draw has no effect here, and is named.
+it: min_new_tokens, stop_strings, suppress_tokens, and bad_words_ids of one token each. Other fields
+about sampling have no effect here, and are named.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ class DefaultSampling(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int = 0  # of a chat's answer; 0: as many as the context has room for
     min_tokens: int = 0
     stop: tuple[str, ...] = ()  # texts that end an answer, beside those that a request names
-    suppressed: tuple[int, ...] = ()  # tokens that are not drawn
+    suppressed: tuple[int, ...] = ()  # tokens that are never sampled
 
     def __str__(self) -> str:
         """The settings that have an effect, in words."""

@@ -1,6 +1,6 @@
 """The header of a GGUF file: its fields, its tensors, and how many bytes these need.
 
-A file that was cut, and one that is a part of several, are told by it before anything else is read.
+It shows a truncated file, and a part of a split one, before anything else is read.
 """
 
 import mmap

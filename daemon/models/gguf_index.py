@@ -33,7 +33,7 @@ class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str  # of `FORMATS`
     shape: tuple[int, ...]
     start: int  # the byte of the file at which it begins
-    heads: int = 0  # of each so many parts of its rows, even rows come first, then odd ones
+    heads: int = 0  # parts of its rows; in each, even rows come first, then odd ones
 
     @property
     def size_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """Grammars for one model's vocabulary: llguidance's matchers, under limits, the newest kept.
 
-llguidance and the vocabulary are loaded when a `Compiler` is made: who serves plain text alone
-needs neither. The API process checks a grammar with the same limits before a worker ever sees it.
+llguidance and the vocabulary are loaded when a `Compiler` is made: plain text needs neither. The
+API process checks a grammar with the same limits before a worker ever sees it.
 """
 
 import re
@@ -26,7 +26,7 @@ MOST_COMPILED = 32
 _LONGEST_MESSAGE = 300
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 _SOURCE = re.compile(r" \d+ \| .*", re.DOTALL)
-"""The lines at fault, which a client has; in one line with the message nobody can read them."""
+"""The faulty lines, which the client has: in a single line with the message they are unreadable."""
 _IN_WORDS = {
     "NoExtension": "nothing may follow what the answer has so far",
     "NoExtensionBias": "there is no text that it allows",
@@ -81,7 +81,7 @@ class Compiler:
         except ImportError as error:
             raise GrammarError(f"a grammar needs llguidance, which is not here: {error}") from None
         self._make = LLMatcher
-        # Far below llguidance's defaults: nobody's grammar may hold a worker's step up.
+        # Far below llguidance's defaults: no grammar may hold up a worker's step.
         self._limits = LLParserLimits(
             initial_lexer_fuel=400_000,  # to compile: some tenths of a second
             step_lexer_fuel=150_000,  # for a token: some ten milliseconds

@@ -27,7 +27,7 @@ Tell = Callable[[float], None]
 
 
 def is_converted(folder: Path) -> bool:
-    """Whether a folder that was made is all there: what empties caches may take single files, and a
+    """Whether a folder that was made is all there: a cache cleaner may take single files, and a
     machine that loses its power the ends of new ones.
     """
     try:
@@ -69,8 +69,8 @@ def make_once(target: Path, make: Callable[[Path], None]) -> bool:
 
 
 def run_maker(words: Sequence[str], tell: Tell) -> str:
-    """Run a module of ours that prints which share is done, a number a line; why it failed, empty
-    where it did not.
+    """Run a module of ours that prints the share done, a number per line. Returns why it failed,
+    empty if it did not.
     """
     nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
     command = [sys.executable, "-m", *words]

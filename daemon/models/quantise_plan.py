@@ -21,7 +21,7 @@ GROUP = 128
 WIDE = "int8"
 """The format of the embedding, the head and layers of values."""
 VALUES = ".v_proj"
-"""How names of layers end that make values."""
+"""Suffix of names of layers that make values."""
 _ALIGNMENT_BYTES = 64
 
 
@@ -33,8 +33,8 @@ def planned_index(
 ) -> GgufIndex:
     """The index of a file with all tensors of `headers` that a file of blocks can hold.
 
-    `linear`: names of weights of linear layers, which become `kind`; `wide`: of those that
-    take 8 bits.
+    `linear`: names of linear layers' weights, which become `kind`; `wide`: names of the weights
+    that take 8 bits.
     """
     tensors, start = list[IndexedTensor](), 0
     for name, header in headers.items():

@@ -37,7 +37,7 @@ _OF_STATES = (
     *(f"{kind}_scale" for kind in ("k", "v", "q", "kv", "prob", "activation")),
     *("k_zero_point", "v_zero_point", "input_scale_ub", "input_global_scale"),
 )
-"""Tensors of scales for states, keys and values, which nobody takes."""
+"""Tensors of scales for states, keys and values, which are not read."""
 _ORDER_BYTES = 4
 
 
@@ -50,7 +50,7 @@ class QuantisedLayer(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
     columns: int
     group: int  # of its columns share a scale
-    tensors: dict[str, str]  # by what they are ("qweight"), as stored
+    tensors: dict[str, str]  # stored names, by role ("qweight")
 
     @property
     def size_bytes(self) -> int:
@@ -85,7 +85,7 @@ def find_quantised_layers(
 
 def tensors_aside(layers: Mapping[str, QuantisedLayer], names: Iterable[str]) -> set[str]:
     """Stored tensors that are no model's own: those of quantised layers, and all scales for states,
-    keys and values, which nobody takes.
+    keys and values, which are not read.
     """
     taken = {name for layer in layers.values() for name in layer.tensors.values()}
     scales = {name for name in names if name.rpartition(".")[2] in _OF_STATES}
@@ -148,7 +148,7 @@ class _Parts:
         return header.shape
 
     def matrix(self, what: str, *dtypes: str) -> tuple[int, int]:
-        """The shape of one that has two sides and is not empty."""
+        """The shape of a tensor that has two sides and is not empty."""
         sides = self.sides(what, *dtypes)
         if len(sides) != 2 or min(sides) < 1:
             raise ModelError(f"{self._module}.{what} has the shape {list(sides)}, not of two sides")
@@ -214,7 +214,7 @@ def _plain(parts: _Parts, scheme: Scheme) -> tuple[int, int]:
 
 
 def _zero_points(parts: _Parts, scheme: Scheme, grids: list[tuple[int, ...]]) -> None:
-    """Those of symmetric numbers are zero, where they are stored at all."""
+    """Check zero points; those of symmetric numbers are zero, where they are stored at all."""
     if not scheme.symmetric or parts.dtype("weight_zero_point"):
         dtypes = ("F8_E4M3", "I8", *_FLOATS) if scheme.numbers == "fp8" else ("I8",)
         parts.expect("weight_zero_point", grids, *dtypes)

@@ -1,4 +1,4 @@
-"""How a checkpoint's layers are quantised: schemes of numbers and scales, and who has which.
+"""How a checkpoint's layers are quantised: schemes of numbers and scales, and their layers.
 
 What a configuration says of layers is one thing, which of them are stored so another: see
 `daemon.models.quantised_layers`.

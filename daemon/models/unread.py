@@ -56,18 +56,18 @@ _HARMLESS = re.compile(
     r"|norm_topk_prob|model_max_length|max_length|problem_type|finetuning_task|architectures"
     r"|model_type|dtype|torch_dtype|license|language"
 )
-"""Names that only training, other programs or parts beside a causal model ask for."""
+"""Names that only training, other programs or parts beside a causal model read."""
 _UNTOLD = re.compile(
     r"_.*|auto_map|unsloth_.*|transformers.*|model_type|architectures|tokenizer_.*"
 )
-"""Names so frequent, and so plainly without a meaning here, that nobody wants to read of them."""
+"""Frequent names without a meaning here, which the notes leave out."""
 _LIKE_OTHERS = (
     (re.compile(r"act(ivation)?(_|$)|act_fn"), re.compile(r"hidden_act.*|activation_f.*")),
     (re.compile(r"eps(ilon)?$"), re.compile(r".*eps(ilon)?")),
     (re.compile(r"heads|n_head"), re.compile(r"num_(attention|key_value)_heads")),
     (re.compile(r"(attn|attention|qkv|mlp)_bias$"), re.compile(r".*_bias")),
 )
-"""Fields that say it again, under another name, if they have the value of one that is read."""
+"""Fields that repeat a read field under another name, if they have its value."""
 _BASES = ("rope_theta", "rotary_base", "rotary_emb_base", "rope_base", "rope_freq_base")
 _NORMS = {"rms": "rms_norm_eps", "layer": "layer_norm"}
 """The field that identifies a kind of norm: the other kind does not have it."""
@@ -94,7 +94,7 @@ def unread_notes(resolved: Resolved) -> list[str]:
 
 
 def _says_nothing(name: str, value: Any, resolved: Resolved) -> bool:
-    """Whether a field that the code does not read changes nothing by what it says."""
+    """Whether the value of a field that the code does not read would change nothing."""
     if name == "is_causal":
         return value is not False
     if value in (None, False, "", [], {}, *_NEUTRAL.get(name, ())):

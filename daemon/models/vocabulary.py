@@ -1,6 +1,6 @@
 """A folder's tokenizer: the ids of its tokens, and which tokens end an answer.
 
-Whoever needs it has it from here: tokenizer.json with the tokens that other files add. A model
+All readers get it from here: tokenizer.json with the tokens that other files add. A model
 answers with ids below its vocabulary's size. A tokenizer may have tokens beyond: they have
 no row in the embedding, and no prompt may contain them.
 """
@@ -36,7 +36,7 @@ class TokenizerFile(msgspec.Struct):
         return max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab) - 1
 
     def beyond(self, vocab_size: int) -> list[AddedToken]:
-        """Added tokens for which a model with so many has no row."""
+        """Added tokens for which a model of `vocab_size` has no row."""
         return [token for token in self.added_tokens or () if token.id >= vocab_size]
 
     def around(self) -> set[int]:

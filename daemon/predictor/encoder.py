@@ -13,7 +13,7 @@ from daemon.predictor.minilm import Bert
 
 DIM = 384
 MAX_TOKENS = 256
-"""The model was trained on texts of up to so many; of longer ones it reads the beginning."""
+"""Longest text that the model was trained on; it reads the beginning of longer ones."""
 _BATCH = 32
 
 

@@ -42,15 +42,15 @@ class Keeper:
 
     @property
     def _now_s(self) -> float:
-        """By the clock of the start: what it leaps later changes no row's age."""
+        """The time by the clock of the start: later leaps of the clock change no row's age."""
         return self._start_s + time.monotonic()
 
     def tick(self) -> None:
-        """Time goes on: rows that are too old go."""
+        """Drop rows that are too old."""
         self.store.advance(self._now_s)
 
     def learned(self, ask: Ask, num_output_tokens: int) -> None:
-        """The store has one row more, of this request."""
+        """Add a row of this request to the store."""
         self.changed = True
         if self._keeps_texts:
             self._keep_text(ask, num_output_tokens)

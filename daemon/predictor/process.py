@@ -1,6 +1,6 @@
 """`python -m daemon.predictor.process --fd N --store FILE --config JSON`: started by the API.
 
-It is polite: one thread, a low priority, and nothing loaded that its kind does not need.
+It runs on one thread at a low priority, and loads nothing that its kind does not need.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One predictor, what it reads of a prompt, and the requests that it will hear of again."""
+"""A predictor, what it reads of a prompt, and the requests whose endings it awaits."""
 
 import random
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RequestPredictor:
-    """Asks become predictions, endings become rows of the store."""
+    """Turns asks into predictions, and endings into rows of the store."""
 
     def __init__(self, config: PredictConfig, keeper: Keeper) -> None:
         """Loads the encoder where the kind needs vectors. Raises EncoderError, PredictorError."""
@@ -39,7 +39,7 @@ class RequestPredictor:
         return said
 
     def learn(self, ended: Ended) -> None:
-        """A request is over; one never asked about, or broken off, teaches nothing."""
+        """Learn from a finished request, unless it was aborted or never asked about."""
         found = self._open.pop(ended.request, None)
         if found is None or not ended.num_output_tokens:
             return

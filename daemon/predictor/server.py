@@ -35,7 +35,7 @@ class Server:
         self._decode = msgspec.msgpack.Decoder(ToPredictor).decode
 
     def run(self) -> None:
-        """Answer until the channel ends; save once a minute, and then."""
+        """Answer until the channel ends; save once a minute, and at the end."""
         save_at_s = time.monotonic() + SAVE_S
         while True:
             if self._channel.wait(save_at_s - time.monotonic()):
@@ -49,7 +49,7 @@ class Server:
         self._keeper.save()
 
     def _take(self, message: ToPredictor) -> None:
-        """One request's fault must cost no more than its own prediction."""
+        """Handle a message; a request's fault costs only its own prediction."""
         if isinstance(message, Ask):
             self._send(self._estimated(message))
             return

@@ -6,7 +6,7 @@ import torch
 def download(values: torch.Tensor) -> torch.Tensor:
     """A copy on the host, whole once what is queued on the device's stream now is done.
 
-    Until then nobody may read it. What is on the host already is returned as it is.
+    It may not be read before. What is on the host already is returned as it is.
     """
     if values.device.type == "cpu":
         return values

@@ -27,7 +27,7 @@ class FlatBatch:
     chunk_rows: Int64  # rows of several
     sampled_tokens: Int64  # [R] index of the tokens whose logits are sampled
     sampled_slots: Int32  # [R]
-    sampled_positions: Int64  # [R] absolute position of the token to be drawn
+    sampled_positions: Int64  # [R] absolute position of the token to be sampled
     whole: bool = True  # all of a plan, not a part of it
 
 

@@ -1,7 +1,7 @@
-"""A step of decodes that is computed several times, and answered as one.
+"""The multi-step plan: decodes computed several times, and answered by a single reply.
 
-Rows of which nothing but the tokens is told stay in a program until all is drawn; for others each
-time is a plan of its own.
+Rows whose tokens alone are asked for stay in a program until all are sampled; for others each time
+is a plan of its own.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,7 @@ MOST_TIMES = 8
 
 
 def check(batch: Batch) -> None:
-    """Raises ValueError unless every row computes one token of its own and draws the next, no more
-    than `MOST_TIMES`.
-    """
+    """Raise ValueError unless every row decodes, no more than `MOST_TIMES` times."""
     if batch.times > MOST_TIMES:
         raise ValueError(f"a step is computed {MOST_TIMES} times at most, not {batch.times}")
     if (batch.counts != 1).any() or batch.fed.any() or not batch.samples.all():
@@ -63,19 +61,19 @@ class KeptTokens:
         return cls(why, ends, counts, np.cumsum(counts) - counts)
 
     def of_all(self, tokens: Int32) -> Int32:
-        """Those of all tokens [R, times], row by row."""
+        """The tokens that count, of all [R, times], row by row."""
         kept: Int32 = tokens[np.arange(tokens.shape[1]) < self.counts[:, None]]
         return kept
 
 
 def joined(replies: Sequence[Reply], waited_s: float) -> Reply:
-    """One answer of those of each time, before which copies were waited for."""
+    """Join the replies of all steps into one; `waited_s` was spent waiting for copies."""
     kept = KeptTokens.of(np.stack([reply.reasons for reply in replies], 1))
     errors = [
         (int(kept.firsts[row]), why)
         for time, reply in enumerate(replies)
         for row, why in reply.errors
-        if kept.ends[row] == time  # what a row that has ended did is no news
+        if kept.ends[row] == time  # errors of a row that had ended do not count
     ]
     return Reply(
         step=replies[0].step,
@@ -90,7 +88,7 @@ def joined(replies: Sequence[Reply], waited_s: float) -> Reply:
 
 
 def _logprobs(scores: Sequence[Logprobs | None], counts: Int64, firsts: Int64) -> Logprobs | None:
-    """Those of the tokens that are kept, in their order."""
+    """Logprobs of the tokens that are kept, in their order."""
     parts = [(time, part) for time, part in enumerate(scores) if part is not None]
     if not parts:
         return None

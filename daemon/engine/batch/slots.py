@@ -16,8 +16,8 @@ from daemon.wire.columns import Bools, Column, Int32, Int64, UInt8
 class Slots:
     """Block tables, last tokens and end tokens of the sequences that hold a slot.
 
-    Last tokens, int64 [slot], live on the device: what a step drew is the next one's input, and
-    nobody waits until the host has seen it. Block tables int32 [slot, block] are the host's; a GPU
+    Last tokens, int64 [slot], live on the device: a step's sampled token is the next one's input,
+    without a wait for the host. Block tables int32 [slot, block] are the host's; a GPU
     has a copy in `device_table`, for steps that are captured once and replayed.
     """
 
@@ -93,7 +93,7 @@ class Slots:
     def reasons(self, slots: Column, tokens: Int32) -> UInt8:
         """STOP where a row's token [R] ends its sequence, else NONE.
 
-        Before `min_tokens` outputs exist the sampler draws no end token, so none is seen here.
+        Before `min_tokens` outputs exist the sampler samples no end token, so none is seen here.
         """
         reasons = np.full(len(slots), FinishReason.NONE, np.uint8)
         reasons[self.are_ends(slots, tokens)] = FinishReason.STOP

@@ -80,7 +80,7 @@ class ThreadEvent:
         self._fault: BaseException | None = None
 
     def reach(self, fault: BaseException | None = None) -> None:
-        """The thread has come so far, or its work before this failed."""
+        """Mark it as reached by the thread, or the thread's work before it as failed."""
         self._time_s = time.perf_counter()
         self._fault = fault
         self._reached.set()
@@ -133,7 +133,7 @@ class ThreadStream:
                 elif fault is None:
                     try:
                         job()
-                    except Exception as error:  # noqa: BLE001 - it belongs to who synchronizes
+                    except Exception as error:  # noqa: BLE001 - raised where it is synchronized
                         fault = error
 
 
@@ -156,7 +156,7 @@ class Here:
 
 
 class CudaEvent:
-    """A point in a CUDA stream's work; whoever synchronizes sleeps instead of spinning."""
+    """A point in a CUDA stream's work; synchronizing sleeps instead of spinning."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         self.recorded = torch.cuda.Event(enable_timing=True, blocking=True)
@@ -165,7 +165,7 @@ class CudaEvent:
 
     def synchronize(self) -> None:
         """See `WorkEvent`."""
-        # A thread begins on device 0, where it would make a context that nobody needs.
+        # A thread begins on device 0, where it would make a needless context.
         with torch.cuda.device(self._device):
             self.recorded.synchronize()
 

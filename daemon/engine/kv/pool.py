@@ -53,7 +53,7 @@ class PagedKV:
             # A head's scales of a block lie side by side: attention reads them as one piece.
             scales = scales.view(num_blocks, num_layers, 2, num_kv_heads, block_size)
             self.scales = scales.transpose(-1, -2)
-        # Tokens written of each block, in order from its first; all, where nobody counted them.
+        # Tokens written of each block, in order from its first; all, where they were not counted.
         self.fills = np.full(num_blocks, block_size, np.int32)
 
     def row_of(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

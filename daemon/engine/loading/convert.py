@@ -2,7 +2,7 @@
 
 The folder then holds all that serving needs beside the file itself, without gguf or transformers'
 slow conversions: config.json, generation_config.json, tokenizer.json, tokenizer_config.json, and
-the index of the file's tensors. What share is done is printed, a number a line.
+the index of the file's tensors. The share that is done is printed, a number per line.
 """
 
 import json
@@ -46,12 +46,12 @@ _WIDTHS = {
     ".ffn_gate_exps.weight": "moe_intermediate_size",
     ".ffn_gate_shexp.weight": "shared_expert_intermediate_size",
 }
-"""By how a tensor's name ends, what its rows are called in a configuration."""
+"""Configuration fields for the rows of tensors, by the ends of the tensors' names."""
 _BIASES = {
     "attention_bias": re.compile(r"blk\.\d+\.attn_(q|k|v|output)\.bias"),
     "mlp_bias": re.compile(r"blk\.\d+\.ffn_(gate|up|down)\.bias"),
 }
-"""By what a configuration calls it: tensors of which there are none without."""
+"""Tensors that exist only where a configuration's field is set, by that field."""
 
 
 def put_tensors(config: Any, tensors: Any) -> None:

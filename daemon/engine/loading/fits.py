@@ -1,6 +1,6 @@
 """Whether a folder's weights fit its configuration: `python -m daemon.engine.loading.fits FOLDER`.
 
-It is 0, or 1 with a sentence why they are not. No weight is read.
+It exits with 0, or with 1 and a sentence why they do not. No weight is read.
 """
 
 import logging
@@ -13,7 +13,7 @@ from daemon.wire.parent import die_with_parent
 
 
 def main() -> int:
-    """Look at the folder that the command line names."""
+    """Check the folder that the command line names."""
     if len(sys.argv) != 2:
         print("usage: python -m daemon.engine.loading.fits FOLDER", file=sys.stderr)
         return 2

@@ -165,8 +165,8 @@ class Indexer:
         return None
 
     def _compute(self, tensor: Any, computed: dict[str, torch.Tensor]) -> bool:
-        """Put what transformers makes of a tensor to what is `computed`, by the model's names; of
-        several tensors it makes one, part after part. Whether it makes anything of it.
+        """Add what transformers makes of a tensor to `computed`, by the model's names; it may join
+        several tensors, part after part. Returns whether it makes anything of it.
         """
         parsed: dict[str, Any] = {"tensors": computed, "config": self._config}
         numbers = gguf.dequantize(tensor.data, tensor.tensor_type)

@@ -149,7 +149,7 @@ def recommended(header: GgufHeader) -> dict[str, Any]:
 
 
 def _unused(header: GgufHeader) -> Iterator[str]:
-    """Fields that are of other programs, or of ways to draw that llmd does not have."""
+    """Fields of other programs, or of ways of sampling that llmd does not have."""
     own = (f"{header.architecture}.", "tokenizer.")
     for name in header.fields:
         known = name in _SAMPLING or _SAYS_NOTHING.fullmatch(name)
@@ -158,7 +158,7 @@ def _unused(header: GgufHeader) -> Iterator[str]:
 
 
 class _Fields:
-    """Those of a file's architecture."""
+    """The fields of a file's architecture."""
 
     def __init__(self, config: Any, header: GgufHeader) -> None:
         self._config = config
@@ -214,7 +214,7 @@ class _Fields:
             self._left.discard(name)
 
     def _heads(self) -> None:
-        """The size of a head, where it is told."""
+        """Set the size of a head, where the file gives it."""
         config = self._config
         sizes = {self._single(name) for name in _HEAD_DIMS if name in self._own}
         if len(sizes) > 1:
@@ -267,7 +267,7 @@ class _Fields:
             self._left.discard(name)
 
     def _window(self) -> None:
-        """How far layers look back."""
+        """Set how far layers look back."""
         name, config = "attention.sliding_window", self._config
         window = self._single(name) if name in self._own else 0
         self._left.discard(name)
@@ -284,7 +284,7 @@ class _Fields:
             self._left.discard(pattern)
 
     def _check_pattern(self, pattern: Any) -> None:
-        """Which layers have a window: one in so many has none, or each says it."""
+        """Check which layers have a window: one in `pattern` has none, or a list says which."""
         kinds = getattr(self._config, "layer_types", None) or ()
         windows = [kind == "sliding_attention" for kind in kinds]
         if isinstance(pattern, list):
@@ -313,7 +313,7 @@ class _Fields:
 
 
 def _single(name: str, value: Any) -> Any:
-    """A field's value; of one that is told for each layer, theirs if it is the same."""
+    """A field's value; of a list with a value for each layer, theirs if all are the same."""
     if not isinstance(value, list):
         return value
     if not value or any(item != value[0] for item in value):

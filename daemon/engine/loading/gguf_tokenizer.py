@@ -3,7 +3,7 @@
 Byte-level vocabularies ("gpt2") are made here: the pre-tokenizer's name decides how text is cut
 into words, whether words that are tokens are merged at all, and whether a prompt begins with BOS,
 as in llama.cpp. Those of SentencePiece ("llama") have merges as transformers finds them. A field
-that nobody here knows is refused by name.
+that is unknown here is refused by name.
 """
 
 import json
@@ -168,7 +168,7 @@ class GgufVocabulary:
             named[0] = self._ids.get("</s>")
         known = {text for text in _ENDS if self._ids.get(text) is not None}
         if known >= _HARMONY:
-            known.remove("<|end|>")  # there it ends a message, not the turn
+            known.remove("<|end|>")  # there it ends a message, not the answer
         found = [*named, *sorted(self._ids[text] for text in known)]
         return list(dict.fromkeys(number for number in found if number is not None))
 

@@ -28,8 +28,8 @@ _BESIDE = re.compile(
     r"(^|\.)(mtp\w*|nextn\w*|medusa\w*|eagle\w*|v_head|value_head|reward_head|score|classifier"
     r"|summary|pooler|rotary_emb|vision\w*|visual|audio\w*|multi_modal_projector)(\.|$)"
 )
-"""Whole parts beside a causal model: they foretell more tokens, judge answers or read what is no
-text, and change no logits of the model's own."""
+"""Whole parts beside a causal model: they predict more tokens, judge answers or read other input
+than text, and change no logits of the model's own."""
 _LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
 _CPU = torch.device("cpu")
 _SIDES = (1, 2, 3)
@@ -46,8 +46,8 @@ def load_model(
 ) -> PreTrainedModel:
     """The causal language model in `folder`, on its device and ready to compute in `dtype`.
 
-    What is stored in blocks stays so. On a CPU weights may be narrower than what it computes in:
-    `weight_dtype`, where it is given. `tell` hears, from any thread, the share of the weights that
+    Weights stored in blocks stay so. On a CPU weights may be narrower than the computation:
+    `weight_dtype`, where it is given. `tell` gets, from any thread, the share of the weights that
     is loaded. Raises ModelError.
     """
     register()

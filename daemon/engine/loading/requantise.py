@@ -3,8 +3,8 @@
 `python -m daemon.engine.loading.requantise KIND SRC DST` is how it is called.
 
 Without DST it prints what it would make: the index of the file of blocks. Rows are read, rounded
-and written a strip at a time: never is more of a model in memory, however large it is. What share
-is done is printed, a number a line.
+and written a strip at a time, so that memory does not grow with the model. The share that is done
+is printed, a number per line.
 """
 
 import math

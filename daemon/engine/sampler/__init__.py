@@ -1,4 +1,4 @@
-"""Drawing the next tokens of a batch: edits, filters, draws and log-probabilities."""
+"""Sampling the next tokens of a batch: edits, filters, draws and log-probabilities."""
 
 from daemon.engine.sampler.drafted import Drafted
 from daemon.engine.sampler.drawn import Drawn, Draws

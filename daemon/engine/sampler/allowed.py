@@ -1,4 +1,4 @@
-"""Only some tokens may be drawn: bitmasks over rows of logits."""
+"""Bitmasks over rows of logits: the tokens that a grammar allows."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ _BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The rows [G] of a batch that are bound, and what each may draw.
+    """The rows [G] of a batch that have a grammar, and the tokens that each may sample.
 
     `masks` int32 [G, W]: bit t % 32 of word t // 32 allows token t; 32 * W is at least the
     vocabulary's size, and each row allows some token of it.

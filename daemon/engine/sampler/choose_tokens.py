@@ -1,4 +1,4 @@
-"""The draw of a whole batch by torch on a CPU. It looks at values: a GPU would wait."""
+"""Sampling of a whole batch by torch on a CPU. It reads values: a GPU would wait."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,12 @@ Positions = npt.NDArray[np.int64]
 
 
 def choose_tokens(logits: torch.Tensor, params: Params, positions: Positions) -> torch.Tensor:
-    """Draw one token of each row of `logits` [R, V] for `positions` [R].
+    """Sample a token of each row of `logits` [R, V] for `positions` [R].
 
     Returns int64 [2, R]: the tokens, and 1 for rows that have none, because their best logit is not
     a finite number (their token is 0).
     """
-    # Of one number after another torch's own `max` takes ten times as long.
+    # torch's own `max` takes ten times as long.
     numbers = logits.float().numpy()
     tokens = numbers.argmax(-1)
     best = numbers[np.arange(len(numbers)), tokens]

@@ -33,7 +33,7 @@ class SlotColumns:
         self._table: Params = np.zeros(16, _FIELDS)
 
     def join(self, slot: int, sampling: SamplingParams, edited: bool) -> None:
-        """Set a slot's record; `edited` says that its logits change before the draw."""
+        """Set a slot's record; `edited` says that its logits change before sampling."""
         if slot >= len(self._table):
             grown = np.zeros(max(slot + 1, 2 * len(self._table)), _FIELDS)
             grown[: len(self._table)] = self._table

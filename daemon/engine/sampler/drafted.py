@@ -1,4 +1,4 @@
-"""Drafts as a sampler sees them: rows of a batch that continue the row before, if it drew so."""
+"""Drafts as a sampler sees them: rows that continue the row before if it samples their token."""
 
 from dataclasses import dataclass
 
@@ -16,8 +16,8 @@ class Drafted:
     firsts: Bools  # [R]: whether a row is its sequence's first
 
     def kept(self, tokens: Int64, broken: Bools) -> Bools:
-        """Which draws [R] count: each first one, and those before which all were as expected. One
-        that is `broken` counts as a first alone, since only then it is told.
+        """Which draws [R] count: each first one, and those before which all were as expected. A
+        `broken` one counts as a first alone, since only then it is reported.
         """
         missed = np.cumsum((tokens != self.expected) | self.is_end | broken)
         before = np.concatenate([[0], missed[:-1]])

@@ -1,4 +1,4 @@
-"""The columns of the tables that say how rows draw: rules float64 [R, 4], edits int64 [R, 13]."""
+"""Columns of the tables that kernels sample by: rules float64 [R, 4], edits int64 [R, 13]."""
 
 RULE_COLUMNS = 4
 INVERSE, TOP_K, TOP_P, FARTHEST = range(RULE_COLUMNS)
@@ -12,8 +12,8 @@ HISTORY, KNOWN, PROMPT = range(3)
 BIAS_IDS, BIAS, NUM_BIAS = range(3, 6)
 """The addresses of ids int64 and of what is added to their logits, float32; how many."""
 ENDS, NUM_ENDS, UNTIL, POSITION = range(6, 10)
-"""The address of ids int64 that may not be drawn before the position `UNTIL`; how many; the
-position of the token to be drawn.
+"""The address of ids int64 that may not be sampled before the position `UNTIL`; how many; the
+position of the token to be sampled.
 """
 REPETITION, PRESENCE, FREQUENCY = range(10, EDIT_COLUMNS)
 """Penalties, the bits of float64."""

@@ -13,16 +13,16 @@ from daemon.wire.columns import Bools
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """R drawn tokens on the host, and what was asked about them."""
+    """R sampled tokens on the host, and the log-probabilities asked for."""
 
     tokens: npt.NDArray[np.int32]  # [R]
     logprobs: Logprobs | None
-    broken: npt.NDArray[np.intp]  # rows whose logits leave nothing to draw; their token is 0
+    broken: npt.NDArray[np.intp]  # rows whose logits leave no token; theirs is 0
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """R tokens that are drawn, or about to be: the device may still be at it."""
+    """R sampled tokens; the device may not be done yet."""
 
     tokens: torch.Tensor  # int64 [R], on the device
     _copy: torch.Tensor  # int64 [2, R], on the host: tokens, and 1 for rows that are broken
@@ -30,7 +30,7 @@ class Drawn:
     kept: Bools | None = None  # [R]: which count, where rows were drafted; None: all
 
     def read(self) -> Draws:
-        """The draw on the host. Only once the device is done with what `sample` queued."""
+        """The tokens on the host; only once the device is done with what `sample` queued."""
         tokens, broken = self._copy.numpy()
         logprobs = None if self._scores is None else self._scores.read()
         return Draws(tokens.astype(np.int32), logprobs, broken.nonzero()[0])

@@ -50,7 +50,7 @@ class SlotEdits:
         self._tokens[: len(known)] = torch.as_tensor(known)
 
     def apply(self, row: torch.Tensor, position: int) -> None:
-        """Change one row of logits float32 [V] in place, for the draw of token `position`.
+        """Change a row of logits float32 [V] in place, for the token at `position`.
 
         Raises ValueError if the tokens before `position` are not all known.
         """
@@ -63,7 +63,7 @@ class SlotEdits:
             row[self._end_ids] = -torch.inf
 
     def append(self, token: int) -> None:
-        """Take the drawn token into the history."""
+        """Take the sampled token into the history."""
         if not self._counts:
             return
         self._grow(1)
@@ -71,8 +71,8 @@ class SlotEdits:
         self._length += 1
 
     def fill(self, row: Int64, position: int, times: int) -> None:
-        """Say what `apply` does for so many draws from that of token `position` on, in a row of
-        `draw_columns`; its addresses stay until this is gone or more is appended.
+        """Write into a row of `draw_columns` what `apply` does for `times` tokens from `position`
+        on; its addresses stay valid until this is gone or more is appended.
 
         Raises ValueError as `apply` does.
         """
@@ -100,7 +100,7 @@ class SlotEdits:
         self._length -= int(self._counts)
 
     def _grow(self, times: int) -> None:
-        """Room for so many tokens more."""
+        """Make room for `times` more tokens."""
         if self._length + times > len(self._tokens):
             self._tokens = torch.cat([self._tokens, torch.zeros_like(self._tokens)])
 
@@ -139,16 +139,16 @@ def held_tokens(sampling: SamplingParams) -> int:
 
 
 def known_ids(tokens: Iterable[int], vocab_size: int) -> list[int]:
-    """Those of the tokens that the model has: no other can be drawn."""
+    """The tokens that the model has: no other can be sampled."""
     return [token for token in tokens if 0 <= token < vocab_size]
 
 
 def known_bias(sampling: SamplingParams, vocab_size: int) -> dict[int, float]:
-    """The bias of each token that the model has; the last one told counts."""
+    """The bias of each token that the model has; the last given counts."""
     return {token: value for token, value in sampling.logit_bias if 0 <= token < vocab_size}
 
 
 def check_known(position: int, length: int) -> None:
-    """Raises ValueError if the `length` known tokens are not all those before `position`."""
+    """Raise ValueError if the `length` known tokens are not all those before `position`."""
     if position != length:
         raise ValueError(f"the token at {position} follows {length} known tokens")

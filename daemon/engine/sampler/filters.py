@@ -32,7 +32,7 @@ class Filters:
 
 
 def draw_filtered(logits: torch.Tensor, filters: Filters, keys: UInts) -> torch.Tensor:
-    """Draw one token of each row from what its filters leave.
+    """Sample a token of each row from those that its filters leave.
 
     `logits` float32 [R, V], over the temperature and shifted so that each row's maximum is 0;
     `keys` [R] of `noise`. Returns int64 [R].
@@ -84,7 +84,7 @@ def _cuts(
     They suffice if the cut lies above the last of them: no token outside can then reach it. (A
     top-p that they do not fill puts its cut at the last, so it never suffices by itself.) But where
     the last is as good as the k-th, others outside may be, too, and are in what top-p is a share
-    of. And they suffice if they hold a token that cannot be drawn: then all that can be are among
+    of. And they suffice if they hold a token that cannot be sampled: then all that can be are among
     them.
     """
     width = values.shape[1]

@@ -22,7 +22,7 @@ class Scores:
     top_values: torch.Tensor  # float32 [P, k]
 
     def read(self) -> Logprobs:
-        """They themselves, once the device is done with what was queued for them."""
+        """Read them on the host, once the device is done."""
         return Logprobs(
             rows=self.rows,
             chosen=self.chosen.numpy().ravel(),

@@ -1,9 +1,9 @@
-"""Noise that decides draws: each token's depends on (seed, position, token) alone.
+"""Noise that decides which token is sampled; it depends on (seed, position, token) alone.
 
 A token of weight w waits for E / w, where E is an exponential variate of its own, and the first one
-is drawn: it is each token with its share of all weights (Gumbel's maximum, in other words). So no
-token's chance, nor what others there are, moves anything but its own wait: numbers that differ by
-what they round to draw the same token, unless two were to be drawn at the same time.
+is sampled: so each token has the chance of its share of all weights (the Gumbel-max trick). A
+token's weight moves its own wait alone: weights that differ by rounding sample the same token,
+unless two tokens tie.
 
 Tokens lie in blocks. A block's first wait is one variate, one of its tokens has it, and every other
 one waits for a variate of its own longer: exponential variates forget what was waited for. So most
@@ -27,7 +27,7 @@ BLOCK = 128
 """Tokens of a block; a power of two."""
 
 REACH = 48.0
-"""Tokens that lie so far below the best one are never drawn: waits of a token lie between
+"""Tokens this far below the best one are never sampled: waits of a token lie between
 2 ** -53 / BLOCK (e ** -41.6) and 37.
 """
 
@@ -81,7 +81,7 @@ def keys(seeds: UInts, positions: Integers) -> UInts:
 
 
 def bits_of(key: UInts, numbers: Integers) -> UInts:
-    """64 random bits of each number: SplitMix64's, `key` being its state."""
+    """64 random bits per number: SplitMix64's, `key` being its state."""
     return mixed(key + numbers.astype(np.uint64) * GOLDEN)
 
 

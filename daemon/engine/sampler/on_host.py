@@ -1,7 +1,6 @@
 """The sampler's work for a device whose own kernels are not trusted: on the host, as for a CPU.
 
-Logits are copied to the host and what came of them back, so the host waits for the device at each
-step.
+Logits are copied to the host and results back, so the host waits for the device at each step.
 """
 
 import torch

@@ -21,23 +21,23 @@ History = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """E rows of a batch whose logits are edited: where they are, and what is drawn from them."""
+    """E rows of a batch whose logits are edited."""
 
     places: Integers  # [E] in the copy that is edited
     rows: Integers  # [E] in the batch
     slots: Integers  # [E]
-    positions: Integers  # [E] of the tokens to be drawn
+    positions: Integers  # [E] of the tokens to be sampled
     expected: Integers | None = None  # [E]: the token that the slot's next row follows; -1: none
 
     def of(self, kept: Bools) -> "Edited":
-        """Those whose draws count, of `kept` [R]."""
+        """The rows whose draws count, by `kept` [R]."""
         left = kept[self.rows]
         columns = self.places[left], self.rows[left], self.slots[left], self.positions[left]
         return Edited(*columns)
 
 
 class SamplerOps(Protocol):
-    """Edits, masks and draws of one device; nothing in it may wait for a GPU."""
+    """Edits, masks and draws of a device; nothing in it may wait for a GPU."""
 
     def join(
         self,
@@ -50,7 +50,7 @@ class SamplerOps(Protocol):
         """A sequence whose logits are edited takes a slot; `ends` would end it."""
 
     def leave(self, slot: int) -> None:
-        """Forget the slot's sequence, if it is one of those."""
+        """Forget the slot's sequence, if its logits are edited."""
 
     def edit(self, copy: torch.Tensor, logits: torch.Tensor, edited: Edited) -> None:
         """Change rows of `copy` float32 [C, V] in place, as yet equal to those of `logits` [R, V].
@@ -62,26 +62,26 @@ class SamplerOps(Protocol):
         """Set what is not allowed in rows of `copy` float32 [C, V] to minus infinity, in place."""
 
     def choose(self, logits: torch.Tensor, params: Params, positions: Integers) -> torch.Tensor:
-        """Draw one token of each row of `logits` [R, V] for `positions` [R].
+        """Sample a token of each row of `logits` [R, V] for `positions` [R].
 
         Returns int64 [2, R]: the tokens, and 1 for rows that have none, because their best logit is
         not a finite number (their token is 0).
         """
 
     def append(self, tokens: torch.Tensor, edited: Edited) -> None:
-        """Take what the rows of `tokens` int64 [R] drew into their slots' histories."""
+        """Take the sampled `tokens` int64 [R] into their slots' histories."""
 
     def rules(
         self, params: Params, slots: Integers, positions: Integers, times: int
     ) -> DrawRules | None:
-        """See `Sampler.rules`; None where a draw is always looked at."""
+        """See `Sampler.rules`; None where each token is read before the next."""
 
     def took(self, slots: Integers, times: int) -> None:
         """Account for `times` tokens sampled, by a multi-step program, per slot that edits."""
 
 
 class TorchSamplerOps:
-    """Row by row and with a look at what comes out: a CPU's, where no kernels are compiled."""
+    """Operations row by row, reading values: for a CPU without compiled kernels."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -110,7 +110,7 @@ class TorchSamplerOps:
             edited.places.tolist(), slots, edited.positions.tolist(), follows, strict=True
         ):
             self.edits[slot].apply(copy[place], position)
-            if token >= 0:  # as if it were drawn, for the next row's sake
+            if token >= 0:  # as if it were sampled, for the next row
                 self.edits[slot].append(token)
         for slot, token in zip(slots, follows, strict=True):
             if token >= 0:

@@ -1,4 +1,4 @@
-"""How rows draw several tokens after each other, where nobody looks at the logits in between."""
+"""How rows sample several tokens in a multi-step program, which reads no logits in between."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class DrawRules:
 
     @property
     def times(self) -> int:
-        """How many tokens each row draws."""
+        """The number of tokens that each row samples."""
         return len(self.keys)
 
     @classmethod

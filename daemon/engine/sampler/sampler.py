@@ -4,7 +4,7 @@ The order is: repetition, presence and frequency penalty, logit bias, `min_token
 allows; temperature, top-k, top-p, min-p; the draw. A row's token depends on its own logits,
 parameters, history and (seed, position): never on its slot or on what else is in the batch.
 
-Nothing here waits for a GPU: a draw is queued behind the logits, and read when it is done.
+Nothing here waits for a GPU: sampling is queued behind the logits, and read when it is done.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
 
 
 class Sampler:
-    """Draws the next token of the sequences that hold its slots.
+    """Samples the next token of the sequences that hold its slots.
 
-    `ops`: what does it on the device; if not given, torch on the host.
+    `ops`: the device's operations; if not given, torch on the host.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class Sampler:
         self._ops.leave(slot)
 
     def rules(self, slots: Integers, positions: Integers, times: int) -> DrawRules | None:
-        """How these slots' sequences draw so many tokens each, from those at `positions` [R] on;
-        None where something is to be told of them, or the device draws them one by one.
+        """Rules by which these slots' sequences sample `times` tokens each, from `positions` [R]
+        on; None where log-probabilities are asked for, or the device samples step by step.
 
         Raises ValueError if a penalty's history is not whole.
         """
@@ -90,11 +90,11 @@ class Sampler:
         allowed: Allowed | None = None,
         drafted: Drafted | None = None,
     ) -> Drawn:
-        """Draw one token of each row.
+        """Sample a token of each row.
 
         `logits` [R, vocab_size] of any float type, left unchanged; `positions` [R] are the absolute
-        indices, prompt included, of the tokens drawn; `allowed` binds some of the rows. Rows
-        whose logits are NaN, infinite, or leave no token to draw are `broken`; the others are not
+        indices, prompt included, of the tokens sampled; `allowed` masks some of the rows. Rows
+        whose logits are NaN, infinite, or leave no token are `broken`; the others are not
         touched by them. With `drafted` only the draws that are `kept` count. Raises ValueError if
         a penalty's history is not whole.
         """

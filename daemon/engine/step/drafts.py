@@ -1,10 +1,10 @@
-"""Drafted tokens of a plan: each is a row of its own, and stands where the draw before is it.
+"""Drafted tokens of a plan: each is a row of its own, and is kept if the model samples it.
 
 A row that brings k drafts becomes k + 1 rows of one token each, one position behind the other. So
-it is computed as k + 1 sequences would be, by the same programs. Each row draws as it would without
-drafts: the draw at a position is that of (seed, position) and of the tokens before it, which are
-the sequence's own as long as every draft before was drawn. The first draw that differs is the
-sequence's next token, and what was computed behind it is written over later.
+it is computed as k + 1 sequences would be, by the same programs. Each row samples as it would
+without drafts: the token at a position depends on (seed, position) and on the tokens before it,
+which are the sequence's own as long as every draft before was sampled. The first token that differs
+from its draft is the sequence's next one, and what was computed behind it is overwritten later.
 
 Penalties see the drafts before a row as its history. Answers that follow a grammar have no drafts:
 their masks depend on a matcher that cannot look ahead.
@@ -35,8 +35,8 @@ class PlannedRows:
 
 
 def rows_of(plan: Plan, slots: Slots, alike: Callable[[int, int], bool]) -> PlannedRows:
-    """The rows of a plan, drafts among them; without these where a step of so many tokens is not
-    `alike`, and might draw others. Raises ValueError where drafts contradict the plan.
+    """The rows of a plan, drafts among them; without drafts where a step of that size is not
+    `alike`, and might sample other tokens. Raises ValueError where drafts contradict the plan.
     """
     batch = plan.batch
     if not plan.drafts.size:
@@ -93,7 +93,7 @@ def _drafted(wide: Batch, drafts: Column, is_draft: np.ndarray, slots: Slots) ->
 
 @dataclass(frozen=True, slots=True)
 class KeptDraws:
-    """The draws that count: T tokens of R rows."""
+    """The sampled tokens that count: T tokens of R rows."""
 
     rows: Int64  # [T] among all that were sampled
     lasts: Int64  # [R] the last of each row, among the T
@@ -105,7 +105,7 @@ class KeptDraws:
         return slots
 
     def draws(self, draws: Draws) -> Draws:
-        """Those of the draws that count."""
+        """The draws at these T rows."""
         (broken,) = np.isin(self.rows, draws.broken).nonzero()
         return Draws(draws.tokens[self.rows], self._logprobs(draws.logprobs), broken)
 

@@ -1,8 +1,8 @@
 """Which tokens may come next in the slots whose sequences follow a grammar.
 
-A slot's matcher starts behind the sequence's known outputs, is asked before each of its draws and
-told what was drawn, so that recompute, swap and preemption go on exactly where the answer was.
-Slots without a grammar are not looked at.
+A slot's matcher starts behind the sequence's known outputs, gives a mask before each token and
+takes the sampled one, so that recompute, swap and preemption continue exactly where the answer was.
+Slots without a grammar cost nothing.
 """
 
 from collections.abc import Callable
@@ -36,16 +36,16 @@ class _Follower:
     ends: list[int]  # the tokens that end the sequence
     outputs: list[int]  # those that the matcher has consumed
     matcher: "LLMatcher | None" = None
-    ended: bool = False  # a step in flight may still draw for it what nobody will see
+    ended: bool = False  # a step in flight may still sample a token for it, which is dropped
     error: str = ""
 
     @property
     def follows(self) -> bool:
-        """Whether its draws are still bound."""
+        """Whether the grammar still binds its tokens."""
         return self.matcher is not None and not self.ended and not self.error
 
     def catch_up(self, matcher: "LLMatcher") -> None:
-        """Go on with another matcher, which stands at the grammar's beginning."""
+        """Continue with another matcher, which stands at the grammar's beginning."""
         self.matcher = matcher
         if self.outputs:
             matcher.consume_tokens(self.outputs)
@@ -53,8 +53,8 @@ class _Follower:
     def see_to_ends(self, mask: Mask) -> None:
         """Set or clear the ends in its mask [W]: they are allowed where the grammar is complete.
 
-        Before `min_tokens` they wait for as long as the grammar has anything else. And where
-        nothing else is left they are allowed, come what may: an answer must be able to end.
+        Before `min_tokens` they wait while the grammar allows anything else. Where nothing else is
+        left they are allowed in any case: an answer must be able to end.
         """
         assert self.matcher is not None
         octets = mask.view(np.uint8)
@@ -85,7 +85,7 @@ class SlotGrammars:
         return bool(self._followers)
 
     def join(self, join: Join) -> None:
-        """A sequence takes a slot. What is wrong with its grammar is told at its first draw."""
+        """A sequence takes a slot. A fault of its grammar is reported at its first token."""
         sampling = join.sampling
         if not sampling.grammar:
             return
@@ -128,7 +128,7 @@ class SlotGrammars:
         return Allowed(np.array([row for row, _one in bound]), masks)
 
     def take(self, slots: Integers, tokens: Integers) -> RowErrors:
-        """The rows [R] drew these tokens: go on behind them. The rows that cannot, and why."""
+        """Advance by the tokens that rows [R] sampled. Returns the rows that cannot, and why."""
         if not self._followers:
             return ()
         errors = []
@@ -151,7 +151,7 @@ class SlotGrammars:
         return self._compiler
 
     def _fill(self, followers: list[_Follower], masks: Mask) -> None:
-        """Each one's mask into its row of `masks` [G, W]."""
+        """Write each follower's mask into its row of `masks` [G, W]."""
         if len(followers) > 1:
             if self._executor is None:
                 from llguidance import LLExecutor
@@ -175,7 +175,7 @@ class SlotGrammars:
                 mask[:] = _ANY_TOKEN
 
     def _settle(self, follower: _Follower, mask: Mask) -> None:
-        """The matcher has answered: try again where it failed, then see to the ends."""
+        """Once the matcher has answered: try again where it failed, then settle the ends."""
         if follower.matcher is not None and follower.matcher.is_error():
             # Others of the same grammar may have used up the limits that they share.
             follower.catch_up(self._loaded().matcher_anew(follower.grammar))

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts' own tokens, for the sequences that ask for them.
+"""Log-probabilities of prompts' own tokens, for sequences whose requests ask for them.
 
 The logits at each of a prompt's tokens foretell the next one. A step that computes some of such a
 prompt keeps these tokens' states, and the head is applied to a few of them at a time: the logits
@@ -25,7 +25,7 @@ Head = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Asker:
-    """A slot's sequence that asks."""
+    """A slot's sequence whose prompt is scored."""
 
     sequence: int
     prompt: Int64  # [P] token ids
@@ -33,7 +33,7 @@ class _Asker:
 
 
 class PromptScorer:
-    """Which slots' sequences ask, and their answers."""
+    """The slots whose prompts are scored, and their scores."""
 
     def __init__(self) -> None:
         self._askers: dict[int, _Asker] = {}
@@ -107,7 +107,7 @@ class Scored:
     pieces: list[_Piece]
 
     def read(self) -> tuple[PromptLogprobs, ...]:
-        """It on the host, once the device is done."""
+        """Read the scores on the host, once the device is done."""
         read = ((piece, piece.found.read()) for piece in self.pieces)
         return tuple(
             PromptLogprobs(

@@ -1,7 +1,7 @@
 """Computes plans: the worker's state, and what one step does to it.
 
 A step begins with everything being queued on the device, and is finished when its tokens are read.
-So the next plan may begin meanwhile: what a step draws is the next one's input on the device.
+So the next plan may begin meanwhile: a step's tokens are the next one's input on the device.
 """
 
 import logging
@@ -113,7 +113,7 @@ class Engine:
         came_s = time.perf_counter() if came_s is None else came_s
         before = self._before.begun
         if before and (self.grammars.any or any(join.sampling.grammar for join in plan.joins)):
-            before.finish()  # what may be drawn depends on what was
+            before.finish()  # the grammar's masks depend on the tokens before
         batch, waited_s = plan.batch, self._apply(plan)
         if batch.times > 1:
             return self._begin_several(batch, (came_s, waited_s))
@@ -145,8 +145,8 @@ class Engine:
         return waited_s
 
     def _begin_several(self, batch: Batch, began: tuple[float, float]) -> Begun:
-        """Compute a step of decodes as often as its plan asks, though rows end meanwhile: the next
-        plan may be made already, and goes on behind all of it.
+        """Compute a multi-step plan, though rows end meanwhile: the next plan may be made already,
+        and continues behind all of it.
 
         Raises ValueError where not all rows decode, or a device begins a step before it has read
         the last.
@@ -196,7 +196,7 @@ class Engine:
         )
 
     def _one_by_one(self, batch: Batch, began: tuple[float, float]) -> Reply:
-        """The answer of a plan for each time."""
+        """Compute each step of a multi-step plan as a plan of its own; the joined reply."""
         (came_s, waited_s), replies = began, list[Reply]()
         for number in range(batch.times):
             replies.append(self.run(plan_of(batch, number), came_s))
@@ -204,7 +204,7 @@ class Engine:
         return joined(replies, waited_s)
 
     def prepare(self) -> bool:
-        """Get something ready that later steps may want; False where nothing is left to do."""
+        """Prepare something for later steps; False where nothing is left to do."""
         return self.model.prepare()
 
     def _change_seats(self, plan: Plan) -> None:
@@ -229,7 +229,7 @@ class Engine:
         return 0.0
 
     def _compute(self, flat: FlatBatch) -> tuple[torch.Tensor | None, Scored]:
-        """Logits [R, vocab] of the sampled tokens, and what else the step tells of prompts."""
+        """Logits [R, vocab] of the sampled tokens, and scores of prompts."""
         if not len(flat.tokens):
             return None, Scored([])
         parts = self.slots, self.cache, self.backend
@@ -248,7 +248,7 @@ class Engine:
     def _draw(
         self, flat: FlatBatch, logits: torch.Tensor | None, drafted: Drafted | None
     ) -> Drawn | None:
-        """Draw the sampled rows' tokens; None where none is sampled."""
+        """Sample the rows' tokens; None where none is sampled."""
         if logits is None or not len(flat.sampled_slots):
             return None
         allowed = self.grammars.allowed(flat.sampled_slots, flat.sampled_positions)

@@ -12,10 +12,10 @@ class HostPoolError(Exception):
 
 
 class HostPool:
-    """Rows of bytes, one a block: those of `PagedKV.raw`, or packed (`daemon.engine.kv.host_int8`).
+    """Rows of bytes, one per block: as in `PagedKV.raw`, or packed (`daemon.engine.kv.host_int8`).
 
     Beside a CPU the kernel's zero pages, which cost RAM only once used; beside a GPU the same pages
-    pinned, so that copies run at the link's speed and nobody waits for them.
+    pinned, so that copies run at the link's speed without blocking the host.
     """
 
     def __init__(self, num_blocks: int, cache: PagedKV, compress: bool) -> None:

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class SwapLink:
-    """Between one KV pool and its host pool. One thread orders and waits, another reports."""
+    """The link of a KV pool and its host pool. One thread orders and waits, another reports."""
 
     def __init__(self, cache: PagedKV, pool: HostPool, streams: Streams, copies: Copies) -> None:
         self.cache, self.pool = cache, pool
@@ -48,13 +48,13 @@ class SwapLink:
         self._watcher.start()
 
     def listen(self, copied: Callable[[Copied], None], failed: Callable[[Exception], None]) -> None:
-        """Whom to tell, on a thread of its own: of each plan's copies once done, or of a fault."""
+        """Set the callbacks of the link's own thread: a plan's copies are done, or one failed."""
         self._copied, self._failed = copied, failed
 
     def order(self, batch: Batch) -> None:
         """Begin a plan's copies; call it before the plan's step, after all earlier steps.
 
-        Raises ValueError where the plan names blocks that there are not.
+        Raises ValueError where the plan names blocks that do not exist.
         """
         num_out, num_in = len(batch.out_blocks), len(batch.in_blocks)
         if not num_out and not num_in:
@@ -91,9 +91,9 @@ class SwapLink:
         return time.perf_counter() - began
 
     def written(self, places: Column) -> WorkEvent:
-        """When all that was ordered so far has been copied out to these places of the host pool.
+        """The event at which all copies ordered so far to these places of the host pool are done.
 
-        Where there are no such places, at once: who reads them checks them.
+        Already reached where there are no such places: their reader checks them.
         """
         places = places[(places >= 0) & (places < self.pool.num_blocks)]
         return self._outs.writing(places) or Here().record()
@@ -137,14 +137,14 @@ class SwapLink:
                 out_s, in_s = (span.seconds() if span else 0.0 for span in (job.outs, job.ins))
                 job.done = True
                 self._copied(Copied(job.step, job.num_out, out_s, job.num_in, in_s))
-        except Exception as error:  # noqa: BLE001 - nobody else sees what happens on this thread
+        except Exception as error:  # noqa: BLE001 - this thread reports its own errors
             self._failed(error)
 
 
 def swap_link(
     cache: PagedKV, num_host_blocks: int, compress: bool, by_torch: ByTorch = NONE
 ) -> SwapLink | None:
-    """The link to a new host pool of so many blocks; None for none. Raises HostPoolError."""
+    """The link to a new host pool of `num_blocks`; None for 0. Raises HostPoolError."""
     if not num_host_blocks:
         return None
     pool = HostPool(num_host_blocks, cache, compress)
@@ -178,7 +178,7 @@ class _Job:
 
     @property
     def spans(self) -> list[_Span]:
-        """Its directions that there are."""
+        """The directions that this job copies in."""
         return [span for span in (self.outs, self.ins) if span is not None]
 
 

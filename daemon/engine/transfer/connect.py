@@ -1,4 +1,4 @@
-"""How both ends of a handoff meet, and which way they choose."""
+"""How both ends of a link meet, and which route they choose."""
 
 import contextlib
 import logging
@@ -27,7 +27,7 @@ from daemon.engine.transfer.sums import BlockSums, Summer
 log = logging.getLogger(__name__)
 
 MEETING_S = 30.0
-"""For how long an end waits for each word of the other."""
+"""Longest wait of an end for each message of the other."""
 _FIRST = b"H"
 
 Expected = TypeVar("Expected")
@@ -59,10 +59,9 @@ def connect_sender(
 ) -> Sender:
     """The sending end over one end of a Unix socketpair, which it owns from now on.
 
-    `direct`: write into the receiver's pool where that is possible, by a kernel that torch has
-    nothing like. The ring's sizes are for tests, and what is not checked for measuring what that
-    costs. Blocks until the receiver answers; raises HandoffError where it does not, or where the
-    pools differ.
+    `direct`: write into the receiver's pool where that is possible, by a kernel of ours. The ring's
+    sizes are for tests; `checked` is off only to measure what checksums cost. Blocks until the
+    receiver answers; raises HandoffError where it does not, or where the pools differ.
     """
     cache = here.cache
     layout = layout_of(cache)
@@ -104,7 +103,7 @@ def connect_receiver(sock: socket.socket, here: EndPools) -> Receiver:
 
 @contextlib.contextmanager
 def _meeting(sock: socket.socket, faults: LinkFaults) -> Iterator[HandoffLink]:
-    """A link for as long as the ends meet; whatever fails closes it and is a HandoffError."""
+    """A link while the ends meet; any failure closes it and becomes a HandoffError."""
     link = HandoffLink(sock)
     try:
         faults.meet()
@@ -120,7 +119,7 @@ def _meeting(sock: socket.socket, faults: LinkFaults) -> Iterator[HandoffLink]:
 
 @contextlib.contextmanager
 def _memory(size_bytes: int) -> Iterator[int]:
-    """A memfd; who mapped or received it keeps it."""
+    """A memfd; processes that mapped or received it keep it."""
     fd = new_memory(size_bytes)
     try:
         yield fd
@@ -162,7 +161,7 @@ def _expect(link: HandoffLink, kind: type[Expected]) -> Expected:
 def _ring(
     layout: Layout, here: EndPools, fd: int, sizes: tuple[int, int]
 ) -> tuple[SharedRing, Movers]:
-    """The ring in a memfd, and what moves blocks to it and back."""
+    """The ring in a memfd, and the movers of blocks to it and back."""
     raw = here.cache.raw
     ring = SharedRing(fd, *sizes, raw.device)
     try:
@@ -173,7 +172,7 @@ def _ring(
 
 
 def _straight(layout: Layout, here: EndPools, memory: OpenedMemory, checked: bool) -> PeerRoute:
-    """The way into a pool that was opened."""
+    """The route into a pool that was opened."""
     try:
         mover = PeerMover(layout, here.cache.raw, memory.address)
         return PeerRoute(layout, memory, mover, _sources(layout, here, checked))

@@ -1,15 +1,15 @@
-"""Flow control: what the sender may write to."""
+"""Flow control: the slots and blocks that the sender may write."""
 
 import threading
 from collections import deque
 
 
 class AbandonedError(Exception):
-    """The other end is gone: nobody will make room any more."""
+    """The other end is gone: no room will be made any more."""
 
 
 class RingCredits:
-    """Slots 0 .. count - 1 of a ring; the one that has been free for longest is taken first."""
+    """Slots 0 .. count - 1 of a ring; the one free for longest is taken first."""
 
     def __init__(self, count: int) -> None:
         self._free = deque(range(count))
@@ -28,7 +28,7 @@ class RingCredits:
             return slot
 
     def give(self, slot: int) -> None:
-        """A slot is free again. Raises ValueError if it was not taken."""
+        """Free a slot. Raises ValueError if it was not taken."""
         with self._changed:
             if slot not in self._taken:
                 raise ValueError(f"slot {slot} was not taken")
@@ -52,7 +52,7 @@ class Clearances:
         self._abandoned = False
 
     def ask(self, transfer: int) -> None:
-        """A transfer wants to be cleared, until it is forgotten."""
+        """Register a transfer that needs clearance, until it is forgotten."""
         with self._changed:
             self._cleared[transfer] = False
 
@@ -64,7 +64,7 @@ class Clearances:
                 raise AbandonedError
 
     def give(self, transfer: int) -> None:
-        """A transfer's blocks may be written; nothing where it was forgotten."""
+        """Clear a transfer: its blocks may be written. No effect where it was forgotten."""
         with self._changed:
             if transfer in self._cleared:
                 self._cleared[transfer] = True

@@ -27,17 +27,17 @@ class LinkFaults:
         self._num_sent = 0  # parts of blocks
 
     def meet(self) -> None:
-        """The ends are about to meet. Raises HandoffError where they shall not."""
+        """Strike before the ends meet. Raises HandoffError where they shall not."""
         if self._breaks(Stage.MEET):
             raise HandoffError("the link is broken: injected")
 
     def reach(self, stage: Stage, link: HandoffLink) -> None:
-        """A link is about to go on."""
+        """Strike where a link reaches a stage."""
         if self._faults and self._breaks(stage):
             link.hang_up()
 
     def leave(self, slot: torch.Tensor, count: int) -> None:
-        """Parts of `count` blocks lie in a slot uint8 [count * bytes], summed and not told of."""
+        """Strike parts of `count` blocks in a slot uint8 [count * bytes], summed but not sent."""
         if self._faults.strikes("worker.link_slow"):
             time.sleep(self._faults["worker.link_slow"].seed / 1e3)
         flip = self._faults.get("worker.link_flip")

@@ -41,7 +41,7 @@ def across(pool: torch.Tensor, spans: Spans, blocks: Column, address: int, targe
 
 
 def warm_up(layout: Layout, device: torch.device) -> None:
-    """Compile and load what pools of this layout will need, before a transfer waits for it."""
+    """Compile and load the kernels for pools of this layout, before a transfer waits for them."""
     here, there, slot = torch.zeros((3, layout.block_bytes), dtype=torch.uint8, device=device)
     first = np.zeros(1, np.int32)
     for layer in (WHOLE, 0):

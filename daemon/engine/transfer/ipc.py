@@ -57,7 +57,7 @@ class OpenedMemory:
         self.address = self._base + shared.offset
 
     def close(self) -> None:
-        """Let go of it; no kernel may use the address any more."""
+        """Close the memory; no kernel may use the address any more."""
         with _context(self._device):
             _call("cuIpcCloseMemHandle", ctypes.c_uint64(self._base))
 
@@ -73,7 +73,7 @@ def _allocation(address: int) -> tuple[int, int]:
 
 @contextmanager
 def _context(device: torch.device) -> Iterator[None]:
-    """Calls within are about this device: torch's context of it is this thread's current one."""
+    """Make torch's context of this device the thread's current one for the calls within."""
     number = torch.cuda.current_device() if device.index is None else device.index
     gpu, context = ctypes.c_int(), ctypes.c_void_p()
     _call("cuDeviceGet", ctypes.byref(gpu), ctypes.c_int(number))

@@ -11,7 +11,7 @@ WHOLE = -1
 
 
 class HandoffError(Exception):
-    """Blocks cannot be handed off; the message says why."""
+    """Blocks cannot be transferred; the message says why."""
 
 
 class ByteSpan(NamedTuple):

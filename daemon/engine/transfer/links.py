@@ -1,8 +1,8 @@
-"""A worker's links to others: they come over a socket of their own, joined beside the steps.
+"""A worker's links to other workers: they come over a socket of their own, beside the steps.
 
-The thread that computes orders transfers, and waits for nothing. Those that need not wait for a
-step come over the socket too, so that none of them waits until that thread is free. Whatever cannot
-be sent is answered at once: it is no fault of the worker's that a link is gone.
+The thread that computes orders transfers, and waits for nothing. Transfers that need not wait for a
+step come over the socket too, so that they do not wait until that thread is free. A transfer that
+cannot start is answered at once: a lost link is not the worker's fault.
 """
 
 import logging
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NEWS_BYTES = 1 << 20
-"""More than a packet has: the socket takes none of the size of its buffer."""
+"""Buffer size, larger than any packet: the socket takes none of the size of its buffer."""
 
 
 class WorkerLinks:
-    """All links of one worker. One thread, which computes, calls what is public here, and a thread
-    of its own orders what need not wait for steps.
+    """All links of a worker. The thread that computes calls the public methods; a thread of its own
+    orders transfers that need not wait for steps.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class WorkerLinks:
         self._layered: list[Sender] = []  # which the next step tells of its layers
 
     def begin(self, engine: "Engine") -> None:
-        """The model is loaded: join what comes, and what came already."""
+        """Begin once the model is loaded: join links that come, and those that came already."""
         self._engine = engine
         if self._sock is not None:
             threading.Thread(target=self._hear, name="links", daemon=True).start()
@@ -71,18 +71,18 @@ class WorkerLinks:
             log.error("not answered, as its number is in use: %s", error)
 
     def after_layer(self, layer: int) -> None:
-        """The step has launched what writes a layer's keys and values."""
+        """Note that the step has launched the writes of a layer's keys and values."""
         for sender in self._layered:
             sender.after_layer(layer)
 
     def after_step(self) -> None:
-        """A step is launched."""
+        """Note that a step is launched."""
         for sender in self._layered:
             sender.after_step()
         self._layered.clear()
 
     def _send(self, sender: Sender, order: StartTransfer) -> None:
-        """Raises HandoffError where the link has ended, ValueError where the transfer is open."""
+        """Start a transfer. Raises HandoffError on an ended link, ValueError if it is open."""
         assert self._engine is not None, "it is loaded"
         try:
             fills = _fills(order, self._engine.cache.block_size)
@@ -106,7 +106,7 @@ class WorkerLinks:
             sender.refuse(order.transfer, str(error))
 
     def _hear(self) -> None:
-        """On a thread: links and orders, as they come."""
+        """Take links and orders as they come, on a thread."""
         assert self._engine is not None and self._sock is not None, "it has begun"
         swap, cache = self._engine.swap, self._engine.cache
         here = EndPools(

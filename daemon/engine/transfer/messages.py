@@ -18,18 +18,18 @@ DEAF_S = 10
 class Done(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """All of a transfer's blocks are in the receiver's pool; either end may use its own again.
 
-    The receiver says how many of the first blocks arrived as they left: behind them lies rubbish.
+    The receiver says how many of the first blocks arrived intact: those behind them are corrupt.
     """
 
     transfer: int
     elapsed_s: float  # since this end first heard of it
     num_right: int
-    differs: bool = False  # there is rubbish behind them
+    differs: bool = False  # blocks behind them are corrupt
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A transfer ended early: the receiver's blocks hold rubbish, but for the first ones that it
-    says are right. No copy touches them any more.
+    """A transfer ended early: of the receiver's blocks only the first ones that it says are right
+    are valid. No copy touches them any more.
     """
 
     transfer: int
@@ -123,13 +123,13 @@ class Landed(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Nothing more comes of a transfer."""
+    """A transfer is cancelled: nothing more of it comes."""
 
     transfer: int
 
 
 class Declined(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A transfer that was ordered cannot be: the receiver hears of it once, and never again."""
+    """A transfer that was ordered cannot start: the receiver gets this message about it alone."""
 
     transfer: int
     reason: str
@@ -150,7 +150,7 @@ class HandoffLink:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        # A peer that reads nothing for so long counts as gone: whoever sends must not hang.
+        # A peer that reads nothing for this long counts as gone: a sending thread must not hang.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", DEAF_S, 0))
         self._channel = BlockingChannel(sock)
         self._sending = threading.Lock()
@@ -184,10 +184,10 @@ class HandoffLink:
         return message
 
     def hang_up(self) -> None:
-        """Have both ends read the end of the stream; whoever sends or receives returns."""
+        """Shut the stream down for both ends; threads that send or receive return."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the socket; nobody may use the link any more."""
+        """Close the socket; the link may not be used any more."""
         self._channel.close()

@@ -71,7 +71,7 @@ def movers_of(
 
 
 class HostMovers:
-    """A pool in host memory; a thread copies."""
+    """Movers of a pool in host memory; a thread copies."""
 
     def __init__(self, pool: torch.Tensor) -> None:
         self._pool = pool
@@ -91,12 +91,12 @@ class HostMovers:
 
 
 class GpuMovers:
-    """A pool in a GPU's memory.
+    """Movers of a pool in a GPU's memory.
 
     Large blocks are copied each by the copy engine, which takes nothing from the multiprocessors.
     Smaller pieces pass through a stage on the device, which a kernel fills or empties while the
-    copy engine is at the other one. Slots go by turns to two lanes, each with a stage and a stream
-    for copies, so that the link has always something to do.
+    copy engine is at the other one. Slots alternate between two lanes, each with a stage and a
+    stream for copies, so that the link is always busy.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class _Lane:
 
 
 class PeerMover:
-    """From a GPU's pool straight into another process's, which lies at `address` here."""
+    """The mover from a GPU's pool straight into another process's, mapped at `address` here."""
 
     def __init__(self, layout: Layout, pool: torch.Tensor, address: int) -> None:
         from daemon.engine.transfer import gpu_rows

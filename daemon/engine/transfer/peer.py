@@ -1,4 +1,4 @@
-"""The way between this worker and another in one direction: one link after another."""
+"""The links of this worker and a peer in one direction, one after another."""
 
 import contextlib
 import logging
@@ -32,18 +32,18 @@ class _Ended:
 class LinkPeer:
     """A thread that joins links as they come, and closes them; each follows the one before.
 
-    It tells of every link that it joined, and of the end of each: then no copy over it touches
-    blocks of this worker, and its transfers are answered.
+    It reports every link that it joined, and the end of each: then no copy over it touches blocks
+    of this worker, and its transfers are answered.
     """
 
     def __init__(
         self, peer: int, sends: bool, here: EndPools, say: Callable[[FromWorker], None]
     ) -> None:
-        """`say` is called on threads of the way's own."""
+        """`say` is called on threads of its own."""
         self._peer, self._sends, self._here = peer, sends, here
         self._say_it = say
         self._end: Sender | Receiver | None = None
-        self._link = -1  # the number of what is up
+        self._link = -1  # the number of the link that is up
         self._lock = threading.Lock()  # of the two below
         self._newest = -1
         self._meeting: socket.socket | None = None
@@ -63,7 +63,7 @@ class LinkPeer:
         return sender if self._link == link else None
 
     def join(self, link: int, sock: socket.socket) -> None:
-        """A newer link: the one before is closed, or not waited for any more."""
+        """Join a newer link: the one before is closed, or not waited for any more."""
         with self._lock:
             self._newest = link
             if self._meeting is not None:
@@ -104,7 +104,7 @@ class LinkPeer:
         self._tell_state(link, True, direct=end.direct)
 
     def _close(self, why: str) -> None:
-        """Close what is up: its transfers are answered, and then its end is told."""
+        """Close the link that is up: its transfers are answered, then its end is reported."""
         end, link = self._end, self._link
         self._end, self._link = None, -1
         if end is not None:
@@ -113,7 +113,7 @@ class LinkPeer:
             self._tell_state(link, False, why)
 
     def _told(self, link: int, news: News) -> None:
-        """On a thread of the end."""
+        """Report an end's news, on a thread of the end."""
         if isinstance(news, Lost):
             self._news.put(_Ended(link, news.reason))
         elif isinstance(news, Done):

@@ -1,4 +1,4 @@
-"""The end that takes blocks in."""
+"""The receiving end of a link."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ Tell = Callable[[News], None]
 
 CLOSED = "the receiver closed"
 DYING_S = 10.0
-"""For how long a sender that hung up without a word may take to die."""
+"""Longest time that a sender that hung up without a message may take to die."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Incoming:
     num_parts: int  # of each block
     cleared: WorkEvent  # behind the steps that may still touch the targets
     num_right: Column  # int32 [n]: parts of each block that are here as they left
-    left: int  # parts of blocks that are not here yet
+    left: int  # parts of blocks still missing
     began_s: float = field(default_factory=time.perf_counter)
 
     @property
@@ -67,7 +67,7 @@ class _Incoming:
 
     @property
     def elapsed_s(self) -> float:
-        """Since it was heard of."""
+        """Seconds since it was opened."""
         return time.perf_counter() - self.began_s
 
 
@@ -83,11 +83,10 @@ class _Begun:
 class Receiver:
     """Transfers from one sender; `connect_receiver` makes it.
 
-    Target blocks belong to their transfer from before the sender hears of them until it was told
-    of, on a thread of the receiver's own: `Done`, and from then on steps may read those blocks that
-    arrived as they left, and `PagedKV.fills` says how many tokens each holds; or `Broken`, and they
-    hold rubbish but for those that it says are right. `Lost` comes at last where the link ends by
-    itself.
+    Target blocks belong to their transfer until its end is reported, on a thread of the receiver's
+    own: after `Done` steps may read the blocks that arrived intact, and `PagedKV.fills` says how
+    many tokens each holds; after `Broken` only those blocks are valid that it says are right.
+    `Lost` comes last where the link ends by itself.
     """
 
     def __init__(
@@ -122,13 +121,13 @@ class Receiver:
         return self._ring is None
 
     def start(self, tell: Tell) -> None:
-        """Begin; `tell` is called on a thread of the receiver's own, and may not close it."""
+        """Start; `tell` is called on a thread of the receiver's own, and may not close it."""
         self._tell = tell
         self._hearer.start()
         self._waiter.start()
 
     def close(self) -> None:
-        """Break off what is open, end the link, and let go of all memory."""
+        """Break off open transfers, end the link, and free all memory."""
         if self._hearer.ident is None:
             self.start(_unheard)
         self._end(CLOSED)
@@ -139,7 +138,7 @@ class Receiver:
             self._process = -1
 
     def _hear(self) -> None:
-        """On a thread: what the sender says; begin what it asks for."""
+        """Read the sender's messages on a thread, and begin the copies that they ask for."""
         with torch.inference_mode():
             while (message := self._next()) is not None:
                 if isinstance(message, Bye):
@@ -163,13 +162,13 @@ class Receiver:
     def _begin(self, message: Message) -> None:
         try:
             self._queued.put(self._begun(message))
-        except Exception as error:  # noqa: BLE001 - nobody else sees what happens on this thread
+        except Exception as error:  # noqa: BLE001 - this thread reports its own errors
             self._note(f"the receiver failed: {type(error).__name__}: {error}")
             # The sender answers with its own once none of its copies runs.
             self._link.send(Bye(self._reason))
 
     def _begun(self, message: Message) -> _Begun:
-        """Queue what a message asks for."""
+        """Queue the copies that a message asks for."""
         if isinstance(message, Opened):
             return _Begun(message, self._opened(message))
         if isinstance(message, Filled):
@@ -221,7 +220,7 @@ class Receiver:
     def _summed(
         self, message: Filled | Sent, spans: Spans, blocks: Column, after: WorkEvent
     ) -> Summed | None:
-        """The sums of what has arrived once `after` is reached; None where nobody asks for them."""
+        """Sums of the arrived parts once `after` is reached; None where they are not checked."""
         if not len(message.sums):
             return None
         if len(message.sums) != len(blocks):
@@ -229,7 +228,7 @@ class Receiver:
         return self._summer.of(spans, blocks, after)
 
     def _wait(self) -> None:
-        """On a thread: wait for copies, and tell of what is whole."""
+        """Wait for copies on a thread, and report transfers that are complete."""
         try:
             while (queued := self._queued.get()) is not None:
                 if queued.ended is not None:
@@ -279,12 +278,12 @@ class Receiver:
             self._tell(Done(transfer, incoming.elapsed_s, leading, differs))
 
     def _keep(self, incoming: _Incoming) -> None:
-        """Note how many tokens the blocks hold that are right."""
+        """Note how many tokens the valid blocks hold."""
         leading = incoming.leading
         self._cache.fills[incoming.targets[:leading]] = incoming.fills[:leading]
 
     def _note(self, reason: str) -> None:
-        """Why the link ends; the first reason counts."""
+        """Note why the link ends; the first reason counts."""
         with self._noting:
             self._reason = self._reason or reason
 
@@ -304,7 +303,7 @@ class Receiver:
             ended.poll(1e3 * DYING_S)
 
     def _last_words(self) -> None:
-        """All that was begun is done."""
+        """Report open transfers once all that was begun is done."""
         with contextlib.suppress(Exception):  # a GPU that failed runs no copies either
             self._summer.close()
             if self._ring is not None:
@@ -321,4 +320,4 @@ class Receiver:
 
 
 def _unheard(news: News) -> None:
-    """Before anyone listens."""
+    """Ignore news before `start`."""

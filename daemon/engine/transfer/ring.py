@@ -8,8 +8,8 @@ import torch
 from daemon.engine.transfer.layout import HandoffError
 
 SLOT_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
-"""300 us of a PCIe 5 link: long beside the time that a message and a waking thread take; what
-processors read and write by turns had better stay in their caches."""
+"""300 us of a PCIe 5 link: long beside the time of a message and a thread's wake-up; slots between
+processors had better stay in their caches."""
 NUM_SLOTS = 8
 
 
@@ -36,7 +36,7 @@ class SharedRing:
     def slot(self, number: int, size: int) -> torch.Tensor:
         """The first bytes of a slot, uint8 [size]. Raises HandoffError where there are not so many.
 
-        A kernel that were given less would go on beyond it.
+        A kernel given less would write beyond it.
         """
         if not 0 <= number < self.num_slots or size > self.slot_bytes:
             raise HandoffError(f"there is no slot {number} of {size} bytes")
@@ -44,7 +44,7 @@ class SharedRing:
         return self._octets[start : start + size]
 
     def close(self) -> None:
-        """Unpin and forget the memory; no copy may use it any more."""
+        """Unpin and unmap the memory; no copy may use it any more."""
         if self._pinned:
             with torch.cuda.device(self._device):  # a thread begins with the first GPU as its own
                 torch.cuda.cudart().cudaHostUnregister(self._octets.data_ptr())
@@ -58,7 +58,7 @@ def slot_bytes_for(block_bytes: int, device: torch.device) -> int:
 
 
 def new_memory(size_bytes: int) -> int:
-    """A memfd of so many zero bytes, which the caller closes."""
+    """A memfd of `size_bytes` zero bytes, which the caller closes."""
     fd = os.memfd_create("llmd-handoff", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, size_bytes)

@@ -1,4 +1,4 @@
-"""The two ways from pool to pool: through a ring of host memory, or straight into it."""
+"""The two routes from pool to pool: through a ring of host memory, or straight into the pool."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from daemon.engine.transfer.sums import Summed, Summer
 from daemon.wire.columns import Column, Int64
 
 FIRST_BYTES = 2 << 20
-"""In a piece's first slot; each next one holds twice as much, so that the receiver begins soon."""
+"""Bytes in a piece's first slot; each next holds twice as much: so the receiver begins soon."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ _UNSUMMED: Int64 = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class QueuedCopy:
-    """A copy that was begun, the sums of what it copies, and what the receiver is told of it."""
+    """A copy that was begun, the sums of its blocks, and the message about it to the receiver."""
 
     ended: WorkEvent
     summed: tuple[Summed, ...]
@@ -98,7 +98,7 @@ class Route(Protocol):
     direct: bool
 
     def begin(self, transfer: int) -> None:
-        """The receiver is about to hear of a transfer."""
+        """Prepare for a transfer, before the receiver gets its `Opened`."""
 
     def copies(self, piece: TransferPiece) -> Iterator[QueuedCopy]:
         """Queue a piece's copies one by one, as there is room. Raises AbandonedError."""
@@ -107,17 +107,17 @@ class Route(Protocol):
         """Take a message of the receiver about room. Raises HandoffError for anything else."""
 
     def forget(self, transfer: int) -> None:
-        """A transfer is over."""
+        """Forget a transfer that is over."""
 
     def abandon(self) -> None:
-        """There will be no more room."""
+        """Raise AbandonedError in threads that wait for room."""
 
     def close(self) -> None:
-        """Wait for all copies, and let go of the memory between both ends."""
+        """Wait for all copies, and free the memory between both ends."""
 
 
 class RingRoute:
-    """Out to slots that the receiver empties: as many are on their way as the ring has."""
+    """The route over slots that the receiver empties: up to the ring's slots are in flight."""
 
     direct = False
 
@@ -176,7 +176,7 @@ class RingRoute:
 
 
 class PeerRoute:
-    """Straight into the receiver's pool, once no step of its own touches the blocks."""
+    """The route straight into the receiver's pool, once no step of its own touches the blocks."""
 
     direct = True
 
@@ -208,7 +208,7 @@ class PeerRoute:
         yield QueuedCopy(ended, self._sources.summed(whole, transfer.blocks, piece.after), message)
 
     def _from_host(self, piece: TransferPiece) -> tuple[WorkEvent, tuple[Summed, ...]]:
-        """Rows of the host pool, some at a time, over a stage."""
+        """Copy rows of the host pool, some at a time, over a stage."""
         host, job = self._sources.host, piece.transfer
         assert host is not None, "the sender has checked it"
         ended, sums, stage = piece.after, list[Summed](), self._mover.stage()

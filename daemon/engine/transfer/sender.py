@@ -1,4 +1,4 @@
-"""The end that hands blocks off."""
+"""The sending end of a link."""
 
 import contextlib
 import threading
@@ -47,10 +47,10 @@ class PoolCounts(NamedTuple):
 class Sender:
     """Transfers to one receiver; `connect_sender` makes it.
 
-    One thread calls what is public here, and returns at once; `send` of what is computed may come
-    from another one. Of its own threads one queues copies, one waits for them and one listens; they
-    tell what became of each transfer, one call at a time: `Done` or `Broken`, and `Lost` at last
-    where the link ends by itself. Until a transfer was told of, no step may write its blocks.
+    One thread calls the public methods, which return at once; `send` of computed blocks may come
+    from another. Of its own threads one queues copies, one waits for them and one listens; they
+    report the end of each transfer, one call at a time: `Done` or `Broken`, and `Lost` last where
+    the link ends by itself. Until a transfer's end was reported, no step may write its blocks.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Sender:
         return self._route.direct
 
     def start(self, tell: Tell) -> None:
-        """Begin; `tell` is called on threads of the sender's own, and may not close it."""
+        """Start; `tell` is called on threads of the sender's own, and may not close it."""
         self._tell = tell
         for thread in (self._queuer, self._waiter, self._hearer):
             thread.start()
@@ -98,7 +98,7 @@ class Sender:
 
         `transfer`: a number that was not used before. Copies begin once all steps that were
         launched before are computed; `computed`: at once, as answered steps computed all of them.
-        Raises ValueError for blocks that there are not or a transfer that is open, HandoffError
+        Raises ValueError for blocks that do not exist or a transfer that is open, HandoffError
         once the link ended.
         """
         job = self._begin(Outgoing(transfer, blocks, targets, fills, 1))
@@ -113,7 +113,7 @@ class Sender:
         self._pieces.put(TransferPiece(job, WHOLE, after, last=True))
 
     def refuse(self, transfer: int, reason: str) -> None:
-        """Have both ends tell a transfer that cannot be as `Broken`.
+        """Have both ends report a transfer that cannot start as `Broken`.
 
         Raises HandoffError once the link ended, and ValueError where the transfer is open.
         """
@@ -123,26 +123,26 @@ class Sender:
     def begin_layers(self, transfer: int, blocks: Column, targets: Column, fills: Column) -> None:
         """As `send`, of blocks that the next step completes: each layer once it is computed.
 
-        For long prompts, whose transfer hides behind their computing. Call it before the step
+        For long prompts, whose transfer overlaps with their computation. Call it before the step
         begins, and `after_step` behind it; if the step fails, the transfer must be cancelled.
         """
         num_parts = self._layout.num_layers
         self._layered.append(self._begin(Outgoing(transfer, blocks, targets, fills, num_parts)))
 
     def after_layer(self, layer: int) -> None:
-        """The step has launched what writes a layer's keys and values (`handoff.watch`).
+        """Note that the step has launched the writes of a layer's keys and values (`watch`).
 
         Layers come in order; behind one that is missing, all are `after_step`'s.
         """
         self._queue_layers([job for job in self._layered if job.num_queued == layer], layer + 1)
 
     def after_step(self) -> None:
-        """The step is launched: send the layers that were not."""
+        """Once the step is launched: send the layers that were not sent."""
         self._queue_layers(self._layered, self._layout.num_layers)
         self._layered = []
 
     def cancel(self, transfer: int) -> None:
-        """Send nothing more of a transfer; where it is open, both ends tell it as `Broken`."""
+        """Send nothing more of a transfer; if it is open, both ends report it as `Broken`."""
         with self._lock:
             job = self._open.get(transfer)
         if job is not None and not job.cancelled:
@@ -151,7 +151,7 @@ class Sender:
             self._pieces.put(job)
 
     def close(self) -> None:
-        """Break off what is open, end the link, and let go of all memory."""
+        """Break off open transfers, end the link, and free all memory."""
         if self._hearer.ident is None:
             self.start(_unheard)
         self._end(CLOSED)
@@ -194,7 +194,7 @@ class Sender:
         return job
 
     def _queue(self) -> None:
-        """On a thread: have copies begin as there is room for them."""
+        """Begin copies on a thread as there is room for them."""
         try:
             with torch.inference_mode():
                 while (piece := self._pieces.get()) is not None:
@@ -204,7 +204,7 @@ class Sender:
                         self._copy(piece)
         except AbandonedError:
             pass
-        except Exception as error:  # noqa: BLE001 - nobody else sees what happens on this thread
+        except Exception as error:  # noqa: BLE001 - this thread reports its own errors
             self._end(f"the sender failed: {type(error).__name__}: {error}")
         self._queued.put(None)
 
@@ -216,7 +216,7 @@ class Sender:
         return Cancelled(job.number)
 
     def _announce(self, job: Outgoing) -> None:
-        """Have the receiver hear of a transfer, once: it will tell what becomes of it."""
+        """Announce a transfer to the receiver, once: it will report its end."""
         if not job.announced:
             job.announced = True
             self._faults.reach(Stage.OPEN, self._link)
@@ -233,7 +233,7 @@ class Sender:
                 return
 
     def _wait(self) -> None:
-        """On a thread: wait for copies, and say so to the receiver."""
+        """Wait for copies on a thread, and report them to the receiver."""
         try:
             while (queued := self._queued.get()) is not None:
                 message = queued.wait() if isinstance(queued, QueuedCopy) else queued
@@ -250,7 +250,7 @@ class Sender:
         self._last_words()
 
     def _hear(self) -> None:
-        """On a thread: what the receiver says."""
+        """Read the receiver's messages on a thread."""
         reason = "the receiver is gone"
         try:
             while (message := self._link.receive()) is not None:
@@ -266,7 +266,7 @@ class Sender:
         self._end(reason)
 
     def _finish(self, transfer: int, reason: str = "") -> None:
-        """Tell what became of a transfer, unless that was told."""
+        """Report the end of a transfer, unless that was reported."""
         with self._lock:
             job = self._open.pop(transfer, None)
         if job is not None:
@@ -279,7 +279,7 @@ class Sender:
                     self._tell(Done(transfer, elapsed_s, len(job.blocks)))
 
     def _end(self, reason: str) -> None:
-        """Nothing new begins; the first reason counts."""
+        """End the link: nothing new begins; the first reason counts."""
         with self._lock:
             if self._reason:
                 return
@@ -288,7 +288,7 @@ class Sender:
         self._pieces.put(None)
 
     def _last_words(self) -> None:
-        """All that was queued is done, or will never be."""
+        """Report open transfers once all that was queued is done, or never will be."""
         with contextlib.suppress(Exception):  # a GPU that failed runs no copies either
             self._route.close()
         self._link.send(Bye(self._reason))
@@ -301,4 +301,4 @@ class Sender:
 
 
 def _unheard(news: News) -> None:
-    """Before anyone listens."""
+    """Ignore news before `start`."""

@@ -1,4 +1,4 @@
-"""Telling a `Sender` of each layer as a step computes it."""
+"""Notes of each layer to a `Sender`, as a step computes it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ AfterLayer = Callable[[int], None]
 def watched(backend: Backend, after_layer: AfterLayer) -> Backend:
     """A backend that calls `after_layer(layer)` behind each layer's attention of a whole step.
 
-    What is replayed, compiled, captured or computed in parts makes no attention of a whole batch
-    here and says nothing: it is `Sender.after_step`'s.
+    Replayed, compiled or captured steps, and those computed in parts, make no attention of a whole
+    batch here and call nothing: `Sender.after_step` sends their layers.
     """
 
     def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:

@@ -1,1 +1,1 @@
-"""The worker's process: its messages, its start, and what it survives."""
+"""The worker's process: its messages, its start, and the faults it survives."""

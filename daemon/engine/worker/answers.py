@@ -12,7 +12,7 @@ class _Step(Protocol):
     """A step on its way."""
 
     def finish(self) -> Reply:
-        """Wait until it is done, and its answer."""
+        """Wait until it is done; its reply."""
 
 
 Send = Callable[[Reply], None]
@@ -40,7 +40,7 @@ class AnswersHere:
 class AnswersBeside(AnswersHere):
     """A thread that waits, so that the next step can begin meanwhile.
 
-    `failed` is told, on that thread, of what ended it.
+    `failed` is called on that thread with the error that ended it.
     """
 
     def __init__(self, send: Send, failed: Callable[[Exception], None]) -> None:
@@ -71,5 +71,5 @@ class AnswersBeside(AnswersHere):
             while (step := self._steps.get()) is not None:
                 self._send(step.finish())
                 self._num_sent += 1
-        except Exception as error:  # noqa: BLE001 - nobody else sees what happens on this thread
+        except Exception as error:  # noqa: BLE001 - this thread reports its own errors
             self._failed(error)

@@ -1,9 +1,9 @@
 """Notices a compiler at work in the middle of serving, which would otherwise look like a hang.
 
-Warm-up compiles what serving needs, as far as anyone can tell. A shape that nobody thought of still
-costs a second or more on its first use, now and then several at once. So a thread looks, once a
-second, whether any thread of this process is inside a compiler, and tells; the daemon's watch over
-steps then waits. It reads stacks, since neither compiler tells beforehand what is safe to hear.
+Warm-up compiles what serving is known to need. An unforeseen shape still costs a second or more on
+its first use, now and then several at once. So a thread checks, once a second, whether any thread
+of this process is inside a compiler, and reports it; the daemon's watch over steps then waits. It
+reads stacks, since neither compiler has a hook that is called before it compiles.
 """
 
 import sys
@@ -16,8 +16,8 @@ INTERVAL_S = 1.0
 _COMPILERS = {"triton": "compiler", "numba": "core"}
 """Packages, and the folder of each in which its compiler lies."""
 _COMPILING = ("compile", "_init_handles")
-"""Functions there through which all compiling passes, that of launchers too, and no launch of what
-is compiled: Triton asks for a launch's metadata in the same folder every time."""
+"""Functions there through which all compiling passes, launchers' too, but no launch of compiled
+code: Triton asks for a launch's metadata in the same folder every time."""
 
 
 class CompileWatch:
@@ -34,11 +34,11 @@ class CompileWatch:
         self._thread = threading.Thread(target=self._run, name="compile-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look, once all that serving needs is imported."""
+        """Start the watch, once all that serving needs is imported."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the watch."""
         self._stopped.set()
         self._thread.join()
 

@@ -66,11 +66,11 @@ _SWITCH_S = 0.0005
 """The longest that one thread computes while another has an answer to send."""
 _ORDERS = Plan | StartTransfer | CancelTransfer
 _IDLE_S = 0.02
-"""After so long without a message a worker gets things ready for later steps."""
+"""Time without a message after which a worker prepares things for later steps."""
 
 
 class EngineWorker:
-    """Messages in, messages out; what they mean is the engine's affair."""
+    """The worker's loop: messages in, messages out; the engine interprets them."""
 
     def __init__(self, channel: BlockingChannel, links: socket.socket | None = None) -> None:
         """`links`: where links to other workers come from."""
@@ -96,7 +96,7 @@ class EngineWorker:
             self._serve(message)
         except (BrokenPipeError, ConnectionResetError):
             return 0
-        except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must hear of it
+        except Exception as error:  # noqa: BLE001 - any error is reported
             self._fail(error)
             return 1
         return 0
@@ -186,7 +186,7 @@ class EngineWorker:
         answers.close()
 
     def _next(self, engine: "Engine", answers: AnswersHere) -> ToWorker | None:
-        """The next message. While there is nothing to do, later steps' wants are got ready."""
+        """The next message. While there is nothing to do, things for later steps are prepared."""
         while self._unprepared and not self._channel.wait(_IDLE_S):
             if answers.idle:
                 self._unprepared = engine.prepare()
@@ -197,7 +197,7 @@ class EngineWorker:
             self._send(reply)
 
     def _tell(self, message: FromWorker) -> None:
-        """On any thread: of links, or of swap copies."""
+        """Send a message, on any thread: of links, or of swap copies."""
         if self._rank == 0:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
                 self._send(message)
@@ -207,18 +207,18 @@ class EngineWorker:
             self._send(Fallback(family, why))
 
     def _compiles(self, compiler: str) -> None:
-        """On a thread beside."""
+        """Report that a compiler works, on a thread beside."""
         self._tell(Compiling(compiler))
 
     def _ended(self, error: Exception) -> None:
-        """On a thread beside, while `serve` may be waiting for a message that will not come."""
+        """End on a thread beside, while `serve` may be waiting for a message that will not come."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._fail(error)
         logging.shutdown()
         os._exit(1)
 
     def _fail(self, error: Exception) -> None:
-        if isinstance(error, ModelError):  # says all: where it was found helps nobody
+        if isinstance(error, ModelError):  # its message says all: a traceback would not help
             log.error("the worker cannot go on: %s", error)
             self._send(Failed(str(error)))
             return

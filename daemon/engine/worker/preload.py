@@ -43,16 +43,16 @@ def preload(kind: str) -> None:
 
 
 def preload_idly(kind: str) -> None:
-    """`preload` with processor time that nobody else wants, as far as the kernel can tell.
+    """`preload` with idle processor time, as far as the kernel can tell.
 
     In a thread of its own, since a thread of the idle class may never leave it without privileges;
-    the one that computes later is not touched. Once the process whose place this one takes is dead,
-    nobody competes with it.
+    the one that computes later is not touched. Once the process that this one replaces is dead,
+    nothing competes with it.
     """
     faults: list[BaseException] = []
 
     def work() -> None:
-        with contextlib.suppress(OSError):  # refused: it imports as everybody does
+        with contextlib.suppress(OSError):  # refused: it imports at a normal priority
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         try:
             preload(kind)

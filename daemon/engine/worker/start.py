@@ -68,8 +68,9 @@ def start(
     """The engine, the time of a warm decode step, and what a prompt token and a decoded one add to
     it (seconds).
 
-    `fallen` is told which GPU kernels are not used, now and later; `after_layer` of each layer of
-    steps that do not compute them all as one. Raises ModelError, HostPoolError and others.
+    `fallen` is called with each family of GPU kernels that is not used, now and later;
+    `after_layer` after each layer of steps that are computed layer by layer. Raises ModelError,
+    HostPoolError and others.
     """
     if load.world_size != 1:
         raise ModelError(f"an instance of {load.world_size} ranks is not supported yet: use 1")

@@ -1,4 +1,4 @@
-"""The first steps and copies, before anyone waits for them: kernels load and workspaces grow."""
+"""The first steps and copies, before requests come: kernels load and workspaces grow."""
 
 from queue import SimpleQueue
 
@@ -31,7 +31,7 @@ _SIZES_FROM = 16
 """Tokens of the smallest step that may be the target forward size."""
 _SIZE_ROUNDS = 3
 _SIZES_S = 2.0
-"""After so long no longer prompt is measured: nobody waits for much more at a start."""
+"""Time after which no longer prompt is measured, so that a start stays short."""
 _COPIED_BLOCKS = 32
 _COPY_ROUNDS = 4
 
@@ -40,7 +40,7 @@ _KINDS = (SamplingParams(temperature=0.0), SamplingParams(), SamplingParams(top_
 
 
 def warm(sampler: Sampler, dtype: torch.dtype) -> None:
-    """Draw in every way there is, from logits of `dtype`; before any sequence takes a slot."""
+    """Sample in every way there is, from logits of `dtype`; before any sequence takes a slot."""
     logits = torch.zeros(2, sampler.vocab_size, dtype=dtype, device=sampler.device)
     masks = np.full((1, -(-sampler.vocab_size // 32)), -1, np.int32)
     for kind in _KINDS:

@@ -14,7 +14,7 @@ _QUANTA = 40.0
 
 
 class Bench:
-    """A subject with its device, its types and numbers by chance, the same at every start."""
+    """A subject with its device, its types and random numbers, the same at every start."""
 
     def __init__(self, subject: Subject, seed: int = 0) -> None:
         self.subject = subject
@@ -46,7 +46,7 @@ class Bench:
         )
 
     def filled(self, lengths: list[int]) -> tuple[PagedKV, torch.Tensor]:
-        """A pool that holds so many tokens of each row, and tables int32 [B, max_blocks].
+        """A pool that holds `lengths` tokens of each row, and tables int32 [B, max_blocks].
 
         Blocks are scattered; cells of other layers or behind a row's last token are NaN, or their
         scales are.

@@ -48,7 +48,7 @@ def try_blocks(bench: Bench) -> None:
 
 
 def _try_numbers(bench: Bench, name: str, columns: int) -> None:
-    """All bytes that there are, scales that are no numbers among them."""
+    """Try all bytes, with scales that are NaN among them."""
     form = FORMATS[name]
     data = _bytes(bench, _ROWS, form.row_bytes(columns))
     expected = unpack(form, data)

@@ -1,8 +1,8 @@
 """The self-test's process: `python -m daemon.engine.verify.kernels.child --fd N`.
 
 Its `Request` comes on stdin.
-It imports what the kernels need and never opens the device: its forks do. All that they find out
-goes down the pipe to the worker.
+It imports what the kernels need and never opens the device: its forks do. Their findings go down
+the pipe to the worker.
 """
 
 import argparse

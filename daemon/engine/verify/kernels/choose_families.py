@@ -1,4 +1,4 @@
-"""Which kernels a card may compute with: what was found before, or a self-test now."""
+"""The families of kernels that a card may use: by an earlier verdict, or a self-test now."""
 
 import contextlib
 import logging
@@ -35,8 +35,8 @@ _ROWS = 256
 def by_torch(load: Load, model: Any, shape: ModelShape, tell: Tell, fallen: Fallen) -> ByTorch:
     """The families of GPU kernels that torch computes for a loaded model; none on a CPU.
 
-    `tell` hears which family is tried, `fallen` which is torch's and why. Blocks for some seconds
-    where the card was not tried yet.
+    `tell` is called with each family that is tried, `fallen` with each that torch computes and why.
+    Blocks for some seconds where the card was not tried yet.
     """
     device = torch.device(load.device)
     if device.type != "cuda" or kv_fault(KV_DTYPES[load.kv_dtype], device):
@@ -78,7 +78,7 @@ def trusted(
 def _tried(
     folder: Path, card: CardStack, subject: Subject, tell: Tell, command: Sequence[str]
 ) -> Verdict:
-    """A verdict by trying; it is kept where it says something of the card."""
+    """A verdict by a self-test; it is kept where it says something about the card."""
     log.info("self-test: first use of %s for such a model", card.name)
     found = run(subject, tell, command=command)
     verdict = Verdict(card, subject, kept.code(), found.faults)

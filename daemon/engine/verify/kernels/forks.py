@@ -13,9 +13,9 @@ from daemon.engine.verify.kernels.messages import Late, Message, Request, Tried,
 from daemon.wire.parent import die_with_parent
 
 OPEN_S = 120.0
-"""For a fork to open its device, and to begin the next family."""
+"""Time for a fork to open its device, and to begin the next family."""
 _ENDING_S = 10.0
-"""One that hung up, or was killed, is waited for so long: a device may keep it."""
+"""Time to wait for a fork that hung up or was killed: a device may keep it."""
 _LOOK_S = 0.01
 _FROM_OUTSIDE = (-SIGKILL, -SIGTERM, -SIGINT)
 
@@ -24,7 +24,7 @@ Tell = Callable[[Message], None]
 
 
 def try_in_forks(request: Request, work: Try, tell: Tell) -> None:
-    """Try each family that is asked for; `tell` hears of every beginning and end, in order.
+    """Try each family that is asked for; `tell` gets every beginning and end, in order.
 
     Call it in a process that has imported all that is needed, has no other thread, and has not
     opened the device: a fork of any other cannot use it. A family that is late is tried twice: one
@@ -81,13 +81,13 @@ class _Fork:
         if tried and late and tried not in self._late:
             yield Late(tried)
         elif tried:
-            # Killed from outside: by the kernel for want of memory, or by somebody.
+            # Killed from outside: by the kernel for want of memory, or by a user.
             yield Tried(tried, why, passing=not late and status in _FROM_OUTSIDE)
         elif not said:
             yield Untried(f"the device cannot be opened: {why}")
 
     def _end(self, by_force: bool) -> int | None:
-        """Have it end; its exit status, negative for a signal. None: it does not end."""
+        """End it; its exit status, negative for a signal. None: it does not end."""
         if by_force:
             os.kill(self._pid, SIGKILL)
         deadline_s = time.monotonic() + _ENDING_S
@@ -107,7 +107,7 @@ def _in_words(status: int | None) -> str:
 
 
 def _be(request: Request, work: Try, fd: int) -> None:
-    """In the fork, which never returns from here."""
+    """Run the fork, which never returns from here."""
     status = 1
     try:
         die_with_parent()

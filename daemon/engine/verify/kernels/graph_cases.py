@@ -29,7 +29,7 @@ _STEPS = ((9, 3), (1, 17))
 
 
 def try_graphs(bench: Bench, by_torch: ByTorch) -> None:
-    """The first replay compares itself with what is launched; the later ones are compared here."""
+    """Capture and replay steps; the first replay compares itself, later ones are compared here."""
     faults: list[str] = []
     decoder = _decoder(bench, by_torch)
     used = 1 + max(max(step) for step in _STEPS) // bench.subject.block_size
@@ -105,7 +105,7 @@ def _angles(rotary_dim: int, _like: torch.Tensor, positions: torch.Tensor) -> An
 
 
 def _batch(bench: Bench, slots: Slots, starts: list[int], number: int) -> FlatBatch:
-    """Both slots' next tokens, which a GPU has drawn itself."""
+    """Both slots' next tokens, which a GPU has sampled itself."""
     rows, positions = np.arange(2), np.array(starts)
     slots.take(rows, bench.column([number + 1, number + 20], torch.int64))
     size = bench.subject.block_size

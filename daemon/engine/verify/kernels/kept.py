@@ -45,7 +45,7 @@ def read(folder: Path, card: CardStack, subject: Subject) -> Verdict | None:
 
 
 def keep(folder: Path, verdict: Verdict) -> None:
-    """Whole or not at all; where nothing can be kept, the next start tries again."""
+    """Write a verdict, whole or not at all; if it cannot be kept, the next start tries again."""
     path = _path(folder, verdict.card, verdict.subject)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     subject: Subject
     families: tuple[str, ...]  # to be tried, in this order
     deadlines_s: dict[str, float]  # for each of them
-    by_torch: tuple[str, ...] = ()  # what was tried before and is left to torch
+    by_torch: tuple[str, ...] = ()  # tried before and left to torch
 
 
 class Imported(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -25,7 +25,7 @@ class Trying(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
 
 class Late(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """It was not done in time; it is tried once more, with the kernels that were compiled."""
+    """A family was late; it is tried once more, with the kernels that were compiled."""
 
     family: str
 

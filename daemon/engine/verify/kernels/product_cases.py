@@ -16,9 +16,10 @@ _INTERPRETED_ROWS = 2
 
 
 def try_products(bench: Bench) -> None:
-    """A way that is wrong or not compiled is left out by whoever measures, who looks at the same.
+    """Try products for faults and endless kernels, which would end the process that measures.
 
-    So what is sought here is what would end that process: a fault, or a kernel without an end.
+    Implementations that are wrong or do not compile are left out by that measurement, which
+    compares the same.
     """
     on_gpu = bench.device.type == "cuda"
     room = DeviceRoom.of(bench.device) if on_gpu else INTERPRETED
@@ -37,7 +38,7 @@ def try_products(bench: Bench) -> None:
 
 
 def _shapes(bench: Bench) -> list[tuple[int, int, bool]]:
-    """Those that kernels of ours may compute, no wider than need be."""
+    """Shapes that kernels of ours may compute, no wider than necessary."""
     if bench.dtype not in (torch.float16, torch.bfloat16):
         return []
     found = set()

@@ -18,11 +18,11 @@ DEADLINES_S = {**dict.fromkeys(FAMILIES, 60.0), PRODUCTS: 200.0, BLOCKS: 200.0, 
 """For a family: compiling its kernels takes seconds on a busy machine, those of products a minute.
 Each is below what a loading worker may say nothing for."""
 _SLACK_S = 30.0
-"""More, for the child itself to say that a family is late, and to have its fork end."""
+"""More time, for the child to say that a family is late, and to end its fork."""
 _ENDING_S = 10.0
 
 Tell = Callable[[str], None]
-"""Called whenever it goes on, with the family that is tried; empty before the first."""
+"""Called at each step with the family that is tried; empty before the first."""
 
 
 class SelfTestError(Exception):
@@ -89,7 +89,7 @@ def _heard(lines: LineReader, request: Request, tell: Tell) -> TriedFamilies:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """It has ended, or is killed; a device may keep it for ever."""
+    """Kill the child if it has not ended; a device may keep it for ever."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         try:
             child.wait(1.0)

@@ -56,7 +56,7 @@ def _differ(
     there: SamplerOps,
     dtype: torch.dtype,
 ) -> set[int]:
-    """The rows that draw different tokens."""
+    """The rows that sample different tokens."""
     columns = SlotColumns(bench.subject.vocab)
     for slot, kind in enumerate(kinds):
         columns.join(slot, kind, False)

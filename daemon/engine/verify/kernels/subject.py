@@ -4,7 +4,7 @@ import msgspec
 
 
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Enough to try every family; a child process is told it as JSON."""
+    """Enough to try every family; a child process gets it as JSON."""
 
     device: str  # "cuda:0", ...; "cpu" where Triton interprets
     dtype: str  # of states

@@ -1,4 +1,4 @@
-"""One family after another on the device itself, in a process that a fault may end."""
+"""Trials of families, one after another, on the device itself, in a process that may die."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -45,7 +45,7 @@ _LACKING = (torch.OutOfMemoryError, MemoryError, OSError, SubprocessError)
 _LACKS = ("out of memory", "STATUS_ALLOC_FAILED", "Failed to find C compiler")
 """Words of errors that have no type of their own: the driver's, cuBLAS', Triton's."""
 _LONGEST_FAULT = 300
-"""Characters: a compiler's own words are pages."""
+"""Characters of a fault: a compiler's own message fills pages."""
 
 
 def try_all(request: Request, tell: Callable[[Message], None]) -> None:

@@ -1,1 +1,1 @@
-"""A model is tried before it is served: what will serve it against transformers' own forward."""
+"""The trial of a model before it is served, against transformers' own forward."""

@@ -23,7 +23,7 @@ TIMES = 2.0
 """How much further from exact than transformers' own rounding a served result may be; it was seen
 to be 0.8 to 1.3 times as far."""
 ROUTED_TIMES = 4.0
-"""The same of a mixture: a near tie of experts that rounding turns over, here or there, changes the
+"""The same for a mixture: a near tie of experts that rounding decides the other way changes the
 token and all behind it. It was seen to be 0.5 to 2.1 times as far.
 """
 
@@ -126,7 +126,7 @@ def repeated_finding(repeated: Int32, single: Int32) -> Finding:
 
 
 def worst(found: Iterable[Finding]) -> Finding:
-    """The one that is furthest off for what it may be."""
+    """The finding with the largest error relative to its limit."""
     return max(found, key=lambda finding: np.nan_to_num(finding.error / finding.limit, nan=np.inf))
 
 
@@ -149,7 +149,7 @@ def _middle(values: torch.Tensor) -> float:
 
 
 def _groups(parts: Iterable[Part]) -> list[list[Part]]:
-    """Chunks for themselves; single tokens together, by how and of whom they were computed."""
+    """Each chunk alone; single tokens together, by sequence and by how they were computed."""
     groups: dict[tuple[int, int, bool], list[Part]] = {}
     for part in parts:
         chunk = part.start if len(part.logits) > 1 else -1

@@ -19,14 +19,14 @@ _LIBRARIES = ("torch", "transformers", "triton", "numba", "safetensors")
 
 
 class TrialVerdict(msgspec.Struct, frozen=True):
-    """In which ways a model may be computed."""
+    """The ways in which a model may be computed."""
 
     fused: bool  # by the straight decoder, not by transformers' modules
     compiled: bool  # decode steps as compiled programs
 
 
 class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A verdict with what it is of."""
+    """A verdict and its key."""
 
     key: str
     verdict: TrialVerdict
@@ -84,7 +84,7 @@ def read(folder: Path, key: str) -> TrialVerdict | None:
 
 
 def keep(folder: Path, key: str, verdict: TrialVerdict) -> None:
-    """Whole or not at all; where nothing can be kept, the next start tries again."""
+    """Write a verdict, whole or not at all; if it cannot be kept, the next start tries again."""
     path = _path(folder, key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ def logits_of(model: Any, tried: WaveSequence) -> torch.Tensor:
 
 @contextmanager
 def attention(model: Any, name: str) -> Iterator[None]:
-    """The model attends in another way for a while. Raises ModelError where it cannot."""
+    """Have the model attend in another way for a while. Raises ModelError where it cannot."""
     before = model.config._attn_implementation
     model.set_attn_implementation(name)
     try:

@@ -11,7 +11,7 @@ from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention_torch import Chunks
 
 _STORED_HERE = 32
-"""Up to so many tokens the calling thread stores keys and values faster alone."""
+"""Most tokens whose keys and values the calling thread stores faster alone."""
 
 
 class CpuAttention:

@@ -17,7 +17,7 @@ HEAD_DIMS = (64, 128)
 
 _LANES = 16
 _TURNS = 2
-"""Positions that sums take turns for: one waits for the one before."""
+"""Sums that are added to in alternation: each addition waits for the one before."""
 
 
 @intrinsic(prefer_literal=True)

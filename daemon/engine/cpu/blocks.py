@@ -65,7 +65,7 @@ class Block:
         """The factors that products take on this processor.
 
         AVX2 multiplies bytes without a sign by bytes with one, and sums pairs in 16 bits, where
-        only magnitudes up to 128 fit; what adds fours in 32 bits takes whole bytes.
+        only magnitudes up to 128 fit; instructions that add fours in 32 bits take whole bytes.
         """
         if cls.code_bits < 8:
             return Factors.NARROW
@@ -83,7 +83,7 @@ class Block:
         raise NotImplementedError
 
     def factors(self, chunk: int) -> Value:
-        """<32 x i8>: what products take, see `kind_of_factors`."""
+        """<32 x i8>: the factors of products, see `kind_of_factors`."""
         codes = self.codes(chunk)
         if self.kind_of_factors(self.writer) is not Factors.SIGNED:
             return codes

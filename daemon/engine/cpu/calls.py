@@ -113,24 +113,24 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class DrawColumns:
-    """How rows draw, and what that comes to; columns are `daemon.engine.sampler.draw_columns`'s."""
+    """How rows sample, and their tokens; columns are `daemon.engine.sampler.draw_columns`'s."""
 
     rules: Float64  # [T, RULE_COLUMNS]
     keys: UInts  # [T]
     drawn: Int32  # [T]
-    broken: Int32  # [T]: 1 where the logits leave nothing to draw
-    tokens: Int32  # [T]: the drawn ones again, as the next step's
+    broken: Int32  # [T]: 1 where the logits leave no token
+    tokens: Int32  # [T]: the sampled tokens again, as the next step's
     edits: Int64 | None = None  # [T, EDIT_COLUMNS]
 
 
 def edit(logits: torch.Tensor, edits: Int64) -> Call:
-    """Changes of `logits` float32 [T, V], dense, in place, before they are drawn from."""
+    """Changes of `logits` float32 [T, V], dense, in place, before sampling."""
     count, width = logits.shape
     return (count, kernels.EDIT, logits.data_ptr(), width, _address(edits))
 
 
 def draw(logits: torch.Tensor, drawing: DrawColumns) -> Call:
-    """Draws from `logits` float32 [T, V], dense."""
+    """Samples from `logits` float32 [T, V], dense."""
     count, width = logits.shape
     columns = drawing.drawn, drawing.broken, drawing.tokens, drawing.rules, drawing.keys
     edits = 0 if drawing.edits is None else _address(drawing.edits)
@@ -141,7 +141,7 @@ def draw(logits: torch.Tensor, drawing: DrawColumns) -> Call:
 def advance(
     contexts: Contexts, places: Places, block_size: int, angles: Angles, row_angles: Angles
 ) -> Call:
-    """Rows of one token go a position on; `angles` of every position, `row_angles` of each row."""
+    """Move rows of one token a position on; `angles` of all positions, `row_angles` of each row."""
     return (
         contexts.num_rows,
         kernels.ADVANCE,

@@ -50,7 +50,7 @@ def choose_products(
 ) -> ProductWays:
     """The fastest way for each format, K and size among those of `weights`.
 
-    `exact`: only of ways that do not round states; `in_calls`: that torch has no part in.
+    `exact`: only ways that do not round states; `in_calls`: only ways that torch has no part in.
     """
     alike: dict[Key, list[QuantisedWeight]] = {}
     for weight in weights:
@@ -97,7 +97,7 @@ def fastest(
 def possible(
     weight: QuantisedWeight, size: int, exact: bool, in_calls: bool = False
 ) -> list[ProductWay]:
-    """The ways that are worth measuring for so many tokens."""
+    """The ways worth measuring for `size` tokens."""
     rounds = reader(weight.format).rounds
     ways = []
     for way in ProductWay:
@@ -109,7 +109,7 @@ def possible(
             size < _FEWEST_MATRICES or not have_matrices()
         ):
             continue
-        # Where states may be rounded, what rounds them is faster than what does not.
+        # Where states may be rounded, ways that round them are faster than ways that do not.
         if way in {ProductWay.FLOATS_SINGLY, ProductWay.FLOATS_TOGETHER} and rounds and not exact:
             continue
         if way is ProductWay.BFLOAT16_PANEL and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -154,8 +154,8 @@ def _times(
 def _one_thread() -> Iterator[None]:
     """torch and the kernels on the calling thread alone, whose own time is measured then.
 
-    All ways share their columns among threads alike, and a core that somebody else has for a while
-    would decide what is waited for.
+    All ways share their columns among threads alike, and a core that another process uses for a
+    while would decide the wait.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -41,7 +41,7 @@ def form_of(constant: Any) -> WeightFormat:
 
 @intrinsic(prefer_literal=True)
 def stack(_typing: Any, size_bytes: Any) -> Any:
-    """The address of so many bytes that last as long as the function. For numba code."""
+    """The address of `size_bytes` bytes that last as long as the function. For numba code."""
     count = size_bytes.literal_value
 
     def generate(_context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
@@ -54,7 +54,7 @@ def stack(_typing: Any, size_bytes: Any) -> Any:
 
 
 def fetch_lines(writer: Writer, address: Value, size_bytes: int) -> None:
-    """Have some bytes come nearer."""
+    """Prefetch some bytes."""
     for offset in range(0, size_bytes, _LINE_BYTES):
         writer.prefetch(writer.at(address, offset))
 

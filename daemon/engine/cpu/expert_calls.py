@@ -29,7 +29,7 @@ class ExpertRows:
 
     @classmethod
     def of(cls, num_tokens: int, num_chosen: int, num_experts: int, multiple: int) -> "ExpertRows":
-        """Room for so many tokens."""
+        """Room for `num_tokens` tokens."""
         num_rows = cls.most(num_tokens, num_chosen, num_experts, multiple)
         most_groups = min(num_tokens * num_chosen, num_experts)
         pair = num_tokens, num_chosen
@@ -47,7 +47,7 @@ class ExpertRows:
 
     @staticmethod
     def most(num_tokens: int, num_chosen: int, num_experts: int, multiple: int) -> int:
-        """Rows that there may be."""
+        """Most rows that there may be."""
         pairs = num_tokens * num_chosen
         return pairs + min(pairs, num_experts) * (multiple - 1)
 
@@ -114,8 +114,8 @@ def grouped(
     output: torch.Tensor,
     first: int,
 ) -> Call:
-    """Products of all experts, of states of so many bytes a row, to columns of `output` [rows, N]
-    from `first` on.
+    """Products of all experts, of states of `state_bytes` a row, to columns of `output`
+    [rows, N] from `first` on.
     """
     return (
         rows.most_groups * product.items,

@@ -90,7 +90,7 @@ def arranged():
                 row += (count + a[9] - 1) // a[9] * a[9]
         groups[0], groups[1] = number, row
         for between in range(row):
-            tokens[between] = 0  # no token's: what is computed of it goes nowhere
+            tokens[between] = 0  # no token's: its results are not used
         for pair in range(a[6]):
             row = counts[chosen[pair]]
             counts[chosen[pair]] = row + 1
@@ -126,7 +126,7 @@ def grouped():
 
 @cache
 def joined():
-    """The kernel that adds up what a token's experts made of it.
+    """The kernel that adds up the outputs of a token's experts.
 
     made [rows, K], K, rows of tokens (int32 [T, k]), shares [T, k], k, output [T, K].
     """

@@ -67,7 +67,7 @@ class KeptBuffers:
         self._buffers = StateBuffers(0)
 
     def of(self, num_rows: int) -> StateBuffers:
-        """Buffers for so many rows, until more are asked for."""
+        """Buffers for `num_rows` rows, until more are asked for."""
         if num_rows > self._most_rows:
             self._most_rows, self._buffers = num_rows, StateBuffers(num_rows, zeroed=True)
         return self._buffers
@@ -108,7 +108,7 @@ class ExpertProducts(nn.Module):
         return count == other or self._exact
 
     def multiple(self, count: int, num_chosen: int) -> int:
-        """That at which an expert's rows begin, of T tokens with k experts each."""
+        """The multiple at which an expert's rows begin, of T tokens with k experts each."""
         some = [self._way(stack, count, num_chosen) for stack in (*self._gate_up, *self._down)]
         return max(_lanes(way, self._share(count, num_chosen)) for way in some)
 

@@ -351,6 +351,6 @@ def run_program(arguments):
         spins = 0
         while read_now(done) < num_items:
             spins += 1
-            # Whoever has the last items may be waiting for this core.
+            # The thread with the last items may be waiting for this core.
             if spins > _SPINS:
                 _sched_yield()

@@ -16,7 +16,7 @@ from daemon.engine.kv.pool import PagedKV
 class DeviceSingles:
     """Rows of one token each, on the device."""
 
-    tokens: torch.Tensor | None  # int64 [S] index of their tokens; None: they are all there are
+    tokens: torch.Tensor | None  # int64 [S] index of their tokens; None: there are no others
     tables: torch.Tensor  # int32 [S, blocks]
     lens: torch.Tensor  # int32 [S] tokens to attend to, the new one included
 
@@ -103,7 +103,7 @@ class CudaAttention:
     def _attend_chunks(
         self, chunks: DeviceChunks, layer: int, query: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """A new tensor as `query`, of which the chunks' tokens are written."""
+        """A new tensor like `query`, with the chunks' tokens written."""
         return paged_prefill_attention(
             query,
             self.cache.blocks,

@@ -17,10 +17,10 @@ from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.memory.sizing import GPU_PANEL_BYTES
 
 MAX_BLOCK_ROWS = 64
-"""From here on the library makes up for the unpacking of a weight."""
+"""Rows from which on the library makes up for the unpacking of a weight."""
 
 _PANEL_ROWS = 16
-"""Panels begin at multiples of so many rows, where kernels may load as from a weight's first."""
+"""Panels begin at multiples of this many rows, where kernels may load as from a weight's first."""
 _TILES = (
     BlockTile(rows=1, outputs=1, columns=1024, warps=4),
     BlockTile(rows=1, outputs=2, columns=1024, warps=4),
@@ -125,7 +125,7 @@ def _height(cells: int, columns: int) -> int:
 def block_candidates(
     rows: int, weight: QuantisedWeight, library: Way, room: DeviceRoom, scratch: Scratch
 ) -> list[Way]:
-    """Ways for up to so many rows, the library's first."""
+    """Implementations for up to `rows` rows, the library's first."""
     padded = power_of_2(rows)
     return [
         library,

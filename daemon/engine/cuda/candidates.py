@@ -1,4 +1,4 @@
-"""Which ways to compute a product are worth measuring, by its shape and the device's size."""
+"""The implementations of a product worth measuring, by its shape and the device's size."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,11 +22,11 @@ LIBRARY = Library()
 """The default: it serves every number of rows, and others must beat it."""
 
 MAX_ROWS = 256
-"""From here on products are bound by arithmetic, where nothing of ours competes."""
+"""Rows from which on products are bound by arithmetic, where none of our kernels competes."""
 SCRATCH_CELLS = 8 << 20
 """Partial sums (float32) that a product may leave: 32 MiB."""
 ALIGNED = 16
-"""Rows of states and weights must begin on what wide loads want: 16 elements."""
+"""Rows of states and weights must begin at multiples of 16 elements, for wide loads."""
 
 _STRIP_ROWS = 4
 _LONGEST_STRIP = 32_768
@@ -74,7 +74,7 @@ class DeviceRoom:
 
     @staticmethod
     def of(device: torch.device) -> "DeviceRoom":
-        """As the driver says."""
+        """The resources as the driver reports them."""
         index = torch.cuda.current_device() if device.index is None else device.index
         said = triton.runtime.driver.active.utils.get_device_properties(index)
         return DeviceRoom(said["multiprocessor_count"], said["max_shared_mem"], early())
@@ -83,7 +83,7 @@ class DeviceRoom:
 def candidates(
     rows: int, out_features: int, in_features: int, room: DeviceRoom, scratch: Scratch
 ) -> list[Way]:
-    """Ways for up to so many rows, at most `MAX_ROWS`, the library's first.
+    """Implementations for up to `rows` rows, at most `MAX_ROWS`, the library's first.
 
     A wide table: measurement does the rest.
     """

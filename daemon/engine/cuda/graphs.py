@@ -9,8 +9,8 @@ write nothing.
 The first replay of each graph is compared with the same step launched kernel by kernel. Where they
 differ, what was launched is used, and no graph any more.
 
-A decoder's last matrix product is left outside, and the graphs write what they came to into one
-buffer of them all: logits of their own would be hundreds of megabytes.
+A decoder's last matrix product is left outside, and the graphs write their outputs into a shared
+buffer: logits of their own would be hundreds of megabytes.
 """
 
 import logging
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
 Capture = Callable[[Work], Work]
-"""From work on the device to what does the same work again, on the same memory."""
+"""Captures work on the device: returns a function that repeats it on the same memory."""
 
 MAX_ROWS = 512
-"""Above so many rows a step is long enough to hide its launches."""
+"""Most rows of a graph: above, a step is long enough to hide its launches."""
 TOLERANCE = 0.02
 """Largest distance of a replayed row from the launched one, relative to its length."""
 _SPANS = (8192, 32_768)
@@ -78,7 +78,7 @@ def cuda_capture() -> Capture:
             with torch.cuda.graph(graph, pool=pool, stream=own, capture_error_mode="thread_local"):
                 work()
         except RuntimeError:
-            # torch stays on the stream that it captured, where nobody waits for steps.
+            # torch stays on the stream that it captured, which no step's end is awaited on.
             torch.cuda.set_stream(stream)
             raise
         return graph.replay
@@ -97,7 +97,7 @@ class DecodeGraphs:
         capture: Capture,
         fallen: Fallen = unheard,
     ) -> None:
-        """`fallen` is told where no graph is captured or used any more."""
+        """`fallen` is called where no graph is captured or used any more."""
         self._forward, self._cache, self._slots = forward, cache, slots
         self._capture, self._fallen = capture, fallen
         self._outputs = Outputs()
@@ -144,7 +144,7 @@ class DecodeGraphs:
         return padded not in self._steps and padded not in self._refused
 
     def _padded(self, batch: FlatBatch) -> "_Padded":
-        """The smallest that holds a batch."""
+        """The smallest padded sizes that hold a batch."""
         size = self._sizes[bisect_left(self._sizes, len(batch.tokens))]
         longest = int(batch.starts.max()) + 1
         return _Padded(size, self._spans[bisect_left(self._spans, longest)])
@@ -216,12 +216,12 @@ class Outputs:
         self._states[: len(states)].copy_(states)
 
     def first(self, rows: int) -> torch.Tensor:
-        """Those of a step's first rows."""
+        """The outputs of a step's first rows."""
         return self._states[:rows]
 
 
 class _Step:
-    """A decode step of so many rows; its inputs are its own, all else lies where others' does."""
+    """A decode step of a padded size; its inputs are its own, all other memory is shared."""
 
     def __init__(self, rows: DecodeRows, forward: Forward, cache: PagedKV, slots: Slots) -> None:
         self._forward, self._cache, self._slots = forward, cache, slots
@@ -231,11 +231,11 @@ class _Step:
         nobody = np.stack((np.zeros(size, np.int64), np.full(size, -1, np.int64)))
         self._inputs = upload(nobody, cache.blocks.device)
         self.again: Work = _nothing
-        """Compute what was fed."""
+        """Compute the fed step."""
         self.compared = False
 
     def capture(self, capture: Capture, outputs: Outputs, largest: int) -> None:
-        """Compute padding alone, and remember how."""
+        """Compute padding alone, and capture it."""
         self.again = capture(lambda: outputs.put(self._compute(), largest))
 
     def feed(self, batch: FlatBatch) -> None:
@@ -274,4 +274,4 @@ def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _nothing() -> None:
-    """Before anything is captured."""
+    """Do nothing: used before anything is captured."""

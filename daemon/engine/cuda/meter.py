@@ -1,4 +1,4 @@
-"""How long the ways to compute a product take on this device, and whether they compute it."""
+"""Measures implementations of a product on this device, and checks their results."""
 
 import logging
 import time
@@ -17,14 +17,14 @@ TOLERANCE = 0.02
 """Largest difference from the plain result, relative to the largest number of that."""
 _LIBRARY = Library()
 _SLEEP_CYCLES = 50_000
-"""For each call; twice as many as soon as they do not suffice for the host to queue one."""
+"""Cycles to sleep for each call; doubled when they do not suffice for the host to queue it."""
 _LONGEST_SLEEP_CYCLES = 10_000_000
 _WAKE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ProductCall:
-    """One product, and what stands in front of it: that too decides how fast it can begin."""
+    """A product, and the kernel in front of it, which also decides how early it can begin."""
 
     way: Way
     states: torch.Tensor
@@ -50,7 +50,7 @@ class Meter(Protocol):
         bias: torch.Tensor | None,
         plain: Way = _LIBRARY,
     ) -> bool:
-        """Whether a way runs here and computes what `plain` does; afterwards it is warm."""
+        """Whether an implementation runs here and agrees with `plain`; afterwards it is warm."""
 
     def seconds(self, calls: Sequence[ProductCall]) -> float:
         """The time that each of several calls takes, one after another."""

@@ -30,7 +30,7 @@ class MixedAttention(CudaAttention):
         if DECODE in by_torch and len(batch.single_rows):
             self._torch_singles = attention_torch.Singles(batch, self.cache)
         if PREFILL in by_torch:
-            # From the cache alone: the kernel that writes keys hands on none that are turned.
+            # From the cache alone: the kernel that writes keys returns none that are rotated.
             self._torch_chunks = attention_torch.Chunks(batch, self.cache, cached=True)
 
     def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:

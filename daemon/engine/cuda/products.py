@@ -1,4 +1,4 @@
-"""Matrix products on a GPU, each computed in the way that was measured to be fastest here.
+"""Matrix products on a GPU, each by the implementation that was measured to be fastest here.
 
 For a few rows a product does nothing but read its weight. How near it comes to the memory's
 bandwidth differs by shape, rows, device and version of cuBLAS, so it is measured: once, when a
@@ -35,9 +35,9 @@ WORTH = 0.98
 """An implementation must take less than this share of the library's time to replace it."""
 
 _ROTATED_BYTES = 256 << 20
-"""Weights that take turns while a shape is measured: several times a GPU's second-level cache."""
+"""Bytes of weights used in rotation while a shape is measured: several times a GPU's L2 cache."""
 _RUN_BYTES = 1 << 30
-"""Read in each run: a quarter of a millisecond, hundreds of times what events resolve."""
+"""Bytes read in each run: a quarter of a millisecond, hundreds of times what events resolve."""
 _MAX_CALLS = 16
 _NORMED_WIDTH = 1024
 _FINALISTS = 2
@@ -56,7 +56,7 @@ class Product(nn.Module):
     default: Way = LIBRARY
     """The implementation that serves every number of rows, and that others must beat."""
     max_rows = MAX_ROWS
-    """From here on nothing else competes."""
+    """Rows from which on only the library competes."""
 
     def __init__(self, weight: Any, bias: torch.Tensor | None) -> None:
         super().__init__()
@@ -82,12 +82,12 @@ class Product(nn.Module):
         return int(self.held.nbytes)
 
     def new_states(self, rows: int) -> torch.Tensor:
-        """Room for so many rows, as ways take them."""
+        """Room for `rows` rows, as implementations take them."""
         weight = self.held
         return torch.empty((rows, self.in_features), dtype=weight.dtype, device=weight.device)
 
     def candidates(self, rows: int, room: DeviceRoom, scratch: Scratch) -> list[Way]:
-        """Ways worth measuring for so many rows, the library's first."""
+        """Implementations worth measuring for `rows` rows, the library's first."""
         return candidates(rows, self.out_features, self.in_features, room, scratch)
 
     def can_be_measured(self, by_torch: ByTorch) -> bool:
@@ -123,7 +123,7 @@ class JoinedProduct(nn.Module):
 
     @property
     def weights(self) -> list[QuantisedWeight]:
-        """Those that are quantised."""
+        """The quantised weights."""
         return [weight for part in self.parts for weight in getattr(part, "weights", ())]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ class ProductShape:
 
 
 Choice = dict[ProductShape, dict[int, str]]
-"""The name of what computes each shape for each measured number of rows."""
+"""Names of the implementations, by shape and measured number of rows."""
 
 
 def choose_products(
@@ -162,11 +162,11 @@ def choose_products(
 ) -> Choice:
     """Measure how each shape is best computed for each number of rows, and note it in `products`.
 
-    What is no `Product`, nor made of some, is left alone. Measured are the powers of two that hold
-    `rows`; numbers in between are computed as the next larger one is, those above a product's
-    `max_rows` by the library. `meter` and `room` are the device's own unless given. No kernel of
-    the families `by_torch` is called. Takes about a second for a model of 8B, and more the first
-    time, when kernels are compiled.
+    Layers that are no `Product`, nor made of some, are left alone. Measured are the powers of two
+    that hold `rows`; numbers in between are computed as the next larger one is, those above a
+    product's `max_rows` by the library. `meter` and `room` are the device's own unless given. No
+    kernel of the families `by_torch` is called. Takes about a second for a model of 8B, and more
+    the first time, when kernels are compiled.
     """
     began_s = time.perf_counter()
     groups = _groups(products, by_torch)
@@ -198,7 +198,7 @@ def choose_products(
 
 
 def spread(found: Mapping[int, Way], default: Way = LIBRARY) -> tuple[Way, ...]:
-    """A way for each number of rows from 0 to the largest measured one; 0 is the library's."""
+    """An implementation for each number of rows up to the largest measured; 0 is the library's."""
     ways: list[Way] = [default]
     for count in sorted(found):
         ways += [found[count]] * (count + 1 - len(ways))
@@ -242,8 +242,8 @@ def _choose(
     scratch: Scratch,
     by_torch: ByTorch,
 ) -> dict[int, Way]:
-    """The fastest way for each number of rows. Where not even the library computes the product,
-    what is plain takes its place.
+    """The fastest implementation for each number of rows. Where not even the library computes the
+    product, the plain one takes its place.
     """
     first = group[0]
     found: dict[int, Way] = {}
@@ -267,7 +267,7 @@ def _fastest(
     meter: Meter,
     before: Callable[[], object],
 ) -> Way:
-    """Each way is timed once, the best of them again, in turns; the library wins near draws."""
+    """Time each implementation once, the best again in alternation; the library wins near ties."""
     library, *others = ways
     operands = states, group[0].held, group[0].bias
     usable = [way for way in others if meter.usable(way, *operands, library)]

@@ -72,7 +72,7 @@ class BlockProduct(Product):
         return block_candidates(rows, self.held, self.default, room, scratch)
 
     def can_be_measured(self, by_torch: ByTorch) -> bool:
-        """See `Product`: whoever makes one trusts its kernels."""
+        """See `Product`: its kernels were found to be trusted before it was made."""
         return True
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:

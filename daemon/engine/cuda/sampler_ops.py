@@ -25,7 +25,7 @@ _PENALTIES = ("repetition", "presence", "frequency")
 _HELD = np.dtype(
     [
         ("counts", "?"),  # whether a penalty counts the tokens known
-        ("known", "i8"),  # tokens, 0 where none counts them
+        ("known", "i8"),  # tokens, 0 where no penalty counts them
         ("prompt", "i8"),  # tokens
         *((name, "f4") for name in _PENALTIES),
     ]
@@ -128,13 +128,13 @@ class CudaSamplerOps:
         self._slots["known"][slots] = known + 1
 
     def rules(self, params: Params, slots: Integers, positions: Integers, times: int) -> None:
-        """See `SamplerOps`: a step begins before the last one's draws are read."""
+        """See `SamplerOps`: a step begins before the last one's tokens are read."""
 
     def took(self, slots: Integers, times: int) -> None:
         """See `SamplerOps`."""
 
     def _grow(self, num_slots: int, length: int, nudges: int) -> None:
-        """Room for so many slots, known tokens and nudges, at least twice what there was if any."""
+        """Make room for slots, known tokens and nudges, at least twice what there was if any."""
         old = self._tables
         wanted = zip(
             (num_slots, length, nudges), (*old.history.shape, old.ids.shape[1]), strict=True

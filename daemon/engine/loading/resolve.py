@@ -169,7 +169,7 @@ def _value(config: Any, name: str) -> Any:
     """A field; None where there is none, or one for each layer."""
     try:
         return getattr(config, name, None)
-    except RuntimeError:  # transformers' answer to who asks for one of several
+    except RuntimeError:  # transformers' answer where layers have different values
         return None
 
 
@@ -185,7 +185,7 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def _num_kv_heads(config: Any) -> int:
-    """As the models' own code counts them: older ones have other names for it, and one flag."""
+    """Heads of keys as the models' code counts them: older ones have other names, and a flag."""
     own = _size(config, "num_key_value_heads") or _size(config, "num_kv_heads")
     shared = bool(_value(config, "multi_query"))
     return 1 if shared and not _value(config, "new_decoder_architecture") else own
@@ -201,14 +201,14 @@ def _window(config: Any) -> int:
 
 
 def _sees_ahead(config: Any, source: str) -> bool:
-    """By any of the names that the flag has; the oldest one only where the code asks for it."""
+    """Whether it is an encoder, by any name of the flag; by the oldest if the code reads it."""
     encoder = _value(config, "is_decoder") is False and _ASKS_DIRECTION in source
     both_ways = _value(config, "use_bidirectional_attention") in (True, "all")
     return encoder or both_ways or _value(config, "is_causal") is False
 
 
 def _ropes(config: Any) -> list[Rope]:
-    """One for all layers, or one for each kind of layer that has its own."""
+    """Rotary positions of all layers, or of each kind of layer that has its own."""
     parameters = _value(config, "rope_parameters") or {}
     nested = [
         value for value in parameters.values() if isinstance(value, dict) and "rope_type" in value

@@ -1,4 +1,4 @@
-"""A GGUF file read a second time, by another way: what llmd takes for a weight is what it holds.
+"""A GGUF file read a second time, by another reader, to check the weights that llmd reads.
 
 The `gguf` package says under which name a file has a model's weight, where it lies and which
 numbers it has; how rows were moved when the file was written is said here. Places are compared of
@@ -36,7 +36,7 @@ def compare(source: Path, folder: Path, index: GgufIndex, config: Any, reader: A
 
 
 class _Reading:
-    """One file's, by both ways."""
+    """A file's weights, by both readers."""
 
     def __init__(
         self, source: Path, folder: Path, index: GgufIndex, config: Any, reader: Any
@@ -82,7 +82,7 @@ class _Reading:
         return {*first.values(), *last.values()}
 
     def _named(self, name: str) -> tuple[str, int | None]:
-        """A weight's name in the file, and which expert's it is; empty where nobody knows it."""
+        """A weight's name in the file, and which expert's it is; empty where it is unknown."""
         if found := _EXPERT.fullmatch(name):
             layer = _LAYER.search(name)
             number = "" if layer is None else layer[1] or layer[2]

@@ -1,4 +1,4 @@
-"""A model folder's weights, loaded where they will be used: a tensor at a time, and counted.
+"""A model folder's weights, loaded to their device a tensor at a time, and counted.
 
 transformers renames, converts and places a checkpoint's tensors. For each it takes anything that
 gives the tensor when it is sliced, and it slices them in a few threads of its own. By itself it
@@ -49,7 +49,7 @@ def open_weights(
     """Every tensor of a model folder by its name, and those that may stay as they are stored.
 
     They load to `device` and may be taken while the context is open; on the way out all that was
-    sent has arrived. `tell` hears the share that is loaded so far. `dtype`: of numbers that come
+    sent has arrived. `tell` gets the share that is loaded so far. `dtype`: of numbers that come
     out of blocks; `narrow`: in which a CPU holds weights; `quantisation`: how those of safetensors
     files are stored. Raises ModelError.
     """

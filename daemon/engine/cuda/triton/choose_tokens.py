@@ -33,7 +33,7 @@ def best_of(tops, CHUNKS: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def drawable(field, best):
-    """Whether a row is one to be drawn: not greedy, and its best logit is a number."""
+    """Whether a row is sampled at random: not greedy, and its best logit is a number."""
     return (tl.load(field + INVERSE) > 0) & (best > float("-inf")) & (best < float("inf"))
 
 

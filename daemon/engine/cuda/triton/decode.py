@@ -1,9 +1,9 @@
-"""Decode attention: one new token a row; long contexts are split over programs that join again.
+"""Decode attention: a new token per row; long contexts are split over programs that join again.
 
 Which program computes which part of a row follows from the row's length, which lies on the device:
 what is launched depends on shapes alone, so that CUDA graphs can hold it. A short row is computed
 by its first program, which writes the result; the parts of a longer one leave theirs in `partial`,
-and whichever of their programs ends last takes the mean.
+and the program that ends last takes the mean.
 """
 
 # Triton code is not typed, and names compile-time constants in capitals.
@@ -31,7 +31,7 @@ from daemon.engine.cuda.triton.tiles import (
 )
 
 _WAVES = 2
-"""Programs for each SM, at least, if contexts are long enough for so many."""
+"""Least programs per SM, if contexts are long enough."""
 _LEAST_TOKENS = 64
 """Least tokens of a part where rows alone do not fill the device."""
 _LEAST_TOKENS_FILLED = 4096
@@ -41,7 +41,7 @@ _LONGEST_TOKENS = 8192
 """Most tokens of a part, about: a table of this width has one part, of twice the width two."""
 _MAX_SPLITS = 128
 _MAX_PAIRS = 1 << 16
-"""Most (row, KV head) pairs whose contexts are split: so many have a counter."""
+"""Most (row, KV head) pairs whose contexts are split: each has a counter."""
 _JOINED_CELLS = 8192
 _INTERPRETED_PROCESSORS = 4
 
@@ -60,7 +60,7 @@ def paged_decode_attention(
     """Attention of one new token a row over its context; a row without context gives 0.
 
     `query` [B, heads, head_dim]; `context_lens` int32 [B] counts the new token too. `tiling`: for
-    those who look for a better one. Not to be run on two streams at once.
+    searches of a better one. Not to be run on two streams at once.
     """
     cells = layer_cells(kv_cache, layer)
     batch, heads, head_dim = query.shape

@@ -1,6 +1,6 @@
 """Edits of logits before sampling, for whole batches on the device.
 
-`edit_logits`: penalties, logit bias and ends held back, one program a row, over the few tokens that
+`edit_logits`: penalties, logit bias and ends held back, a program per row, over the few tokens that
 they touch; `forbid`: what a grammar's bitmask does not allow. The order of edits, and each rounding
 on the way, is that of `daemon.engine.sampler.edits`.
 """
@@ -48,7 +48,7 @@ def edit_logits(
     """Edit rows of `copy` float32 [C, V], contiguous, as yet equal to those of `logits` [R, V].
 
     `rows` float64 [E, 9] on the device: a row's place in `copy` and in `logits`, its slot, the
-    position of the token to be drawn, the number of known tokens (0 where no penalty counts them)
+    position of the token to be sampled, the number of known tokens (0 where no penalty counts them)
     and of prompt tokens; repetition, presence and frequency penalty. Raises ValueError if the
     logits of a row do not lie together.
     """
@@ -79,7 +79,7 @@ def _edit(
     history_room, nudge_room,
     VOCAB: tl.constexpr, STRIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One row. Barriers part what writes to the same tokens."""
+    """Edit a row. Barriers separate writes to the same tokens."""
     field = rows_ptr + tl.program_id(0) * _FIELDS
     place, row = tl.load(field + _PLACE).to(tl.int64), tl.load(field + _ROW).to(tl.int64)
     slot = tl.load(field + _SLOT).to(tl.int64)
@@ -121,7 +121,7 @@ def _edit(
 
 @triton.jit
 def _tokens(history, first, end, VOCAB: tl.constexpr, TILE: tl.constexpr):
-    """A tile of known tokens, and which of them are some."""
+    """A tile of known tokens, and a mask of those that exist."""
     place = first + tl.arange(0, TILE)
     token = tl.load(history + place, mask=place < end, other=-1)
     return token, (token >= 0) & (token < VOCAB)

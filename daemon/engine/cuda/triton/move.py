@@ -73,7 +73,7 @@ def _move(
     SOURCE_INDEXED: tl.constexpr, TARGET_INDEXED: tl.constexpr,
     WORD: tl.constexpr, CELLS: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """Every so many-th tile of all rows; all sizes in words."""
+    """Copy a program's share of the tiles of all rows; all sizes in words."""
     source = tl.multiple_of(source_address.to(tl.pointer_type(WORD)), ALIGNED)
     target = tl.multiple_of(target_address.to(tl.pointer_type(WORD)), ALIGNED)
     tiles: tl.constexpr = (SIZE + CELLS - 1) // CELLS

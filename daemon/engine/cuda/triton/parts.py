@@ -1,4 +1,4 @@
-"""Parts of one row's attention, left in memory and joined by whichever program ends last."""
+"""Parts of a row's attention, left in memory and joined by the program that ends last."""
 
 # Triton code is not typed, and names compile-time constants in capitals.
 # mypy: disable-error-code="no-untyped-def,misc"

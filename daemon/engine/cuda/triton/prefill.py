@@ -41,7 +41,7 @@ def paged_prefill_attention(
     `query` [T, heads, head_dim], row b's tokens from `row_offsets[b]` on (int32 [B] or more, rising
     by `counts` at least); `starts`, `counts` int32 [B]. Their keys are in the cache. Right for
     counts of 1 and 0 too; tokens of no row (gaps, padding at the end) are not written. `tiling`:
-    for those who look for a better one.
+    for searches of a better one.
     """
     cells = layer_cells(kv_cache, layer)
     tokens, heads, head_dim = query.shape
@@ -77,7 +77,7 @@ def paged_prefill_attention(
 def tile_rows(tokens: int, group: int, batch: int, tiling: Tiling) -> int:
     """(token, head of the group) pairs of a tile: many, or few where a mean row has few tokens.
 
-    No other numbers: each is a kernel of its own, and none should be compiled while it is awaited.
+    No other numbers: each is a kernel of its own, and none should be compiled during serving.
     """
     few = max(_FEW_ROWS, power_of_2(group))
     return few if -(-tokens // batch) * group <= few else max(tiling.rows, few)

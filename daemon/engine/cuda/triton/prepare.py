@@ -34,7 +34,7 @@ class DecodeRows:
         return DecodeRows(tokens, positions, blocks, offsets, lens, tables)
 
     def first(self, size: int, num_blocks: int) -> "DecodeRows":
-        """The first rows alone, of at most so many blocks each, in the same memory."""
+        """The first `size` rows, of at most `num_blocks` blocks each, in the same memory."""
         return DecodeRows(
             self.tokens[:size],
             self.positions[:size],

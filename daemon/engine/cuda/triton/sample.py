@@ -1,8 +1,8 @@
-"""Draws of a whole batch on the device: temperature, top-k, top-p, min-p, without sorting.
+"""Sampling of a whole batch on the device: temperature, top-k, top-p, min-p, without sorting.
 
 A token's depth is how far its logit lies below its row's best, over the temperature: its weight
 is exp(-depth), and each filter is a greatest depth, ties included, as in
-`daemon.engine.sampler.filters`. The token whose noise less its depth is greatest is drawn
+`daemon.engine.sampler.filters`. The token whose noise less its depth is greatest is sampled
 (`daemon.engine.sampler.noise`). Rows are cut into chunks, so that one row keeps a whole GPU busy:
 
 1. `_peaks`: each chunk's best logit and where it is. That is all that greedy rows need.
@@ -14,7 +14,7 @@ is exp(-depth), and each filter is a greatest depth, ties included, as in
 5. `choose_tokens` (a file of its own): one program per row picks the best chunk's token; or finds
    the exact cut, in the list or, without one, in the whole row, and the best score within it.
 
-What a row draws depends on its own logits and parameters: chunks are the same for all batches,
+A row's token depends on its own logits and parameters: chunks are the same for all batches,
 sums are taken in a fixed order, and no program reads what another row left.
 """
 
@@ -48,7 +48,7 @@ NUM_BOUNDS = 8
 
 _WARPS = 8
 _CHOOSING_WARPS = 16
-"""A row has one program there: its warps alone hide how long memory takes."""
+"""Warps of the last pass: a row has one program there, whose warps alone hide memory's latency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def sample(
     filtering: bool,
     sizes: Sizes = DEFAULT_SIZES,
 ) -> torch.Tensor:
-    """Draw one token of each row of `logits` [R, V], of any float type; rows may lie apart.
+    """Sample a token of each row of `logits` [R, V], of any float type; rows may lie apart.
 
     `rows` float64 [R, 5] on the device: 1 / temperature (0: greedy), top_k (0: off), top_p,
     -log(min_p) (infinity: off), and the bits of the key of its noise. `drawing` says that some row
@@ -122,7 +122,7 @@ def sample(
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """Room for what is known of the tokens near each row's best."""
+    """Buffers for the tokens near each row's best."""
 
     counts: torch.Tensor  # int32 [R, chunks, NUM_BOUNDS]: tokens within each depth
     masses: torch.Tensor  # float32 [R, chunks, NUM_BOUNDS]: their weight

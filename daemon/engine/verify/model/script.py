@@ -2,9 +2,9 @@
 
 Sequences of the first wave are as they will be served: several at once, prompts whole and in uneven
 chunks across the borders of blocks, then decodes, alone and together. Those of the second are short
-and lie far out: their first token has a position beyond those that the cache holds, so that what a
-model does to positions is seen around every threshold that its configuration names, for the price
-of a few tokens. Attention sees the same tokens on both sides of the comparison.
+and lie far out: their first token has a position beyond those that the cache holds, so that a
+model's treatment of positions is tested around every threshold that its configuration names, at the
+cost of a few tokens. Attention sees the same tokens on both sides of the comparison.
 
 Compiled steps take positions from places. So they are compared with the same forward uncompiled,
 behind the longest context that there is room for, whose blocks are all one block.
@@ -112,7 +112,7 @@ def write(room: TrialRoom, budget: int, borders: Iterable[int], avoid: int | Non
 
 
 def _near(room: TrialRoom, budget: int) -> Iterator[tuple[int, ...]]:
-    """How sequences from position 0 on are cut: the longest first."""
+    """Chunks of sequences from position 0 on: the longest first."""
     block = min(room.block_size, budget // 4)
     longest = room.longest
     decodes = min(6, block)

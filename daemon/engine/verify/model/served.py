@@ -23,10 +23,10 @@ _LOUD = 3.0
 """How much larger the last keys are than all before them, whose number alone would not show."""
 
 _TIMES = min(4, MOST_TIMES)
-"""That a repeated step is computed."""
+"""Steps of a multi-step program in a trial."""
 
 Tell = Callable[[], None]
-"""Called once a step: the trial goes on."""
+"""Called once per step, as progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def compute(model: CausalModel, wave: Wave, pool: TrialPool, tell: Tell) -> list
     parts = list[Part]()
     for step in range(wave.num_steps):
         rows = _rows(wave, step)
-        # What was drawn is fed by the device in every other step, by the plan in the rest.
+        # Sampled tokens are fed by the device in every other step, by the plan in the rest.
         flat = _flat(wave, rows, tables if step == 0 else [], pool, step % 2 == 0)
         compiled = not wave.shifted and model.compiles(flat)
         chosen = model if compiled else model.uncompiled
@@ -141,7 +141,7 @@ def repeated_steps(
 
 
 def _scribble(cache: PagedKV, num_blocks: int) -> None:
-    """Any keys and values in the first blocks; those that stand for many weigh less than others."""
+    """Fill the first blocks with keys and values; blocks that stand for many weigh less."""
     chooser = torch.Generator().manual_seed(20)
     size = (2, num_blocks * cache.block_size, *cache.blocks.shape[4:])
     places = torch.arange(size[1], device=cache.raw.device)
@@ -229,7 +229,7 @@ def _batch(
 
 
 def _clean(pool: TrialPool, tables: list[tuple[int, int, int]]) -> None:
-    """Nothing of a wave is left, neither in slots nor in the blocks that it wrote."""
+    """Clear all that a wave left in slots and in the blocks that it wrote."""
     pool.slots.clear()
     written = sorted({block for _slot, _index, block in tables})
     device = pool.cache.raw.device

@@ -63,8 +63,8 @@ def fastest(
 ) -> CausalModel:
     """The fastest way to compute transformers' `model` that gives its own logits.
 
-    A `verdict` is believed, as is what was found before of an equal model on an equal device. The
-    model may not be used afterwards. Raises ModelError where no way gives its logits.
+    A `verdict` is trusted, as is a kept one of an equal model on an equal device. The model may not
+    be used afterwards. Raises ModelError where no way gives its logits.
     """
     trial = _Trial(model, shape, load, pool, progress)
     verdict = verdict or trial.known()
@@ -72,7 +72,7 @@ def fastest(
 
 
 class _Trial:
-    """One model's, from what it is compared with to a verdict."""
+    """A model's trial, from its references to a verdict."""
 
     def __init__(
         self, model: Any, shape: ModelShape, load: Load, pool: TrialPool, progress: Progress
@@ -326,13 +326,13 @@ class _Trial:
         return [longest, longest // 2][:rows]
 
     def _tell(self, stage: str) -> None:
-        """That it goes on: shares rise towards the next stage's and never reach it."""
+        """Report progress: shares rise towards the next stage's and never reach it."""
         self._steps += 1
         begin, end = (_BEGIN, _FUSE) if stage == "reference" else (_TRIAL, _END)
         self._say(stage, end - (end - begin) / (1 + self._steps))
 
     def _say(self, stage: str, share: float) -> None:
-        """A share never falls, though another way may have to be tried."""
+        """Report a share, which never falls, though another way may have to be tried."""
         self._share = max(self._share, share)
         self._progress(stage, self._share)
 
@@ -357,7 +357,7 @@ def _room(load: Load, pool: TrialPool, shape: ModelShape) -> TrialRoom:
 
 
 def _padding(model: Any) -> int | None:
-    """The token that is none: some models count positions without it."""
+    """The padding token: some models count positions without it."""
     token = getattr(model.config, "pad_token_id", None)
     return token if isinstance(token, int) else None
 

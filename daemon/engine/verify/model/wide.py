@@ -1,4 +1,4 @@
-"""A loaded model computed in float32, with the weights that it has: what rounding would hide.
+"""A loaded model computed in float32, with its own weights, to find faults that rounding hides.
 
 A fault of a few percent far out is smaller than what bfloat16 rounds. In float32 it stands alone.
 
@@ -29,7 +29,7 @@ from daemon.models.formats import WeightFormat
 
 @contextmanager
 def widened(model: nn.Module) -> Iterator[None]:
-    """The model computes in float32 for a while, with the weights that it has.
+    """Have the model compute in float32 for a while, with its own weights.
 
     Only the module that computes holds wide weights, a large product a piece of them at a time.
     """
@@ -112,11 +112,11 @@ class Remembering:
     def __init__(self, unpack: Unpack, most_bytes: int) -> None:
         self._unpack = unpack
         self._left_bytes = most_bytes
-        # With the blocks: memory that nobody holds may soon be that of others.
+        # With the blocks: freed memory may soon hold other weights.
         self._kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
-        """See `Unpack`; nobody may change what is given."""
+        """See `Unpack`; the result may not be changed."""
         key = data.data_ptr(), data.nbytes
         if key in self._kept:
             return self._kept[key][1]
@@ -127,7 +127,7 @@ class Remembering:
         return numbers
 
     def forget(self) -> None:
-        """Keep nothing, now and later."""
+        """Drop the kept numbers, and keep none from now on."""
         self._kept.clear()
         self._left_bytes = 0
 

@@ -1,6 +1,6 @@
-"""The CPU kernel that draws a row's token: temperature, top-k, top-p, min-p, and the draw.
+"""The CPU kernel that samples a row's token: temperature, top-k, top-p, min-p, and the draw.
 
-What `daemon.engine.sampler` says of a draw holds here too: a filter is a cut, ties at it stay, and
+As in `daemon.engine.sampler`, a filter is a cut, ties at it stay, and
 a token depends on the row's logits, its rules and its key alone. Weights that top-p sums are
 integers, whose sums are the same in any order.
 """
@@ -26,9 +26,9 @@ from daemon.engine.sampler.draw_columns import FARTHEST, INVERSE, RULE_COLUMNS, 
 from daemon.engine.sampler.noise import BLOCK, REACH
 
 FEW = 512
-"""Columns of which none are left out: they are looked through as fast as they are gathered."""
+"""Most columns that are searched whole: gathering them would take as long."""
 _LEFT = 4
-"""A search goes on with the columns that may matter once they are one in so many."""
+"""A search continues with the columns that may matter once they are one in this many."""
 
 _STRETCH = 512
 _INFINITY = 0x7F800000  # its bits as a float32; those of what is not a number are greater
@@ -91,7 +91,7 @@ def _distance(value, best, inverse):
 
 @exactly
 def _measure_out(values, best, inverse, width, keys, weights, weighed):
-    """The distance of each logit, and what its token weighs, if that is asked for."""
+    """The distance of each logit, and its token's weight, if that is asked for."""
     if weighed:
         for column in range(width):
             key = _distance(values[column], best, inverse)
@@ -139,7 +139,7 @@ def _mass(keys, weights, first, end, cut):
 
 @exactly
 def _measure(keys, weights, width, cut, weighed):
-    """(how many columns lie within a cut, what they weigh, if that is asked for)."""
+    """(how many columns lie within a cut, their weight, if that is asked for)."""
     mass = _mass(keys, weights, 0, width, cut) if weighed else np.int64(0)
     return _count(keys, width, cut), mass
 
@@ -157,7 +157,7 @@ def _gather(keys, weights, width, low, high, near_keys, near_weights):
 
 @exactly
 def _nearest_cut(keys, weights, width, high, count_wanted, mass_wanted, kept):
-    """The nearest cut within which so many columns lie, or so much weight; at most `high`.
+    """The nearest cut that holds `count_wanted` columns, or `mass_wanted` weight; at most `high`.
 
     Halved evenly first, then bit by bit. Columns that no cut may part any more are left out as soon
     as most are: what is between two cuts is gathered at the beginning, unless all is `kept`.
@@ -192,8 +192,8 @@ def _nearest_cut(keys, weights, width, high, count_wanted, mass_wanted, kept):
 def _near(values, best, inverse, width, top_k, tops, keys, weights):
     """Gather the distances of tokens among which the best `top_k` are, and at times not many more.
 
-    `tops` [blocks] are the best logits of blocks. So many of these lie within a cut, so at least as
-    many tokens do, all of them in those blocks. Returns how many were gathered, and that cut.
+    `tops` [blocks] are the best logits of blocks. Where `top_k` of these lie within a cut, at least
+    as many tokens do, all of them in those blocks. Returns how many were gathered, and that cut.
     """
     num_blocks = -(-width // BLOCK)
     _measure_out(tops, best, inverse, num_blocks, keys, weights, False)
@@ -211,7 +211,7 @@ def _near(values, best, inverse, width, top_k, tops, keys, weights):
 
 @exactly
 def _cut(values, best, inverse, width, rules, tops):
-    """How far below the best a token may lie to be drawn.
+    """How far below the best a token may lie to be sampled.
 
     Nothing is beyond `REACH`, so neither does a top-k look there, nor a top-p where weights are 0.
     """

@@ -1,4 +1,4 @@
-"""The CPU kernel of edits: a row's logits before its draw, as `SlotEdits` has them."""
+"""The CPU kernel of edits: a row's logits before sampling, as `SlotEdits` has them."""
 
 # numba infers the types of what follows; Python's annotations mean nothing to it.
 # mypy: ignore-errors
@@ -73,7 +73,7 @@ def edit_item(a, item):
 
 @exactly
 def append(edits, item, token):
-    """A row's drawn token is the last of its history."""
+    """Append a row's sampled token to its history."""
     row = int64_pointer(edits + 8 * EDIT_COLUMNS * item)
     if row[HISTORY] != 0:
         int64_pointer(row[HISTORY])[row[KNOWN]] = token

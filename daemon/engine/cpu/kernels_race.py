@@ -1,4 +1,4 @@
-"""The CPU kernel of a draw's noise, to the last bit that of `daemon.engine.sampler.noise`."""
+"""The CPU kernel of sampling's noise, to the last bit that of `daemon.engine.sampler.noise`."""
 
 # numba infers the types of what follows; Python's annotations mean nothing to it.
 # mypy: ignore-errors

@@ -35,7 +35,7 @@ _FEATURES = "amx-tile", "amx-bf16"
 
 @cache
 def have_matrices() -> bool:
-    """Whether this process may use the processor's matrices; Linux wants to be asked."""
+    """Whether this process may use the processor's matrices; Linux must be asked first."""
     return all(target_has(one) for one in _FEATURES) and bool(torch.cpu._init_amx())
 
 

@@ -27,7 +27,7 @@ STRETCH_LEN = 512
 """Numbers of the columns of an item that are unpacked at once."""
 
 TOKENS_AT_ONCE = 512
-"""Tokens that what is unpacked is multiplied with."""
+"""Tokens that unpacked numbers are multiplied with."""
 
 _ADDRESSES_BYTES = 8 * MATRIX
 _SCRATCH_BYTES = 2 * COLUMNS_AT_ONCE * STRETCH_LEN

@@ -33,7 +33,7 @@ def is_called(mixture: Mixture) -> bool:
 
 
 def mixture_buffers(mlps: Iterable[GatedMlp | Mixture], most_tokens: int) -> MixtureBuffers | None:
-    """Buffers for all mixtures of a decoder, of up to so many tokens."""
+    """Buffers for all mixtures of a decoder, of up to `most_tokens` tokens."""
     found = [mixture for mixture in mlps if isinstance(mixture, Mixture) and is_called(mixture)]
     if not found:
         return None
@@ -45,7 +45,7 @@ def mixture_buffers(mlps: Iterable[GatedMlp | Mixture], most_tokens: int) -> Mix
 
 
 class MixtureCalls:
-    """The calls of mixtures for so many tokens."""
+    """The calls of mixtures for a number of tokens."""
 
     def __init__(self, count: int, buffers: MixtureBuffers | None) -> None:
         self._count = count

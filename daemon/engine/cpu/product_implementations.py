@@ -39,11 +39,11 @@ class ProductWays:
         self.chosen = chosen
 
     def alike(self, weight: QuantisedWeight, count: int, other: int) -> bool:
-        """Whether a token gets the same numbers among so many as among others: to the bit, or but
-        for the order of sums where nothing rounds states.
+        """Whether a token gets the same numbers among `count` tokens as among `other`: to the bit,
+        or but for the order of sums where nothing rounds states.
 
-        Where something does, what differs in a last bit is rounded up here and down there, and
-        soon differs by as much as rounding changes.
+        Where states are rounded, numbers that differ in a last bit may round apart, and soon
+        differ by as much as rounding changes.
         """
         way, two = self.of(weight, count), self.of(weight, other)
         if way is two and way not in PANELS:
@@ -75,5 +75,5 @@ def key(weight: QuantisedWeight) -> Key:
 
 
 def always(weights: Sequence[QuantisedWeight], way: ProductWay) -> ProductWays:
-    """One way for all sizes."""
+    """The same way for all sizes."""
     return ProductWays({key(weight): (way,) * len(SIZES) for weight in weights})

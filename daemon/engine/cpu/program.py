@@ -2,7 +2,7 @@
 
 Between two calls the threads wait for each other for less than a microsecond, where every torch
 operation wakes them anew: with few tokens that waking, and Python, cost as much as the products. A
-row of several tokens, a short prompt, is computed as so many rows of one, each behind the other.
+row of several tokens, a short prompt, is computed as several rows of one, each behind the other.
 """
 
 import numpy as np
@@ -33,21 +33,21 @@ from daemon.engine.sampler.rules import DrawRules
 from daemon.models.formats import FORMATS
 
 MAX_TOKENS = 128
-"""Up to so many tokens a program beats torch's products."""
+"""Most tokens for which a program beats torch's products."""
 
 MAX_PLAIN = 32
-"""Up to so many where weights are plain float32: torch multiplies more of them faster."""
+"""Most tokens where weights are plain float32: torch multiplies more of them faster."""
 
 MAX_SAMPLED = 32
 """Most tokens that are sampled: their logits stay in memory."""
 
 MAX_PAIRS = MAX_TOKENS * (MAX_TOKENS + 1) // 2
-"""Tokens of prompts, each with those that it attends to: where there are more than a prompt of
-`MAX_TOKENS` has, torch is faster, which reads keys and values once for all.
+"""Most pairs of a prompt's token and a token that it attends to: beyond, torch is faster, which
+reads keys and values once for all.
 """
 
 MOST_PROGRAMS = 64
-"""Those that were used last are kept."""
+"""Programs that are kept: the last used."""
 
 
 class StepPrograms:
@@ -111,7 +111,7 @@ class StepPrograms:
         return program
 
     def prepare(self) -> bool:
-        """A program is written in no time."""
+        """Nothing to prepare: a program is written when it is needed."""
         return False
 
     def _reads_in_turn(self) -> bool:
@@ -122,7 +122,7 @@ class StepPrograms:
 
 
 def _num_pairs(batch: FlatBatch) -> int:
-    """Tokens of rows of several, each with those that it attends to."""
+    """Pairs of a token in a row of several and a token that it attends to."""
     rows = batch.chunk_rows
     counts, starts = batch.counts[rows].astype(np.int64), batch.starts[rows]
     return int((counts * starts + counts * (counts + 1) // 2).sum())
@@ -134,7 +134,7 @@ def possible(decoder: Decoder) -> bool:
 
 
 def _in_calls(decoder: Decoder, count: int) -> bool:
-    """Whether a step of so many tokens is calls alone."""
+    """Whether a step of `count` tokens is calls alone."""
     products: list[object] = [decoder.head]
     for layer in decoder.layers:
         products += [layer.query_key_value, layer.output]
@@ -187,21 +187,21 @@ class _Buffers:
         self.angles = decoder.rotary.angles(torch.zeros(MAX_TOKENS, dtype=torch.int64))
         self.products = StateBuffers(MAX_TOKENS)
         self.mixtures = mixture_buffers([layer.mlp for layer in decoder.layers], MAX_TOKENS)
-        self.draws = np.zeros((2, MOST_TIMES, MAX_SAMPLED), np.int32)  # drawn, and broken
+        self.draws = np.zeros((2, MOST_TIMES, MAX_SAMPLED), np.int32)  # tokens, and broken rows
         self.rules = np.zeros((MAX_SAMPLED, RULE_COLUMNS))
         self.keys = np.zeros((MOST_TIMES, MAX_SAMPLED), np.uint64)
         self.edits = np.zeros((MAX_SAMPLED, EDIT_COLUMNS), np.int64)
         self._floats: dict[str, torch.Tensor] = {}
 
     def fill(self, rules: DrawRules) -> None:
-        """How the rows of one step draw."""
+        """Fill in how the rows of a step sample."""
         count = len(rules.rules)
         self.rules[:count], self.edits[:count] = rules.rules, rules.edits
         self.keys[: rules.times, :count] = rules.keys
-        self.draws[1, : rules.times, :count] = 1  # until it is drawn
+        self.draws[1, : rules.times, :count] = 1  # until it is sampled
 
     def drawing(self, time: int) -> DrawColumns:
-        """How rows draw for the `time`-th time."""
+        """How rows sample in the `time`-th step."""
         drawn, broken = self.draws[:, time]
         columns = drawn, broken, self.tokens.numpy(), self.edits
         return DrawColumns(self.rules, self.keys[time], *columns)
@@ -214,7 +214,7 @@ class _Buffers:
 
 
 class _Program:
-    """The calls for so many tokens, and for so many sampled ones among them."""
+    """The calls for a number of tokens, and of sampled ones among them."""
 
     def __init__(
         self,
@@ -265,7 +265,7 @@ class _Program:
             buffers.sampled[: self._num_sampled].copy_(sampled)
 
     def repeated(self, times: int) -> npt.NDArray[np.int64]:
-        """The program so many times, each followed by its draws and a place further."""
+        """The program `times` times, each followed by sampling and a move to the next position."""
         if times not in self._repeated:
             buffers = self._buffers
             places = Places.of(buffers.blocks, buffers.offsets)

@@ -24,11 +24,11 @@ _NO_BLOCKS = {"F32": torch.float32, "BF16": torch.bfloat16}
 
 
 class StateBuffers:
-    """Buffers for states of up to so many tokens: calls that run after each other share them."""
+    """Buffers for states of up to `most_tokens`: calls that run after each other share them."""
 
     def __init__(self, most_tokens: int, fewer: bool = True, zeroed: bool = False) -> None:
-        """`fewer`: some calls are for fewer tokens; `zeroed`: some rows may be computed that nobody
-        has written.
+        """`fewer`: some calls are for fewer tokens; `zeroed`: some rows may be computed without
+        having been written.
         """
         self._most_tokens = most_tokens
         self._fewer = fewer
@@ -64,7 +64,7 @@ class StateBuffers:
 
 
 _SPLIT, _PACKED = -1, -2
-"""Forms of states that are no records of so many tokens."""
+"""Forms of states that are no records."""
 
 
 class _States:
@@ -79,7 +79,7 @@ class _States:
         self._made: dict[int, torch.Tensor] = {}  # by lanes, or one of those
 
     def order(self, order: torch.Tensor | None) -> None:
-        """Have the columns in an order, from now on."""
+        """Put the columns into an order, from now on."""
         if order is self._order:
             return
         self._order, self._made, self.here = order, {}, self._states
@@ -88,21 +88,21 @@ class _States:
             self.listed.append(calls.reordered(self._states, order, self.here))
 
     def pairs(self) -> torch.Tensor:
-        """In the order of pairs."""
+        """The states in the order of pairs."""
         if _SPLIT not in self._made:
             self._made[_SPLIT] = self._scratch.floats("pairs", *self.here.shape)
             self.listed.append(calls.split(self.here, self._made[_SPLIT]))
         return self._made[_SPLIT]
 
     def packed(self) -> torch.Tensor:
-        """Rounded to bfloat16, for matrices."""
+        """The states rounded to bfloat16, for matrices."""
         if _PACKED not in self._made:
             self._made[_PACKED] = self._scratch.packed(self.here.shape[1])
             self.listed.append(calls.packed(self.here, self._made[_PACKED]))
         return self._made[_PACKED]
 
     def records(self, lanes: int) -> torch.Tensor:
-        """Rounded, so many tokens in each record."""
+        """The rounded states, `lanes` tokens in each record."""
         if lanes not in self._made:
             self._made[lanes] = self._scratch.records(self.here.shape[1], lanes)
             self.listed.append(calls.rounded(self.here, self._made[lanes], lanes))
@@ -184,7 +184,7 @@ class QuantisedProduct(nn.Module):
                 self._multiply(weight, states, columns, _PANEL_TYPES[way])
 
     def _parts(self, output: torch.Tensor) -> Iterator[tuple[QuantisedWeight, Columns]]:
-        """Each weight, and where its product goes."""
+        """Each weight, and the columns of its product."""
         for weight, first in zip(self.weights, self._firsts, strict=True):
             yield weight, Columns(output, first, self.bias)
 

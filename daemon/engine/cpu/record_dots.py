@@ -38,8 +38,8 @@ def dot_codes(
     """float32 [tokens, TILE] at `sums`: products of records of one token each and `TILE` rows.
 
     `rows` is the address of as many addresses (int64), `width` is K; the bytes that lie `ahead` of
-    the rows are fetched. A token's numbers are summed in one order, whoever is beside it. For numba
-    code.
+    the rows are fetched. A token's numbers are summed in one order, with any tokens beside it. For
+    numba code.
     """
     form_here, count = form_of(form), num_tokens.literal_value
     length = reader(form_here).length(form_here)
@@ -74,7 +74,7 @@ class _Token:
 
 
 def _tokens(writer: Writer, records: Value, width: Value, count: int) -> list[_Token]:
-    """Those of so many records of `width` numbers, one behind the other."""
+    """The addresses of `count` records of `width` numbers, one behind the other."""
     builder, found = writer.builder, list[_Token]()
     eighth = builder.lshr(width, writer.number(I64, 3))
     for _ in range(count):
@@ -129,7 +129,7 @@ class _Dots:
         self._others: list[list[list[Value]]] = []  # of each loop, by token: of some rows each
 
     def loop(self, first: Value, count: Value, together: int) -> None:
-        """Add `count` times as many blocks, the first of them at an index."""
+        """Add `count` times `together` blocks, the first of them at an index."""
         length, size_bytes = self._kind.length(self._form), self._kind.size_bytes(self._form)
         num_scales = together * length // self._kind.scale_len
         rows = self._rows_of(num_scales)
@@ -173,7 +173,7 @@ class _Dots:
         others: list[list[Value]],
         num_scales: int,
     ) -> None:
-        """Add blocks that lie next to each other, of so many scales a row."""
+        """Add blocks that lie next to each other, of `num_scales` scales a row."""
         length = self._kind.length(self._form)
         rows, kind = self._rows_of(num_scales), self._kind
         groups = [list(chain(*columns[at : at + rows])) for at in range(0, TILE, rows)]
@@ -264,7 +264,7 @@ class _Dots:
     def _scales_of(
         self, token: _Token, index: Value, num_scales: int, rows: int
     ) -> tuple[Value, Value]:
-        """Scales and sums of a token: a lane for each scale of so many rows."""
+        """Scales and sums of a token: a lane for each scale of some rows."""
         writer, of_block = self._writer, self._kind.length(self._form) // CHUNK_LEN
         runs = CHUNK_LEN // self._kind.scale_len
         count = num_scales // runs  # chunks
@@ -279,6 +279,6 @@ class _Dots:
         return writer.pick(scales, chunks * rows), writer.pick(sums, [*range(num_scales)] * rows)
 
     def _rows_of(self, num_scales: int) -> int:
-        """How many rows' scales are one vector, of so many a row."""
+        """How many rows' scales are one vector, of `num_scales` a row."""
         most = 2 * _LANES if self._wide else _LANES
         return min(TILE, max(1, most // num_scales))

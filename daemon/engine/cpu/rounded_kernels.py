@@ -29,7 +29,7 @@ TOKENS_AT_ONCE = 128
 """Tokens whose sums of an item lie in the nearest cache."""
 
 AHEAD_BYTES = 2**13
-"""How far ahead of what is multiplied memory is fetched: what comes from memory takes as long as
+"""How far ahead of the multiplication memory is fetched: a fetch from memory takes as long as
 some rows of a small model. Four times as far is slower where rows are long.
 """
 
@@ -55,7 +55,7 @@ SIDE = 16
 def write_tile(_typing: Any, sums: Any, sums_bytes: Any, output: Any, output_bytes: Any) -> Any:
     """float32 [tokens, columns] at `output`, of [columns, tokens] at `sums`; `SIDE` of each.
 
-    Rows lie so many bytes apart. For numba code.
+    Rows lie `sums_bytes` and `output_bytes` apart. For numba code.
     """
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:

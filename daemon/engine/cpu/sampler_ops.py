@@ -1,4 +1,4 @@
-"""The sampler's work on a CPU by compiled calls: draws of a batch, and rules for whole programs."""
+"""The sampler's work on a CPU by compiled calls: for a batch, and rules for whole programs."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from daemon.engine.sampler.rules import DrawRules, Float64
 
 
 class CpuSamplerOps(TorchSamplerOps):
-    """`SamplerOps` whose draws are calls: the same ones alone, in a batch and within a program."""
+    """`SamplerOps` that samples by calls: the same ones alone, in a batch and within a program."""
 
     def __init__(self, vocab_size: int, team: Team) -> None:
         super().__init__(vocab_size)
@@ -32,7 +32,7 @@ class CpuSamplerOps(TorchSamplerOps):
         logits = logits.float().contiguous()
         noise = keys(params["seed"], positions)
         drawn, broken, tokens = found = np.zeros((3, len(logits)), np.int32)
-        broken[:] = 1  # until it is drawn
+        broken[:] = 1  # until it is sampled
         drawing = DrawColumns(_rules(params), noise, drawn, broken, tokens)
         self._team.run(calls.draw(logits, drawing))
         return torch.from_numpy(found[:2].astype(np.int64))

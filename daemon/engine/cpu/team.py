@@ -4,9 +4,9 @@ A second pool of threads would fight torch's for the same cores: OpenMP's thread
 after each operation, just when ours would start. So kernels go through the `GOMP_parallel` of the
 very libgomp that torch has loaded.
 
-What runs is a program: a table of calls, one row each. Threads take a call's items one by one, and
-go on to the next call when all of its items are done, by whomever: a thread that comes late, or
-loses its core for a while, holds nobody up but for the item in its hands.
+A program is a table of calls, one row each. Threads take a call's items one by one, and go on to
+the next call when all of its items are done, by any thread: a thread that comes late, or loses its
+core for a while, delays only its current item.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ CALL_WIDTH = 20
 """Columns of a program: items taken, items done, then a `Call`."""
 
 HERE_ELEMENTS = 16 * 1024
-"""Up to so many elements of a small call the calling thread is faster alone."""
+"""Most elements of a small call for which the calling thread is faster alone."""
 
 _Row = ctypes.c_int64 * CALL_WIDTH
 _Program = ctypes.c_int64 * 3
@@ -120,7 +120,7 @@ def count_up(_typing: Any, _counter: Any, _number: Any) -> Any:
 
 @intrinsic
 def prefetch(_typing: Any, _address: Any) -> Any:
-    """Have the memory at an integer address come nearer. For numba code."""
+    """Prefetch the memory at an integer address. For numba code."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         integer, pointer = ir.IntType(32), ir.IntType(8).as_pointer()

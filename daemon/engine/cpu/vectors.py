@@ -40,7 +40,7 @@ _SERIES = 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0
 
 
 def lanes(kind: Any, count: int) -> Any:
-    """The type of so many lanes."""
+    """The type of `count` lanes."""
     return ir.VectorType(kind, count)
 
 
@@ -90,7 +90,7 @@ class Writer:
         return self.builder.add(address, self.number(I64, offset)) if offset else address
 
     def step(self, address: Value, index: Value, size_bytes: int) -> Value:
-        """An address `index` times so many bytes on."""
+        """An address `index * size_bytes` further."""
         return self.builder.add(address, self.builder.mul(index, self.number(I64, size_bytes)))
 
     def load(self, kind: Any, address: Value, offset: int = 0, align: int = 1) -> Value:
@@ -104,7 +104,7 @@ class Writer:
         self.builder.store(value, pointer, align=align)
 
     def prefetch(self, address: Value) -> None:
-        """Have the memory at an address come nearer."""
+        """Prefetch the memory at an address."""
         pointer = self.builder.inttoptr(address, I8.as_pointer())
         flags = (self.number(I32, flag) for flag in (0, 2, 1))
         self.call("llvm.prefetch.p0", ir.VoidType(), pointer, *flags)
@@ -147,7 +147,7 @@ class Writer:
         return self.builder.extract_element(vector, self.number(I32, index))
 
     def splat(self, scalar: Value, count: int) -> Value:
-        """A scalar in so many lanes."""
+        """A scalar in `count` lanes."""
         empty = ir.Constant(lanes(scalar.type, count), ir.Undefined)
         first = self.builder.insert_element(empty, scalar, self.number(I32, 0))
         return self.pick(first, [0] * count)

@@ -66,7 +66,7 @@ def pinned(size_bytes: int) -> torch.Tensor:
 
 
 class Staging:
-    """One thread's two buffers. `buffer(size)` makes one, `event()` tells when it was sent."""
+    """A thread's two buffers. `buffer(size)` makes a buffer, `event()` says when it was sent."""
 
     def __init__(self, buffer: Callable[[int], torch.Tensor], event: Callable[[], Any]) -> None:
         self._buffers = buffer(CHUNK_BYTES), buffer(CHUNK_BYTES)
@@ -117,7 +117,7 @@ class TensorPlaces:
 
 
 def _groups(stored: Mapping[str, Stored]) -> dict[str, tuple[str, ...]]:
-    """For each weight that will be merged, the names of all that it is merged with, in order."""
+    """For each weight that will be merged, the names of the merged weights, in order."""
     found: dict[str, tuple[str, ...]] = {}
     for name in stored:
         for layers in MERGED:
@@ -129,6 +129,6 @@ def _groups(stored: Mapping[str, Stored]) -> dict[str, tuple[str, ...]]:
 
 
 def _alike(tensors: list[Stored | None]) -> bool:
-    """Whether matrices can be one: all are there, of one dtype and as many columns."""
+    """Whether matrices can be merged: all are there, of one dtype and as many columns."""
     kinds = {tensor and (tensor.dtype, len(tensor.shape), tensor.shape[1:]) for tensor in tensors}
     return len(kinds) == 1 and None not in kinds and all(len(o.shape) == 2 for o in tensors if o)

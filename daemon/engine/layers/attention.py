@@ -67,7 +67,7 @@ def paged_attention(
 
 def register() -> None:
     """Make `ATTENTION_NAME` known to transformers."""
-    # Not before: whoever only attends does without transformers.
+    # Not before: attention alone does without transformers.
     from transformers import AttentionInterface
 
     AttentionInterface.register(ATTENTION_NAME, paged_attention)

@@ -1,4 +1,4 @@
-"""Paged attention in plain torch: the reference for the kernels, and what runs without them."""
+"""Paged attention in plain torch: the reference for the kernels, and their replacement."""
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -74,7 +74,7 @@ class Singles:
 class Chunks:
     """The rows of a batch with several tokens: prompts, whole or in part.
 
-    `cached`: all keys and values are read from the cache, since nobody hands over the step's own.
+    `cached`: all keys and values are read from the cache, since the step's own are not passed in.
     """
 
     def __init__(self, batch: FlatBatch, cache: PagedKV, cached: bool = False) -> None:

@@ -17,7 +17,7 @@ from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.layers.rotary import RotaryTable
 
 Prepare = Callable[[Any], Any]
-"""From a linear layer, or the experts of a mixture, to what computes it here."""
+"""Turns a linear layer, or the experts of a mixture, into the module that computes it here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Decoder:
         """The residual [T, width] behind the last layer, and what is still to be added to it.
 
         With `wanted` of these tokens alone, [R, width]: once the last layer has written its keys
-        and values, nobody reads the others.
+        and values, the others are not read.
         """
         states = self.embeddings(tokens)
         angles = self.rotary.angles(positions)

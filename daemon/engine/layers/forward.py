@@ -41,8 +41,8 @@ class Differing(Protocol):
     """A matrix product whose numbers depend on how many tokens are computed together."""
 
     def alike(self, count: int, other: int) -> bool:
-        """Whether a token among so many gets the same numbers as among others: its answer is the
-        same one.
+        """Whether a token gets the same numbers among `count` tokens as among `other`, so that its
+        answer is the same.
         """
 
 
@@ -51,7 +51,7 @@ class Repeated:
     """Tokens sampled for R rows of decodes by a multi-step program."""
 
     tokens: Int32  # [R, times]
-    broken: Bools  # [R, times]: the logits left nothing to draw, and what follows means nothing
+    broken: Bools  # [R, times]: the logits left no token, and later tokens are invalid
 
 
 class Programs(Protocol):
@@ -69,4 +69,4 @@ class Programs(Protocol):
         """
 
     def prepare(self) -> bool:
-        """Compile one more step that may be wanted, while nobody waits; False: all are there."""
+        """Compile one more step that may be wanted, while idle; False: all are there."""

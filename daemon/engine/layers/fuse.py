@@ -1,7 +1,7 @@
 """Makes a straight `Decoder` from a loaded model whose modules have the usual shape.
 
-What it goes by is the modules, not the model's name; what a module does beyond its shape (scaled
-residuals, layers without positions) shows in the logits, which a trial compares before it is used.
+It recognises modules, not the model's name; what a module does beyond its shape (scaled residuals,
+layers without positions) shows in the logits, which a trial compares before it is used.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
 
 PrepareBlock = Callable[[Any, Prepare], Any]
-"""From the block of a mixture, and what prepares a layer, to a block that is prepared."""
+"""Prepares the block of a mixture, by a function that prepares a layer."""
 
 
 def fuse(
@@ -43,8 +43,8 @@ def fuse(
     """A decoder over the model's own weights; None where its modules are of another shape.
 
     It computes tokens at positions below `num_positions`. Merged weights replace the single ones,
-    which become views of them: nothing is held twice. `prepare_block` makes
-    of the block of a mixture one like it with layers that are prepared.
+    which become views of them: nothing is held twice. `prepare_block` copies the block of a mixture
+    with prepared layers.
     """
     base = model.base_model
     if not recognised(base):

@@ -34,7 +34,7 @@ class GatedMlp:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """How a token's experts are chosen: the k of largest probability, which are their shares."""
+    """The choice of a token's experts: the k of largest probability, which are their shares."""
 
     weight: torch.Tensor  # [experts, width]
     num_chosen: int
@@ -76,8 +76,8 @@ def is_mixture(block: Any) -> bool:
 
 
 def router_of(block: Any) -> Router | None:
-    """The router of a mixture that has nothing else beside its experts; None where it chooses in
-    another way, which is found by trying.
+    """The router of a mixture that has nothing else beside its experts; None where a test shows
+    that it chooses in another way.
     """
     gate = block.gate
     held = {name for name, _parameter in (*gate.named_parameters(), *gate.named_buffers())}

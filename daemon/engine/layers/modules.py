@@ -17,7 +17,7 @@ class Modules:
     def normed(
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:
-        """Logits [T, vocab] already: what lies between states and logits is the model's affair."""
+        """Logits [T, vocab] already: the model computes them from states itself."""
         return self._logits(tokens, positions, 0, paged)
 
     def rows(

@@ -1,4 +1,4 @@
-"""Replaces the layers of a model by what computes them here."""
+"""Replaces the layers of a model by the modules that compute them here."""
 
 import copy
 from typing import Any
@@ -13,7 +13,7 @@ _REPLACED = (nn.Linear, QuantisedLinear, QuantisedExperts)
 
 
 def prepare_linears(model: nn.Module, prepare: Prepare) -> None:
-    """Replace every linear layer, and all experts, below a module by what computes faster here."""
+    """Replace every linear layer, and all experts, below a module by faster modules."""
     for name, child in list(model.named_children()):
         if type(child) in _REPLACED:
             setattr(model, name, prepare(child))

@@ -23,7 +23,7 @@ class RotaryTable:
 
     @property
     def tables(self) -> Angles:
-        """Those of every position."""
+        """The angles of every position."""
         return self._cos, self._sin
 
     def angles(self, positions: torch.Tensor) -> Angles:
@@ -31,6 +31,6 @@ class RotaryTable:
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
     def fill(self, angles: Angles, positions: torch.Tensor) -> None:
-        """Put those of tokens at `positions` int64 [T] to where others were."""
+        """Overwrite `angles` with those of tokens at `positions` int64 [T]."""
         for table, part in zip((self._cos, self._sin), angles, strict=True):
             torch.index_select(table, 0, positions, out=part)

@@ -1,4 +1,4 @@
-"""Which attention and which small operations suit a device and dtype."""
+"""The backends: attention, small operations and products for a device and dtype."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -40,15 +40,15 @@ log = logging.getLogger(__name__)
 Attend = Callable[[FlatBatch, PagedKV], PagedAttention]
 Multiplying = QuantisedLinear | QuantisedExperts
 MakeProducts = Callable[[Sequence[Multiplying], bool], Callable[[Multiplying], Any]]
-"""From all quantised layers and experts, and whether no states may be rounded, to what makes the
-products of one.
+"""Takes all quantised layers and experts, and whether no states may be rounded; returns a factory
+of a layer's products.
 """
 Compile = Callable[[Forward, PagedKV, Slots], Programs | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """How to compute what is not a matrix product, and steps that are compiled as a whole."""
+    """How a device computes all but plain matrix products, and steps compiled as a whole."""
 
     name: str
     attend: Attend
@@ -74,9 +74,9 @@ def choose_backend(
     by_torch: ByTorch = NONE,
     fallen: Fallen = unheard,
 ) -> Backend:
-    """The fastest backend that this machine has for a device and a dtype, whatever the KV cache's.
+    """The fastest backend that this machine has for a device and a dtype, with any KV dtype.
 
-    On a GPU torch computes the families `by_torch`, and `fallen` is told of those that it must
+    On a GPU torch computes the families `by_torch`, and `fallen` is called with those that it must
     compute later on.
     """
     if device.type == "cuda":

@@ -61,8 +61,8 @@ class CausalModel:
         return self._programs is not None and self._programs.takes(batch)
 
     def alike(self, count: int, other: int) -> bool:
-        """Whether a token of a step of so many gets the same logits as in one of others: where
-        states are rounded to the bit, else but for the order of sums.
+        """Whether a token gets the same logits in a step of `count` tokens as in one of `other`: to
+        the bit where states are rounded, else but for the order of sums.
         """
         if (count, other) not in self._alike:
             differing = (
@@ -73,11 +73,11 @@ class CausalModel:
         return self._alike[count, other]
 
     def same_until(self, most: int) -> tuple[int, ...]:
-        """The numbers of tokens, below `most`, behind which a step's logits are others."""
+        """Numbers of tokens, below `most`, above which a step's logits differ."""
         return tuple(count for count in range(1, most) if not self.alike(count, count + 1))
 
     def prepare(self) -> bool:
-        """Compile one more program while nobody waits; False where there is none left."""
+        """Compile one more program while idle; False where there is none left."""
         return self._programs is not None and self._programs.prepare()
 
     def logits(

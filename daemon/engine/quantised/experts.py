@@ -55,7 +55,9 @@ class QuantisedExperts(nn.Module):
     def prepared(
         self, prepare: Callable[[QuantisedLinear], nn.Module], exact: bool
     ) -> "QuantisedExperts":
-        """The same with what computes its layers here; `exact`: nothing of the model rounds."""
+        """A copy with the modules that compute its layers here; `exact`: nothing of the model
+        rounds.
+        """
         twin = copy.copy(self)
         twin._modules = {
             name: nn.ModuleList(prepare(layer) for layer in layers)
@@ -65,16 +67,16 @@ class QuantisedExperts(nn.Module):
         return twin
 
     def alike(self, count: int, other: int) -> bool:
-        """Whether a token among T gets the same numbers as among others: its experts have others'
-        tokens, too, so that only the order of sums may differ.
+        """Whether a token gets the same numbers among `count` tokens as among `other`: its experts
+        have other tokens too, so that only the order of sums may differ.
         """
         return count == other or self.exact
 
     def forward(
         self, states: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor
     ) -> torch.Tensor:
-        """[T, width]: what the experts `chosen` int64 [T, k] make of `states` [T, width], added in
-        their `shares` [T, k].
+        """[T, width]: the outputs of the experts `chosen` int64 [T, k] for `states` [T, width],
+        added in their `shares` [T, k].
         """
         made = states.new_empty(*chosen.shape, states.shape[1])
         for expert, tokens, places in sent(chosen):

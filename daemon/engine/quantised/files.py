@@ -1,6 +1,6 @@
 """Weights of a folder that stay as their files hold them, each made when a layer takes it.
 
-The files are mapped: on a CPU their pages are the weights, and nobody has a copy of them.
+The files are mapped: on a CPU their pages are the weights, without a copy.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +16,14 @@ from daemon.models.formats import FORMATS, PLAIN
 from daemon.models.gguf_index import IndexedTensor, linked_file, read_index, row_order
 
 Packed = Mapping[str, Callable[[], QuantisedWeight]]
-"""By its name, what makes a weight."""
+"""Factories of weights, by name."""
 
 _PAGE_BYTES = 4096
 _NARROW = {torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
 class _MappedFile:
-    """A file's bytes as a tensor; who takes a part has its pages read, and counted."""
+    """A file's bytes as a tensor; taking a part reads its pages ahead, and counts them."""
 
     def __init__(self, path: Path, meter: LoadMeter) -> None:
         size_bytes = path.stat().st_size
@@ -103,7 +103,7 @@ class PlainNumbers:
 
 
 def narrow_weights(stored: Mapping[str, Stored], dtype: torch.dtype, meter: LoadMeter) -> Packed:
-    """Those of some tensors in open files that may be weights, in a type of two bytes.
+    """The tensors in open files that may be weights, in a type of two bytes.
 
     What is stored so stays in its file.
     """

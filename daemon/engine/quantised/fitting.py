@@ -1,8 +1,8 @@
 """Scale and lowest number of each group of 4-bit integers: those with a small squared error.
 
-From the smallest to the largest number is one of several ranges that are tried. Numbers become
-integers within it, scale and lowest number then those that fit these integers best, and so on a
-few times; what had the least error is taken, so that none is worse than the whole range.
+Several ranges are tried, among them that from the smallest to the largest number. Numbers become
+integers within a range; scale and lowest number then become those that fit these integers best, and
+so on a few times. The fit of least error is taken, so that none is worse than the whole range.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def fitted(groups: Float32, steps: int) -> tuple[Float32, Float32]:
 
 @_compiled
 def _fit(groups, most, ranges, turns, scales, lows):  # type: ignore[no-untyped-def]
-    """Replaces the scales and lows of the whole ranges."""
+    """Replace the scales and lows of the whole ranges."""
     count, length = groups.shape
     numbers = np.empty((length, _LANES), np.float32)
     scale, low = np.empty(_LANES, np.float32), np.empty(_LANES, np.float32)

@@ -1,7 +1,7 @@
 """Layers of transformers' models over quantised weights: what they compute, plainly and exactly.
 
 They unpack what they need, when they need it, and compute in the type of their states: slow, right
-on every device, and what faster products are held against.
+on every device, and the reference of faster products.
 """
 
 from collections.abc import Iterable, Iterator
@@ -51,7 +51,8 @@ class _Unpacking(nn.Module):
     def weight(self) -> torch.Tensor:
         """The numbers float32 [N, K], for modelling code that looks at them itself; a copy.
 
-        Before they are there it has no numbers: some modelling code begins a new model by it.
+        Before weights are loaded it is empty: some modelling code initialises a new model through
+        it.
         """
         if not self.weights:
             return torch.empty(self.out_features, self.in_features, device="meta")

@@ -1,4 +1,4 @@
-"""Which stored tensors are which part of a model's parameter, where many become one.
+"""The stored tensors that are parts of a model's parameter, where several become one.
 
 How a checkpoint's names and tensors become a model's is transformers' knowledge: what it does when
 it loads a folder is asked here of names alone.

@@ -111,7 +111,7 @@ def _layer(layer: Any) -> nn.Module:
 
 
 def fill(model: nn.Module, places: PackedPlaces, packed: Packed) -> None:
-    """Give the layers at `places` their weights; who shares a name shares the weight.
+    """Give the layers at `places` their weights; layers that share a name share the weight.
 
     Raises ModelError for a weight of another size than its layer's.
     """
@@ -133,7 +133,7 @@ def check_sizes(
 
 
 def _check_size(layer: Any, names: tuple[str, ...], sides: Sequence[tuple[int, ...]]) -> None:
-    """The rows of a layer are those of its weights one after the other."""
+    """Check that the rows of a layer are those of its weights one after the other."""
     stored = [sum(rows for rows, _ in sides), *{columns for _, columns in sides}]
     wanted = [layer.out_features, layer.in_features]
     if stored != wanted:

@@ -31,7 +31,7 @@ def packed_weights(
     meter: LoadMeter,
     device: torch.device,
 ) -> dict[str, Callable[[], QuantisedWeight]]:
-    """By the names of weights, what makes each: it reads the layer's tensors and no others.
+    """Factories of weights, by name: each reads its layer's tensors and no others.
 
     `stored` are all tensors of the open files. Making one raises ModelError where its tensors do
     not hold what they should.

@@ -44,7 +44,7 @@ class Stored(NamedTuple):
 
 
 class LoadMeter:
-    """Counts loaded bytes, from any thread, and tells the share of all a few times a second."""
+    """Counts loaded bytes, from any thread, and reports the share of all a few times a second."""
 
     def __init__(self, total_bytes: int, tell: Callable[[float], None]) -> None:
         self._total_bytes = max(total_bytes, 1)
@@ -55,7 +55,7 @@ class LoadMeter:
 
     def add(self, num_bytes: int) -> None:
         """Count `num_bytes` more bytes."""
-        with self._lock:  # told under the lock: shares never go back
+        with self._lock:  # reported under the lock: shares never go back
             self._done_bytes += num_bytes
             now = time.monotonic()
             if now >= self._next_s:

@@ -25,7 +25,7 @@ def unpack(form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
 
 
 def _cut(blocks: torch.Tensor, *sizes: int) -> Parts:
-    """Columns of so many bytes each, the rest last; each dense, so that it can be viewed."""
+    """Cut columns of `sizes` bytes each, the rest last; each dense, so that it can be viewed."""
     rest = blocks.shape[1] - sum(sizes)
     return tuple(part.contiguous() for part in blocks.split([*sizes, rest], 1))
 

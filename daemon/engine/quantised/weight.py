@@ -1,4 +1,4 @@
-"""A weight as its file holds it: rows of blocks, unpacked when somebody needs the numbers."""
+"""A weight as its file holds it: rows of blocks, unpacked when the numbers are needed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ class QuantisedWeight:
     """A weight [N, K] in one format; `data` uint8 [N, bytes of a row], dense.
 
     `order` int32 [K], where it is given: column k of the blocks is the weight's column order[k], as
-    GPTQ stores weights in the order of their activations. Whoever multiplies takes states so.
+    GPTQ stores weights in the order of their activations. Products take states in this order.
     """
 
     format: WeightFormat
@@ -27,7 +27,7 @@ class QuantisedWeight:
 
     @property
     def rows(self) -> int:
-        """N, what a product gives of a token."""
+        """N, the numbers that a product gives for a token."""
         return len(self.data)
 
     @property
@@ -37,7 +37,7 @@ class QuantisedWeight:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes of its data."""
         return self.data.nbytes + (0 if self.order is None else self.order.nbytes)
 
     def pick(self, rows: torch.Tensor | slice) -> "QuantisedWeight":

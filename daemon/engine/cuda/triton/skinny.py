@@ -79,7 +79,7 @@ class Scratch:
 
     @staticmethod
     def of(cells: int, tiles: int, device: torch.device) -> "Scratch":
-        """Room for so many partial sums of so many tiles."""
+        """Room for `cells` partial sums of `tiles` tiles."""
         return Scratch(
             torch.empty(cells, dtype=torch.float32, device=device),
             torch.zeros(tiles, dtype=torch.int32, device=device),
@@ -147,7 +147,7 @@ def runner(kernel: Any, grid: tuple[int, ...], compile_only: bool) -> Callable[.
 
 
 def product_type(dtype: torch.dtype) -> tl.dtype:
-    """In which type operands of `dtype` are multiplied."""
+    """The type in which operands of `dtype` are multiplied."""
     # Triton's interpreter multiplies the bits of bfloat16 as integers.
     if triton.knobs.runtime.interpret or dtype == torch.float32:
         return tl.float32
@@ -238,7 +238,7 @@ def _tiled(
 
 @triton.jit
 def _fetch(pointers):
-    """Bring the cache lines of pointers to the second-level cache; nobody waits for them."""
+    """Prefetch the cache lines of pointers to the second-level cache, without a wait."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; // $0", "=r,l", [pointers.to(tl.uint64)], tl.int32, False, 1
     )
@@ -248,7 +248,7 @@ def _fetch(pointers):
 def add_parts(
     acc, partial_ptr, counters_ptr, split, splits, OUTPUTS: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Leave a part of a tile's sum; whoever comes last gets all of it, and True."""
+    """Leave a part of a tile's sum; the last program gets the whole sum, and True."""
     tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     partial_ptr += tile.to(tl.int64) * splits * (OUTPUTS * ROWS)
     cells = tl.arange(0, OUTPUTS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]

@@ -19,7 +19,7 @@ import torch
 
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
-from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.layout import TransferError
 from daemon.engine.transfer.messages import Broken, Done, Lost, News
 from daemon.engine.transfer.receiver import Receiver
 from daemon.engine.transfer.ring import NUM_SLOTS
@@ -140,7 +140,7 @@ class Ended:
     """One end in this process, and what it told."""
 
     def __init__(self, join: Join, sock: socket.socket, cache: PagedKV | None = None) -> None:
-        """Over a new pool, or one that is there. Raises HandoffError where the ends do not meet."""
+        """Over a new pool, or one that is there. Raises TransferError where the ends do not meet."""
         self.cache = join.pool.make() if cache is None else cache
         self.told: SimpleQueue[News] = SimpleQueue()
         self.end: Sender | Receiver
@@ -210,7 +210,7 @@ class Peer:
     def join(self, theirs: Join, ours: Join, cache: PagedKV | None = None) -> Ended:
         """A link between a pool there and one here (`cache`, or a new one).
 
-        Raises HandoffError from either end.
+        Raises TransferError from either end.
         """
         here, there = socket.socketpair()
         self.order(theirs)
@@ -218,12 +218,12 @@ class Peer:
         there.close()
         try:
             ended = Ended(ours, here, cache)
-        except HandoffError as error:
+        except TransferError as error:
             joined = self.answer()
-            raise HandoffError(f"{error}; there: {joined.error}") from error
+            raise TransferError(f"{error}; there: {joined.error}") from error
         joined = self.answer()
         if joined.error:
-            raise HandoffError(joined.error)
+            raise TransferError(joined.error)
         return ended
 
     def kill(self) -> None:
@@ -244,7 +244,7 @@ def serve(control: socket.socket, door: socket.socket) -> None:
                 _, (fd,), _, _ = socket.recv_fds(door, 1, 1)
                 try:
                     ended = Ended(command, socket.socket(fileno=fd))
-                except HandoffError as error:
+                except TransferError as error:
                     answer = Joined(str(error))
             else:
                 assert ended is not None, "Join comes first"

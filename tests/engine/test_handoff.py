@@ -20,7 +20,7 @@ from benchmarks.gpu.handoff_peer import (
     Send,
     open_things,
 )
-from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.layout import TransferError
 from daemon.engine.transfer.messages import Done, Lost
 from daemon.wire.columns import Int32
 from tests.engine.handoff import SOURCE, TARGET, broken, columns
@@ -113,7 +113,7 @@ def test_pools_that_differ_do_not_meet(
 ) -> None:
     other = PoolSizes(**changes)  # type: ignore[arg-type]
     before = open_things()
-    with pytest.raises(HandoffError, match=difference) as caught:
+    with pytest.raises(TransferError, match=difference) as caught:
         peer.join(Join(other, sends=False), Join(SOURCE, sends=True))
     assert "there: the pools' blocks differ" in str(caught.value), "both ends say so"
     assert open_things() == before
@@ -150,7 +150,7 @@ def test_a_killed_receiver_is_reported() -> None:
         peer.kill()
         assert [broken(here.next()) for _ in range(2)] == [(1, GONE), (2, GONE)]
         assert here.next() == Lost(GONE)
-        with pytest.raises(HandoffError, match=GONE):
+        with pytest.raises(TransferError, match=GONE):
             here.sender.send(3, blocks, targets, full)
         here.sender.after_layer(1)  # a step that goes on does not mind
     here.end.close()

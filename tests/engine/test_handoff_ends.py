@@ -17,15 +17,15 @@ from daemon.engine.kv.pool import PagedKV
 from daemon.engine.transfer import rows
 from daemon.engine.transfer.connect import EndPools as Pools
 from daemon.engine.transfer.connect import connect_receiver, connect_sender
-from daemon.engine.transfer.layout import WHOLE, HandoffError, layout_of
+from daemon.engine.transfer.layout import WHOLE, TransferError, layout_of
 from daemon.engine.transfer.messages import (
     Broken,
     Bye,
     Done,
     Filled,
-    HandoffLink,
     Lost,
     Opened,
+    TransferSocket,
     TransferWay,
 )
 from daemon.engine.transfer.receiver import Receiver
@@ -196,7 +196,7 @@ def straight(cleared: ThreadEvent) -> Pair:
     """A pair whose sender writes into the receiver's pool, once its steps have come so far."""
 
     def connect(source: PagedKV, target: PagedKV) -> tuple[Sender, Receiver]:
-        here, there = (HandoffLink(sock) for sock in socket.socketpair())
+        here, there = (TransferSocket(sock) for sock in socket.socketpair())
         mover: Any = _PeerMover(source.raw, target.raw)
         layout, steps = layout_of(source), cast(Stream, _At(cleared))
         route = PeerRoute(layout, mover, mover, Sources(summer(source)))
@@ -271,28 +271,28 @@ def test_rubbish_ends_the_link_with_a_word() -> None:
     here, there = socket.socketpair()
     told: list[Any] = []
     here.send(b"x")
-    with pytest.raises(HandoffError, match="no sender"):
+    with pytest.raises(TransferError, match="no sender"):
         connect_receiver(there, Pools(cache))
     here, there = socket.socketpair()
-    link = HandoffLink(here)
-    receiver = Receiver(HandoffLink(there), cache, Here(), None, -1, summer(cache))
+    link = TransferSocket(here)
+    receiver = Receiver(TransferSocket(there), cache, Here(), None, -1, summer(cache))
     receiver.start(told.append)
     link.send(TransferWay(direct=True))
     assert "the sender sent TransferWay" in str(link.receive())
     link.hang_up()
     receiver.close()
-    assert told == [Lost("the receiver failed: HandoffError: the sender sent TransferWay")]
+    assert told == [Lost("the receiver failed: TransferError: the sender sent TransferWay")]
 
 
 def test_an_end_that_does_not_answer_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("daemon.engine.transfer.connect.MEETING_S", 0.05)
     here, there = socket.socketpair()
-    with pytest.raises(HandoffError, match="did not meet: timed out"):
+    with pytest.raises(TransferError, match="did not meet: timed out"):
         connect_sender(here, Pools(SOURCE.make()))
     there.close()
     here, there = socket.socketpair()
     there.close()
-    with pytest.raises(HandoffError, match="did not meet"):
+    with pytest.raises(TransferError, match="did not meet"):
         connect_sender(here, Pools(SOURCE.make()))
 
 
@@ -378,15 +378,15 @@ def test_a_slot_that_cannot_be_is_not_copied(changes: dict[str, int]) -> None:
     broken, lost = pair.received.get(timeout=20), pair.received.get(timeout=20)
     pair.receiver.close()
     assert isinstance(broken, Broken) and isinstance(lost, Lost)
-    assert "HandoffError: t" in lost.reason
+    assert "TransferError: t" in lost.reason
     assert torch.equal(pair.target.raw, pair.expected), "nothing is written"
 
 
 def test_who_sends_rubbish_is_told_so() -> None:
     here, there = socket.socketpair()
-    heard = HandoffLink(here)
+    heard = TransferSocket(here)
     cache = TARGET.make()
-    receiver = Receiver(HandoffLink(there), cache, Here(), None, -1, summer(cache))
+    receiver = Receiver(TransferSocket(there), cache, Here(), None, -1, summer(cache))
     told: SimpleQueue[Any] = SimpleQueue()
     receiver.start(told.put)
     here.sendall(inline_frame(b"rubbish"))

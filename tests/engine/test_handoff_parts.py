@@ -20,12 +20,12 @@ from benchmarks.gpu.handoff_peer import PoolSizes
 from daemon.engine.batch.streams import Here
 from daemon.engine.transfer import ipc, routes, rows
 from daemon.engine.transfer.credits import AbandonedError, Clearances, RingCredits
-from daemon.engine.transfer.layout import WHOLE, HandoffError, layout_of
+from daemon.engine.transfer.layout import WHOLE, TransferError, layout_of
 from daemon.engine.transfer.messages import (
     Filled,
-    HandoffLink,
     Hello,
     Shared,
+    TransferSocket,
 )
 from daemon.engine.transfer.movers import GpuMovers
 from daemon.engine.transfer.ring import SharedRing, new_memory
@@ -157,7 +157,7 @@ def _zeros(size: int) -> torch.Tensor:
 
 
 def test_messages_survive_the_wire() -> None:
-    here, there = (HandoffLink(sock) for sock in socket.socketpair())
+    here, there = (TransferSocket(sock) for sock in socket.socketpair())
     sent = [Hello(layout_of(SOURCE.make()), 2, 4096), Filled(1, 0, WHOLE, 0, 1, np.array([5]))]
     for message in sent:
         here.send(message)
@@ -188,7 +188,7 @@ def test_memory_that_cannot_be_pinned_is_refused(monkeypatch: pytest.MonkeyPatch
     fd = new_memory(3 * 4096)
     try:
         ring = SharedRing(fd, 3, 4096, torch.device("cuda:1"))
-        with pytest.raises(HandoffError, match=r"does not pin 12288 bytes \(error 2\)"):
+        with pytest.raises(TransferError, match=r"does not pin 12288 bytes \(error 2\)"):
             SharedRing(fd, 3, 4096, torch.device("cuda:1"))
         with pytest.raises(ValueError, match="greater than file size"):
             SharedRing(fd, 4, 4096, torch.device("cpu"))

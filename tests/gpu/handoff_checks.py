@@ -22,7 +22,7 @@ from benchmarks.gpu.handoff_peer import (
 )
 from benchmarks.gpu.report import Check
 from benchmarks.gpu.timing import keep_busy
-from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.layout import TransferError
 from daemon.engine.transfer.messages import Broken, Done, Lost, News
 from daemon.wire.columns import Int32, int32
 from tests.gpu.move_checks import move_checks
@@ -153,7 +153,7 @@ def _write_late(here: Ended, blocks: Int32, content: torch.Tensor) -> None:
 def _differing(peer: Peer, device: str) -> Check:
     """Pools whose blocks differ are refused."""
     met = 1
-    with contextlib.suppress(HandoffError):
+    with contextlib.suppress(TransferError):
         peer.join(
             Join(PoolSizes(head_dim=16, device=device), sends=False),
             Join(PoolSizes(device=device), sends=True),

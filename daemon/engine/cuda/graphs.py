@@ -228,8 +228,8 @@ class _Step:
         self._rows = rows
         self._size = size = len(rows.tokens)
         # Row 0: the slots; row 1: the tokens that each has in the cache, -1 for padding.
-        nobody = np.stack((np.zeros(size, np.int64), np.full(size, -1, np.int64)))
-        self._inputs = upload(nobody, cache.blocks.device)
+        padding = np.stack((np.zeros(size, np.int64), np.full(size, -1, np.int64)))
+        self._inputs = upload(padding, cache.blocks.device)
         self.again: Work = _nothing
         """Compute the fed step."""
         self.compared = False

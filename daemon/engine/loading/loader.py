@@ -97,7 +97,7 @@ def _loaded(
                 device_map={"": device},
                 dtype=computes_in,
                 attn_implementation=ATTENTION_NAME,
-                ignore_mismatched_sizes=True,  # they are told below, in a sentence
+                ignore_mismatched_sizes=True,  # they are reported below, in a sentence
                 output_loading_info=True,
             )
         except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError) as error:

@@ -32,7 +32,7 @@ from daemon.state.batch import Batch
 from daemon.state.request import FinishReason
 from daemon.wire.columns import int32
 
-_NOT_NUMBERS = "the model's output for this answer is not a number: nothing can be drawn from it"
+_NOT_NUMBERS = "the model's output for this answer is not a number: no token can be sampled from it"
 
 _NO_DRAWS = Draws(int32(), None, np.zeros(0, np.intp))
 

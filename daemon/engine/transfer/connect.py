@@ -15,8 +15,8 @@ from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.host_rows import HostRows
 from daemon.engine.transfer.ipc import IpcError, OpenedMemory, export
-from daemon.engine.transfer.layout import HandoffError, Layout, layout_of
-from daemon.engine.transfer.messages import HandoffLink, Hello, ReceiverPool, Shared, TransferWay
+from daemon.engine.transfer.layout import Layout, TransferError, layout_of
+from daemon.engine.transfer.messages import Hello, ReceiverPool, Shared, TransferSocket, TransferWay
 from daemon.engine.transfer.movers import Movers, PeerMover, movers_of
 from daemon.engine.transfer.receiver import Receiver
 from daemon.engine.transfer.ring import NUM_SLOTS, SharedRing, new_memory, slot_bytes_for
@@ -61,7 +61,7 @@ def connect_sender(
 
     `direct`: write into the receiver's pool where that is possible, by a kernel of ours. The ring's
     sizes are for tests; `checked` is off only to measure what checksums cost. Blocks until the
-    receiver answers; raises HandoffError where it does not, or where the pools differ.
+    receiver answers; raises TransferError where it does not, or where the pools differ.
     """
     cache = here.cache
     layout = layout_of(cache)
@@ -102,9 +102,9 @@ def connect_receiver(sock: socket.socket, here: EndPools) -> Receiver:
 
 
 @contextlib.contextmanager
-def _meeting(sock: socket.socket, faults: LinkFaults) -> Iterator[HandoffLink]:
-    """A link while the ends meet; any failure closes it and becomes a HandoffError."""
-    link = HandoffLink(sock)
+def _meeting(sock: socket.socket, faults: LinkFaults) -> Iterator[TransferSocket]:
+    """A link while the ends meet; any failure closes it and becomes a TransferError."""
+    link = TransferSocket(sock)
     try:
         faults.meet()
         sock.settimeout(MEETING_S)
@@ -113,7 +113,7 @@ def _meeting(sock: socket.socket, faults: LinkFaults) -> Iterator[HandoffLink]:
     except BaseException as error:
         link.close()
         if isinstance(error, OSError | ValueError | RuntimeError):
-            raise HandoffError(f"the ends of a handoff did not meet: {error}") from error
+            raise TransferError(f"the ends of a link did not meet: {error}") from error
         raise
 
 
@@ -143,19 +143,19 @@ def _descriptors(sock: socket.socket) -> Iterator[tuple[int, int]]:
     octet, fds, _flags, _address = socket.recv_fds(sock, len(_FIRST), 2)
     try:
         if octet != _FIRST or not fds:
-            raise HandoffError("the other end of the handoff is no sender")
+            raise TransferError("the other end of the link is no sender")
         yield fds[0], fds[1] if len(fds) > 1 else -1
     finally:
         for fd in fds:
             os.close(fd)
 
 
-def _expect(link: HandoffLink, kind: type[Expected]) -> Expected:
+def _expect(link: TransferSocket, kind: type[Expected]) -> Expected:
     message = link.receive()
     if isinstance(message, kind):
         return message
     found = "nothing" if message is None else type(message).__name__
-    raise HandoffError(f"the other end of the handoff sent {found} instead of {kind.__name__}")
+    raise TransferError(f"the other end of the link sent {found} instead of {kind.__name__}")
 
 
 def _ring(
@@ -196,7 +196,7 @@ def _shared(cache: PagedKV) -> Shared | None:
     try:
         return export(cache.raw)
     except IpcError as error:
-        log.info("handoff: this pool is not shared, host memory is used: %s", error)
+        log.info("transfer: this pool is not shared, host memory is used: %s", error)
         return None
 
 
@@ -206,5 +206,5 @@ def _opened(shared: Shared | None, cache: PagedKV) -> OpenedMemory | None:
     try:
         return OpenedMemory(shared, cache.raw.device)
     except IpcError as error:
-        log.info("handoff: the pool there cannot be opened, host memory is used: %s", error)
+        log.info("transfer: the pool there cannot be opened, host memory is used: %s", error)
         return None

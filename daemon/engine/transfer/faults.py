@@ -5,8 +5,8 @@ from enum import IntEnum
 
 import torch
 
-from daemon.engine.transfer.layout import HandoffError
-from daemon.engine.transfer.messages import HandoffLink
+from daemon.engine.transfer.layout import TransferError
+from daemon.engine.transfer.messages import TransferSocket
 from daemon.wire.faults import Faults
 
 
@@ -27,11 +27,11 @@ class LinkFaults:
         self._num_sent = 0  # parts of blocks
 
     def meet(self) -> None:
-        """Strike before the ends meet. Raises HandoffError where they shall not."""
+        """Strike before the ends meet. Raises TransferError where they shall not."""
         if self._breaks(Stage.MEET):
-            raise HandoffError("the link is broken: injected")
+            raise TransferError("the link is broken: injected")
 
-    def reach(self, stage: Stage, link: HandoffLink) -> None:
+    def reach(self, stage: Stage, link: TransferSocket) -> None:
         """Strike where a link reaches a stage."""
         if self._faults and self._breaks(stage):
             link.hang_up()

@@ -21,7 +21,7 @@ class HostRows:
         self._pool, self._spans = pool, layout.spans(WHOLE)
         self._sums = BlockSums(layout, torch.device("cpu"))
         self._block = torch.empty((1, *cache.blocks.shape[1:]), dtype=cache.blocks.dtype)
-        self._stream = ThreadStream("handoff-host")
+        self._stream = ThreadStream("transfer-host")
 
     def out(self, places: Column, slot: torch.Tensor, after: WorkEvent) -> Summed:
         """Write the rows at `places` int32 [n] to a slot uint8 [n * block_bytes], behind `after`.

@@ -10,7 +10,7 @@ WHOLE = -1
 """In place of a layer: all of a block."""
 
 
-class HandoffError(Exception):
+class TransferError(Exception):
     """Blocks cannot be transferred; the message says why."""
 
 
@@ -53,7 +53,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return layer == WHOLE or 0 <= layer < self.num_layers
 
     def check(self, other: "Layout") -> None:
-        """Raise HandoffError where another pool's blocks differ, with what differs."""
+        """Raise TransferError where another pool's blocks differ, with what differs."""
         fields = (
             (name, getattr(self, name), getattr(other, name)) for name in self.__struct_fields__
         )
@@ -63,7 +63,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if mine != theirs
         ]
         if faults:
-            raise HandoffError(f"the pools' blocks differ: {', '.join(faults)}")
+            raise TransferError(f"the pools' blocks differ: {', '.join(faults)}")
 
 
 _ITEM_BYTES = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from daemon.engine.transfer.connect import EndPools
 from daemon.engine.transfer.faults import LinkFaults
-from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.layout import TransferError
 from daemon.engine.transfer.peer import LinkPeer
 from daemon.engine.transfer.sender import Sender
 from daemon.protocol.worker import CancelTransfer, FromWorker, NewLink, StartTransfer, TransferOver
@@ -63,9 +63,9 @@ class WorkerLinks:
         sender = to_peer.sender_of(order.link) if to_peer is not None else None
         try:
             if sender is None:
-                raise HandoffError("there is no such link to that worker")
+                raise TransferError("there is no such link to that worker")
             self._send(sender, order)
-        except HandoffError as error:
+        except TransferError as error:
             self._say(TransferOver(order.transfer, 0, 0.0, str(error)))
         except ValueError as error:
             log.error("not answered, as its number is in use: %s", error)
@@ -82,7 +82,7 @@ class WorkerLinks:
         self._layered.clear()
 
     def _send(self, sender: Sender, order: StartTransfer) -> None:
-        """Start a transfer. Raises HandoffError on an ended link, ValueError if it is open."""
+        """Start a transfer. Raises TransferError on an ended link, ValueError if it is open."""
         assert self._engine is not None, "it is loaded"
         try:
             fills = _fills(order, self._engine.cache.block_size)

@@ -7,7 +7,7 @@ import threading
 
 import msgspec
 
-from daemon.engine.transfer.layout import HandoffError, Layout
+from daemon.engine.transfer.layout import Layout, TransferError
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import Column, decoder, encoder
 from daemon.wire.frames import FrameError
@@ -145,7 +145,7 @@ Greeting = Hello | ReceiverPool | TransferWay
 Message = Greeting | Opened | Cleared | Filled | Freed | Sent | Landed | Cancelled | Declined | Bye
 
 
-class HandoffLink:
+class TransferSocket:
     """The socket between both ends: whole messages, sent from any thread and read by one."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -168,7 +168,7 @@ class HandoffLink:
     def receive(self) -> Message | None:
         """The next message; None when the peer is gone.
 
-        Raises HandoffError for what is no message, and TimeoutError as the socket is set.
+        Raises TransferError for what is no message, and TimeoutError as the socket is set.
         """
         try:
             payload = self._channel.receive()
@@ -180,7 +180,7 @@ class HandoffLink:
         except OSError:
             return None
         except (FrameError, msgspec.DecodeError) as error:
-            raise HandoffError(f"the other end sent rubbish: {error}") from error
+            raise TransferError(f"the other end sent rubbish: {error}") from error
         return message
 
     def hang_up(self) -> None:

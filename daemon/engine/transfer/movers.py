@@ -75,7 +75,7 @@ class HostMovers:
 
     def __init__(self, pool: torch.Tensor) -> None:
         self._pool = pool
-        self._stream = ThreadStream("handoff-copy")
+        self._stream = ThreadStream("transfer-copy")
 
     def out(self, spans: Spans, blocks: Column, slot: torch.Tensor, after: WorkEvent) -> WorkEvent:
         """See `Movers`."""

@@ -15,7 +15,7 @@ import torch
 from daemon.engine.batch.streams import Stream, WorkEvent
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.transfer.faults import LinkFaults, Stage
-from daemon.engine.transfer.layout import WHOLE, HandoffError, layout_of
+from daemon.engine.transfer.layout import WHOLE, TransferError, layout_of
 from daemon.engine.transfer.messages import (
     Broken,
     Bye,
@@ -25,13 +25,13 @@ from daemon.engine.transfer.messages import (
     Done,
     Filled,
     Freed,
-    HandoffLink,
     Landed,
     Lost,
     Message,
     News,
     Opened,
     Sent,
+    TransferSocket,
 )
 from daemon.engine.transfer.movers import Movers
 from daemon.engine.transfer.ring import SharedRing
@@ -91,7 +91,7 @@ class Receiver:
 
     def __init__(
         self,
-        link: HandoffLink,
+        link: TransferSocket,
         cache: PagedKV,
         compute: Stream,
         ring: tuple[SharedRing, Movers] | None,
@@ -111,7 +111,7 @@ class Receiver:
         self._noting = threading.Lock()
         self._queued: SimpleQueue[_Begun | None] = SimpleQueue()
         self._hearer, self._waiter = (
-            threading.Thread(target=work, name=f"handoff-{name}", daemon=True)
+            threading.Thread(target=work, name=f"transfer-{name}", daemon=True)
             for name, work in (("hear", self._hear), ("wait", self._wait))
         )
 
@@ -154,7 +154,7 @@ class Receiver:
     def _next(self) -> Message | None:
         try:
             return self._link.receive()
-        except HandoffError as error:
+        except TransferError as error:
             self._note(str(error))
             self._link.send(Bye(self._reason))
             return None
@@ -177,14 +177,14 @@ class Receiver:
             return self._sent(message)
         if isinstance(message, Cancelled | Declined):
             return _Begun(message)
-        raise HandoffError(f"the sender sent {type(message).__name__}")
+        raise TransferError(f"the sender sent {type(message).__name__}")
 
     def _opened(self, message: Opened) -> WorkEvent:
         targets, count = message.targets, self._cache.num_blocks
         if not len(targets) or not 0 <= targets.min() <= targets.max() < count:
-            raise HandoffError(f"transfer {message.transfer}: no such blocks in a pool of {count}")
+            raise TransferError(f"transfer {message.transfer}: no such blocks in a pool of {count}")
         if message.transfer in self._open or len(message.fills) != len(targets):
-            raise HandoffError(f"transfer {message.transfer} cannot be opened so")
+            raise TransferError(f"transfer {message.transfer} cannot be opened so")
         cleared = self._compute.record()
         parts, num_right = message.num_parts, np.zeros(len(targets), np.int32)
         left = len(targets) * parts
@@ -195,14 +195,14 @@ class Receiver:
 
     def _filled(self, message: Filled) -> _Begun:
         if self._ring is None:
-            raise HandoffError("there is no ring to copy from")
+            raise TransferError("there is no ring to copy from")
         incoming = self._open.get(message.transfer)
         if incoming is None:
-            raise HandoffError(f"transfer {message.transfer} is not open")
+            raise TransferError(f"transfer {message.transfer} is not open")
         ring, movers = self._ring
         first, end, targets = message.first, message.first + message.count, incoming.targets
         if not 0 <= first < end <= len(targets) or not self._layout.has(message.layer):
-            raise HandoffError(f"transfer {message.transfer} has no such part")
+            raise TransferError(f"transfer {message.transfer} has no such part")
         slot = ring.slot(message.slot, message.count * self._layout.size(message.layer))
         spans = self._layout.spans(message.layer)
         ended = movers.back(spans, targets[first:end], slot, incoming.cleared)
@@ -211,7 +211,7 @@ class Receiver:
     def _sent(self, message: Sent) -> _Begun:
         incoming = self._open.get(message.transfer)
         if incoming is None or self._ring is not None:
-            raise HandoffError(f"transfer {message.transfer} cannot be sent so")
+            raise TransferError(f"transfer {message.transfer} cannot be sent so")
         spans = self._layout.spans(WHOLE)
         return _Begun(
             message, None, self._summed(message, spans, incoming.targets, incoming.cleared)
@@ -224,7 +224,7 @@ class Receiver:
         if not len(message.sums):
             return None
         if len(message.sums) != len(blocks):
-            raise HandoffError(f"transfer {message.transfer} has not as many sums as blocks")
+            raise TransferError(f"transfer {message.transfer} has not as many sums as blocks")
         return self._summer.of(spans, blocks, after)
 
     def _wait(self) -> None:

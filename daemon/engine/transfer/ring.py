@@ -5,7 +5,7 @@ import os
 
 import torch
 
-from daemon.engine.transfer.layout import HandoffError
+from daemon.engine.transfer.layout import TransferError
 
 SLOT_BYTES = {"cuda": 16 << 20, "cpu": 1 << 20}
 """300 us of a PCIe 5 link: long beside the time of a message and a thread's wake-up; slots between
@@ -19,7 +19,7 @@ class SharedRing:
     def __init__(self, fd: int, num_slots: int, slot_bytes: int, device: torch.device) -> None:
         """Maps `fd`, which stays the caller's, and pins it for a GPU.
 
-        Raises ValueError where the memory is smaller, HandoffError where it cannot be pinned.
+        Raises ValueError where the memory is smaller, TransferError where it cannot be pinned.
         """
         self.num_slots, self.slot_bytes = num_slots, slot_bytes
         size_bytes = num_slots * slot_bytes
@@ -31,15 +31,15 @@ class SharedRing:
             cudart = torch.cuda.cudart()
             status = int(cudart.cudaHostRegister(self._octets.data_ptr(), size_bytes, 0))
             if status:
-                raise HandoffError(f"the driver does not pin {size_bytes} bytes (error {status})")
+                raise TransferError(f"the driver does not pin {size_bytes} bytes (error {status})")
 
     def slot(self, number: int, size: int) -> torch.Tensor:
-        """The first bytes of a slot, uint8 [size]. Raises HandoffError where there are not so many.
+        """The first bytes of a slot, uint8 [size]. Raises TransferError where there are not so many.
 
         A kernel given less would write beyond it.
         """
         if not 0 <= number < self.num_slots or size > self.slot_bytes:
-            raise HandoffError(f"there is no slot {number} of {size} bytes")
+            raise TransferError(f"there is no slot {number} of {size} bytes")
         start = number * self.slot_bytes
         return self._octets[start : start + size]
 
@@ -59,7 +59,7 @@ def slot_bytes_for(block_bytes: int, device: torch.device) -> int:
 
 def new_memory(size_bytes: int) -> int:
     """A memfd of `size_bytes` zero bytes, which the caller closes."""
-    fd = os.memfd_create("llmd-handoff", os.MFD_CLOEXEC)
+    fd = os.memfd_create("llmd-transfer", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, size_bytes)
     except BaseException:

@@ -14,7 +14,7 @@ from daemon.engine.transfer.credits import Clearances, RingCredits
 from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.host_rows import HostRows
 from daemon.engine.transfer.ipc import OpenedMemory
-from daemon.engine.transfer.layout import WHOLE, HandoffError, Layout
+from daemon.engine.transfer.layout import WHOLE, Layout, TransferError
 from daemon.engine.transfer.messages import Cleared, Filled, Freed, Message, Sent
 from daemon.engine.transfer.movers import Movers, PeerMover
 from daemon.engine.transfer.ring import SharedRing
@@ -104,7 +104,7 @@ class Route(Protocol):
         """Queue a piece's copies one by one, as there is room. Raises AbandonedError."""
 
     def hear(self, message: Message) -> None:
-        """Take a message of the receiver about room. Raises HandoffError for anything else."""
+        """Take a message of the receiver about room. Raises TransferError for anything else."""
 
     def forget(self, transfer: int) -> None:
         """Forget a transfer that is over."""
@@ -158,7 +158,7 @@ class RingRoute:
     def hear(self, message: Message) -> None:
         """See `Route`."""
         if not isinstance(message, Freed):
-            raise HandoffError(f"the receiver sent {type(message).__name__}")
+            raise TransferError(f"the receiver sent {type(message).__name__}")
         self._slots.give(message.slot)
 
     def forget(self, transfer: int) -> None:
@@ -224,7 +224,7 @@ class PeerRoute:
     def hear(self, message: Message) -> None:
         """See `Route`."""
         if not isinstance(message, Cleared):
-            raise HandoffError(f"the receiver sent {type(message).__name__}")
+            raise TransferError(f"the receiver sent {type(message).__name__}")
         self._clearances.give(message.transfer)
 
     def forget(self, transfer: int) -> None:

@@ -13,19 +13,19 @@ import torch
 from daemon.engine.batch.streams import Stream, WorkEvent
 from daemon.engine.transfer.credits import AbandonedError
 from daemon.engine.transfer.faults import LinkFaults, Stage
-from daemon.engine.transfer.layout import WHOLE, HandoffError, Layout
+from daemon.engine.transfer.layout import WHOLE, Layout, TransferError
 from daemon.engine.transfer.messages import (
     Broken,
     Bye,
     Cancelled,
     Declined,
     Done,
-    HandoffLink,
     Landed,
     Lost,
     Message,
     News,
     Opened,
+    TransferSocket,
 )
 from daemon.engine.transfer.routes import Outgoing, QueuedCopy, Route, TransferPiece
 from daemon.protocol.worker import CANCELLED
@@ -55,7 +55,7 @@ class Sender:
 
     def __init__(
         self,
-        link: HandoffLink,
+        link: TransferSocket,
         layout: Layout,
         counts: PoolCounts,
         compute: Stream,
@@ -76,7 +76,7 @@ class Sender:
         self._pieces: SimpleQueue[TransferPiece | Outgoing | None] = SimpleQueue()
         self._queued: SimpleQueue[QueuedCopy | Message | None] = SimpleQueue()
         self._queuer, self._waiter, self._hearer = (
-            threading.Thread(target=work, name=f"handoff-{name}", daemon=True)
+            threading.Thread(target=work, name=f"transfer-{name}", daemon=True)
             for name, work in (("queue", self._queue), ("wait", self._wait), ("hear", self._hear))
         )
 
@@ -98,7 +98,7 @@ class Sender:
 
         `transfer`: a number that was not used before. Copies begin once all steps that were
         launched before are computed; `computed`: at once, as answered steps computed all of them.
-        Raises ValueError for blocks that do not exist or a transfer that is open, HandoffError
+        Raises ValueError for blocks that do not exist or a transfer that is open, TransferError
         once the link ended.
         """
         job = self._begin(Outgoing(transfer, blocks, targets, fills, 1))
@@ -115,7 +115,7 @@ class Sender:
     def refuse(self, transfer: int, reason: str) -> None:
         """Have both ends report a transfer that cannot start as `Broken`.
 
-        Raises HandoffError once the link ended, and ValueError where the transfer is open.
+        Raises TransferError once the link ended, and ValueError where the transfer is open.
         """
         none = np.zeros(0, np.int32)
         self._pieces.put(self._opened(Outgoing(transfer, none, none, none, 0, refused=reason)))
@@ -187,7 +187,7 @@ class Sender:
     def _opened(self, job: Outgoing) -> Outgoing:
         with self._lock:
             if self._reason:
-                raise HandoffError(self._reason)
+                raise TransferError(self._reason)
             if job.number in self._open:
                 raise ValueError(f"transfer {job.number} is open")
             self._open[job.number] = job

@@ -84,7 +84,7 @@ class EngineWorker:
         self._decoder = decoder(ToWorker)
 
     def serve(self, kind: str, spare: bool) -> int:
-        """Import, load, then answer plans until told to stop; the process's exit status."""
+        """Import, load, then answer plans until `Shutdown`; the process's exit status."""
         try:
             self._import(kind, spare)
             while isinstance(message := self._receive(), Ping):

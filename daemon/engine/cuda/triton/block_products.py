@@ -30,7 +30,7 @@ class BlockTile:
     """The tile of a single program of a product, and its warps: powers of two."""
 
     rows: int  # of states: 1, 2, 4, or from 16
-    outputs: int  # rows of the weight; from 16 where there are so many rows of states
+    outputs: int  # rows of the weight; from 16 where states have 16 rows or more
     columns: int  # read at a time, from `LEAST_COLUMNS`
     warps: int
 
@@ -96,7 +96,7 @@ def _summed(
         used = (row < rows)[:, None, None] & (column < in_features)[None, :, :]
         cells = states_ptr + row[:, None, None] * in_features + column[None, :, :]
         state = tl.load(cells, mask=used, other=0.0).to(tl.float32)
-        # Rounded as wherever weights are unpacked: a text must not depend on who runs beside it.
+        # Rounded as wherever weights are unpacked: a text must not depend on its batch.
         weight = weight.to(states_ptr.dtype.element_ty).to(tl.float32)
         acc += weight[None, :, :, :] * state[:, None, :, :]
     total = tl.sum(tl.sum(acc, 3), 2)

@@ -140,7 +140,7 @@ class Ended:
     """One end in this process, and what it told."""
 
     def __init__(self, join: Join, sock: socket.socket, cache: PagedKV | None = None) -> None:
-        """Over a new pool, or one that is there. Raises TransferError where the ends do not meet."""
+        """Over a pool, new unless given. Raises TransferError where the ends do not meet."""
         self.cache = join.pool.make() if cache is None else cache
         self.told: SimpleQueue[News] = SimpleQueue()
         self.end: Sender | Receiver

@@ -34,7 +34,7 @@ class SharedRing:
                 raise TransferError(f"the driver does not pin {size_bytes} bytes (error {status})")
 
     def slot(self, number: int, size: int) -> torch.Tensor:
-        """The first bytes of a slot, uint8 [size]. Raises TransferError where there are not so many.
+        """The first bytes of a slot, uint8 [size]. Raises TransferError where there are fewer.
 
         A kernel given less would write beyond it.
         """

@@ -31,7 +31,7 @@ MAX_BRACKETS = 200_000
 """Decoding blocks the event loop: a body that would take longer than 100 ms is refused unread."""
 
 
-class Decoding:
+class BodyDecoder:
     """Decodes the bodies of all requests, at most one large body per round of the event loop, so
     that other work runs in between.
     """

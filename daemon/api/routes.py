@@ -14,7 +14,7 @@ from daemon.api.account import Account
 from daemon.api.body import read_body
 from daemon.api.config import ApiConfig
 from daemon.api.connection import CUT, Connection
-from daemon.api.decode import Decoding, Request
+from daemon.api.decode import BodyDecoder, Request
 from daemon.api.errors import ApiError
 from daemon.api.grammar import Grammars
 from daemon.api.job import Job
@@ -70,7 +70,7 @@ class Api:
     _tally: Tally
     _grammars: Grammars
     _templates: Templates
-    _decoding: Decoding = field(default_factory=Decoding)
+    _decoder: BodyDecoder = field(default_factory=BodyDecoder)
     _sinks: set[Sink] = field(default_factory=set)
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -132,7 +132,7 @@ class Api:
         self, request: web.Request, decoder: "msgspec.json.Decoder[Request]"
     ) -> Request:
         """Read and decode a request's body. Raises ApiError."""
-        return await self._decoding.decode(decoder, await read_body(request))
+        return await self._decoder.decode(decoder, await read_body(request))
 
     def _admit(self, request: web.Request, body: Asking) -> tuple[Serving, Text]:
         serving, text = self._model.admit(body.model)

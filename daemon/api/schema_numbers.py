@@ -79,7 +79,7 @@ def _count(schema: Schema, key: str, where: str, param: str) -> None:
     if value <= MOST_COUNTED:
         schema[key] = int(value)
     elif key in _LEAST:
-        _refuse(value, where, param, f"can be at most {MOST_COUNTED}: no answer is so long")
+        _refuse(value, where, param, f"can be at most {MOST_COUNTED}: no answer is longer")
     else:
         del schema[key]  # no answer reaches it
 

@@ -112,7 +112,7 @@ class Text:
         num_bytes = len(text.encode())
         # No tokenization can be shorter: refuse before minutes are spent on it.
         if num_bytes > max_len * self._longest_token_bytes:
-            raise too_long(param, max_len, f"has {num_bytes} bytes of text, more than so many hold")
+            raise too_long(param, max_len, f"has {num_bytes} bytes of text, more than fit")
         if len(text) > max_len * PIECE_LETTERS:
             self._count_piecewise(text, max_len, param)
         tokens = self._tokens(text, special)

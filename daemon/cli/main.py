@@ -10,7 +10,7 @@ from daemon.cli.exit_status import to_the_end
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. 0: done; 1: it failed; 2: the command line or configuration is wrong;
-    above 128: a signal ended it, or nobody reads its output any more.
+    above 128: a signal ended it, or the reader of its output is gone.
     """
     return to_the_end("llmd", partial(_run, sys.argv[1:] if argv is None else argv))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from daemon.api.chat_template import ChatTemplate, read_template
 from daemon.api.conversation import Rendered
-from daemon.api.decode import LARGE_BYTES, MAX_BRACKETS, MAX_COMMAS, Decoding, decode
+from daemon.api.decode import LARGE_BYTES, MAX_BRACKETS, MAX_COMMAS, BodyDecoder, decode
 from daemon.api.errors import ApiError, invalid
 from daemon.api.prepare import Work, conversation, prepare_chat, prepare_completion
 from daemon.api.schema import ChatRequest, CompletionRequest
@@ -98,7 +98,7 @@ def test_anything_is_work_or_a_clear_refusal(
 
 async def test_between_two_large_bodies_the_event_loop_hears_others() -> None:
     """Those of many clients, all there at once, may not keep it from answering the daemon."""
-    decoding, loop = Decoding(), asyncio.get_running_loop()
+    decoding, loop = BodyDecoder(), asyncio.get_running_loop()
     body = b'{"model": "a", "prompt": [' + b"1, " * (LARGE_BYTES // 3) + b"1]}"
     rounds, ended = [0], []
 

@@ -1,5 +1,5 @@
 "use strict";
-// One answer on the page, as it grows: thoughts and calls are folded, what it says is Markdown.
+// One answer on the page, as it grows: thoughts and calls are folded, the rest is Markdown.
 
 const THINK = "<think>", THOUGHT = "</think>"; // around what some models say before they answer
 
@@ -39,7 +39,7 @@ async function copy(text) {
 
 class Answer {
   constructor(body) {
-    this.content = ""; // all that was said, thoughts included: what the model is told of it later
+    this.content = ""; // the whole text, thoughts included, as the model gets it later
     this.body = body;
     this.held = ""; // perhaps the beginning of a mark
     this.stage = "start"; // start | thinking | saying

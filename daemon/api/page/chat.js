@@ -14,7 +14,7 @@ function fresh() {
   return { id, title: "", changed: 0, turns: [] };
 }
 
-// While an answer is under way: not before it has begun, or what it replaces would be lost.
+// While an answer is running: not before it has begun, or the answer that it replaces would be lost.
 function save() {
   if (!turns.length || (running && !partial.content)) return;
   const under = partial?.content ? [{ role: "assistant", content: partial.content, note: "broken off" }] : [];
@@ -90,7 +90,7 @@ function regenerate() {
   if (turns.at(-1)?.role === "assistant" && mayAsk()) converse(turns.length - 2, turns.at(-2).content, () => {});
 }
 
-// A message becomes a field; what is sent from there replaces it and all that followed.
+// A message becomes a field; sending from there replaces it and all that followed.
 function edit(turn, content) {
   const field = make("textarea"), line = make("div", "tools");
   const end = () => { field.remove(); line.remove(); turn.classList.remove("edited"); };
@@ -119,7 +119,7 @@ function mayAsk() {
   return !running && $("fields").reportValidity();
 }
 
-// Has a question answered after so many turns. Later ones are gone once there is an answer; without
+// Has a question answered after the first `numKept` turns. Later ones are gone once there is an answer; without
 // one all is as before, and `failed` is called.
 async function converse(numKept, question, failed) {
   for (const old of $("log").querySelectorAll(".error")) old.remove();
@@ -133,7 +133,7 @@ async function converse(numKept, question, failed) {
   follow();
   const answer = new Answer(body);
   const [note, error] = await receive(answer, turn);
-  if (answer.isEmpty) { // what was not answered may be asked again
+  if (answer.isEmpty) { // an unanswered question may be asked again
     for (const made of [...document.querySelectorAll(".turn")].slice(numKept)) made.remove();
     $("log").append(...removed);
     turns.splice(numKept, Infinity, ...before);
@@ -230,7 +230,7 @@ async function stopped() {
   while (running) await sleep(10);
 }
 
-// Ends what is under way, and shows another chat.
+// Ends the running answer, and shows another chat.
 async function openChat(id) {
   await stopped();
   current = (id && chats.get(id)) || fresh();

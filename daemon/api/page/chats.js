@@ -19,7 +19,7 @@ const chats = {
       .filter(Boolean).sort((one, other) => other.changed - one.changed);
   },
 
-  // What cannot be read, since something else wrote it, is none.
+  // Unreadable data, which something else wrote, counts as no chat.
   get(id) {
     try {
       const chat = JSON.parse(localStorage.getItem(CHAT + id));

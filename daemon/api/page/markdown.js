@@ -6,7 +6,7 @@ const PLAIN_MS = 700; // a text that is not rendered by then is shown as it is
 const RENDER_MOST = 64 * 1024; // letters that the server takes at once
 const TAGS = new Set(["p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "hr", "br",
   "table", "thead", "tbody", "tr", "th", "td", "em", "strong", "s", "code"]);
-const SAFE = /^(https?|mailto):/i; // what a link may lead to
+const SAFE = /^(https?|mailto):/i; // schemes of links
 
 function nodeOf(node) {
   if (typeof node === "string") return document.createTextNode(node);
@@ -52,7 +52,7 @@ class Markdown {
     this.numFinal = 0; // of them, those that stay
     this.begin = 0; // where in the text the others begin
     this.rendered = ""; // the text that is shown
-    this.plain = null; // what could not be rendered, as it is
+    this.plain = null; // the text that could not be rendered, as it is
     this.waitMs = 0;
     this.running = null; // the promise of a rendering under way
     this.ended = false;
@@ -63,7 +63,7 @@ class Markdown {
     if (!this.running) this.running = this.run();
   }
 
-  // Shows the whole text. What was made of parts is made anew: a reference may stand at the end.
+  // Shows the whole text. Blocks made from parts are made again: a reference may stand at the end.
   async end() {
     this.ended = true;
     await this.running;
@@ -72,7 +72,7 @@ class Markdown {
   }
 
   async run() {
-    await sleep(0); // what is whole already is rendered once, by `end`
+    await sleep(0); // a complete text is rendered once, by `end`
     while (!this.ended && this.rendered !== this.text) {
       await this.render();
       follow();
@@ -110,7 +110,7 @@ class Markdown {
     this.begin += at;
   }
 
-  // What is as it was stays, selection and scrolling too; code that grows only gets more text.
+  // Unchanged nodes stay, with selection and scrolling; code that grows only gets more text.
   put(index, block) {
     const json = JSON.stringify(block), old = this.shown[index];
     if (old?.json === json) return;

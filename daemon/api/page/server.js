@@ -1,5 +1,5 @@
 "use strict";
-// What is asked of the server, and what its refusals mean. Nothing else speaks to it.
+// All requests to the server, and the meaning of its refusals.
 
 const KEY = "llmd.key"; // in sessionStorage: gone with the tab
 

@@ -1,5 +1,5 @@
 "use strict";
-// What is loaded and how busy it is: asked again and again while the tab is seen.
+// The model and its load, polled while the tab is visible.
 
 const POLL_MS = 1500, RETRY_MS = 5000;
 
@@ -10,7 +10,7 @@ const board = {
   timer: 0,
   asking: false,
   hasWarmed: false, // the server's renderer, so that the first answer does not wait for it
-  outdated: false, // what is asked was asked with another key, perhaps
+  outdated: false, // the request under way may have another key
 
   async refresh() {
     clearTimeout(this.timer);
@@ -67,7 +67,7 @@ function wantKey() {
   $("key").focus();
 }
 
-// What computes, equal devices together: the table has each one.
+// The devices, equal ones together: the table has each one.
 function devices(instances) {
   const counts = new Map();
   for (const one of instances) {

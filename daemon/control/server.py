@@ -18,40 +18,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from daemon.base.nearest import unknown
-from daemon.control.orders import Orders
+from daemon.control.orders import RefusalError, carry_out
 from daemon.control.place import SocketPlace
-from daemon.placement import PLACEMENTS
 from daemon.protocol.control import (
-    FLIP_WAIT_S,
     FRAME_LIMIT_BYTES,
     BlockOwners,
-    Capped,
-    ChooseCap,
-    ChoosePlacement,
-    ChoosePolicy,
-    ChooseRole,
-    ChooseRoles,
     Closer,
-    Drain,
-    DrainInstance,
-    Flipped,
     FromViewer,
-    Migrate,
-    Migrating,
-    OneInstance,
+    Order,
     Refused,
-    Reload,
-    Reloaded,
-    Resume,
-    ResumeInstance,
     Snapshot,
     Story,
     ToViewer,
     Watch,
 )
-from daemon.scheduler.policies import POLICIES
-from daemon.state.role import ROLES_MODES
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameError, FrameReader, inline_frame
 
@@ -60,10 +40,6 @@ MAX_VIEWERS = 64
 
 _SHARE_S = 0.05  # viewers due within this time of each other get the same snapshot
 _READ_BYTES = 64 * 1024
-_PlainOrder = ChoosePolicy | ChoosePlacement | ChooseRoles | Drain | Resume | OneInstance
-"""Orders whose answer is a snapshot."""
-_AnsweredOrder = Reload | ChooseRole | Migrate | ChooseCap
-"""Orders that have an answer of their own."""
 logger = logging.getLogger(__name__)
 
 
@@ -100,10 +76,6 @@ def may_ask(peer: Peer, uid: int, gid: int) -> bool:
     return peer.uid in (0, uid) or gid in peer.gids
 
 
-class RefusalError(Exception):
-    """A viewer's question or order was refused; the text is the answer."""
-
-
 class _Viewer:
     """One connection; `due_s` is the loop's time of its next snapshot."""
 
@@ -135,16 +107,16 @@ class ControlServer:
     """Serves `snapshot()` on the Unix socket `path` (mode 0660), on the running event loop.
 
     `snapshot` is called on the loop, at most once each 50 ms, and only while a viewer looks. The
-    socket's user and group, and root, may ask. `orders` carries out changes; without it nothing can
-    be changed. `look_closer` answers questions beyond the snapshot, once each 50 ms for the same
-    question; it may raise RefusalError. `makes_folder` is SocketPlace's.
+    socket's user and group, and root, may ask. `operator` has the methods of ORDERS; without it
+    nothing can be changed. `look_closer` answers questions beyond the snapshot, once each 50 ms for
+    the same question; it may raise RefusalError. `makes_folder` is SocketPlace's.
     """
 
     def __init__(
         self,
         path: Path,
         snapshot: Callable[[], Snapshot],
-        orders: Orders | None = None,
+        operator: object | None = None,
         look_closer: Callable[[Closer], Story | BlockOwners] | None = None,
         *,
         makes_folder: bool = False,
@@ -152,7 +124,7 @@ class ControlServer:
         self._place = SocketPlace(path, makes_folder=makes_folder)
         self._gid = -1
         self._snapshot = snapshot
-        self._orders = orders
+        self._operator = operator
         self._look_closer = look_closer
         self._server: asyncio.Server | None = None
         self._viewers: set[_Viewer] = set()
@@ -232,11 +204,9 @@ class ControlServer:
         if isinstance(message, Closer):
             viewer.send(self._closer_frame(message))
             return
-        if isinstance(message, _AnsweredOrder):
-            viewer.send(self._framed(await self._answered(message)))
+        if isinstance(message, Order):
+            viewer.send(await self._order_answer(message))
             return
-        if isinstance(message, _PlainOrder):
-            self._carry_out(message)
         if not isinstance(message, Watch):
             viewer.send(self._current_frame())
             return
@@ -246,51 +216,14 @@ class ControlServer:
         viewer.due_s = asyncio.get_running_loop().time()
         self._viewer_due.set()
 
-    def _operator(self) -> Orders:
-        if self._orders is None:
+    async def _order_answer(self, order: Order) -> bytes:
+        """Carry an order out; its answer's frame. Earlier snapshots are outdated then."""
+        if self._operator is None:
             raise RefusalError("nothing can be changed here")
-        return self._orders
-
-    async def _answered(self, order: _AnsweredOrder) -> Reloaded | Flipped | Migrating | Capped:
-        """Carry out an order that has an answer of its own, which may take time."""
-        orders = self._operator()
         self._frame_s = -math.inf
-        match order:
-            case ChooseRole(instance=instance, role=role, wait_s=wait_s):
-                if not 0 <= wait_s <= FLIP_WAIT_S:
-                    raise RefusalError(f"wait_s must be 0 .. {FLIP_WAIT_S}")
-                return await orders.flip(instance, role, wait_s)
-            case ChooseCap(instance=instance, watts=watts):
-                return await orders.cap(instance, watts)
-            case Migrate(sequence=sequence, instance=instance):
-                return orders.migrate(sequence, instance)
-        return await orders.reload()
-
-    def _carry_out(self, order: _PlainOrder) -> None:
-        """Carry out an order; earlier snapshots are outdated then."""
-        orders = self._operator()
-        match order:
-            case ChoosePolicy(policy=policy, instance=instance):
-                if policy not in POLICIES:
-                    raise RefusalError(unknown("policy", policy, POLICIES))
-                orders.choose_policy(policy, instance)
-            case ChoosePlacement(placement=placement):
-                if placement not in PLACEMENTS:
-                    raise RefusalError(unknown("placement", placement, PLACEMENTS))
-                orders.choose_placement(placement)
-            case ChooseRoles(mode=mode):
-                if mode not in ROLES_MODES:
-                    raise RefusalError(unknown("mode of roles", mode, ROLES_MODES))
-                orders.choose_roles(mode)
-            case Drain():
-                orders.drain()
-            case Resume():
-                orders.resume()
-            case DrainInstance(instance=instance):
-                orders.drain_instance(instance)
-            case ResumeInstance(instance=instance):
-                orders.resume_instance(instance)
+        answer = await carry_out(self._operator, order)
         self._frame_s = -math.inf
+        return self._current_frame() if answer is None else self._framed(answer)
 
     async def _tick(self) -> None:
         """Give each watching viewer its snapshot when it is due."""

@@ -260,20 +260,20 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
 
 
 Closer = AskStory | AskOwners
-OneInstance = DrainInstance | ResumeInstance
-FromViewer = (
-    Status
-    | Watch
-    | ChoosePolicy
+Order = (
+    ChoosePolicy
     | ChoosePlacement
-    | Reload
+    | ChooseRoles
+    | ChooseRole
+    | ChooseCap
+    | Migrate
     | Drain
     | Resume
-    | ChooseRole
-    | ChooseRoles
-    | Migrate
-    | ChooseCap
-    | OneInstance
-    | Closer
+    | DrainInstance
+    | ResumeInstance
+    | Reload
 )
+OrderAnswer = Reloaded | Flipped | Migrating | Capped
+"""The answers of orders that have one of their own; those of others are a `Snapshot`."""
+FromViewer = Status | Watch | Order | Closer
 ToViewer = Snapshot | Story | BlockOwners | Reloaded | Flipped | Migrating | Capped | Refused

@@ -9,7 +9,7 @@ from daemon.base import logs, notify
 from daemon.base.nearest import unknown
 from daemon.config.load import ConfigError, Loaded
 from daemon.config.reload import change
-from daemon.control.server import RefusalError
+from daemon.control.orders import RefusalError
 from daemon.protocol.api import Access, Settings
 from daemon.protocol.control import Capped, Flipped, Migrating, Reloaded
 from daemon.runtime import order_checks

@@ -1,7 +1,7 @@
 """Why an operator's order between instances cannot be carried out, each reason as a sentence."""
 
 from daemon.base.nearest import unknown
-from daemon.control.server import RefusalError
+from daemon.control.orders import RefusalError
 from daemon.core.core import Core
 from daemon.core.instance import WorkerState
 from daemon.protocol.control import Flipped, FlipStatus, InstanceStatus, Snapshot

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from daemon.config.schema import PowerConfig
-from daemon.control.server import RefusalError
+from daemon.control.orders import RefusalError
 from daemon.power.governor import PowerGovernor
 from daemon.power.looks import CardLimits, PowerSample
 from daemon.powerd.client import PowerClient

@@ -6,7 +6,7 @@ import time
 import msgspec
 
 from daemon.base import notify
-from daemon.control.server import RefusalError
+from daemon.control.orders import RefusalError
 from daemon.core.instance import WorkerState
 from daemon.core.snapshot import CoreSnapshot, InstanceStatus
 from daemon.core.view import block_owners, snapshot, story

@@ -13,7 +13,7 @@ from daemon.base import logs, notify
 from daemon.config.instances import instance_limits
 from daemon.config.load import Loaded
 from daemon.config.schema import Config, InstanceSpec
-from daemon.control.server import RefusalError
+from daemon.control.orders import RefusalError
 from daemon.core.actions import Rejected
 from daemon.core.events import Event, RequestArrived
 from daemon.core.instance import WorkerState

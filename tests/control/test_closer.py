@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 from daemon.control.client import Message, MessageReader, question
-from daemon.control.server import ControlServer, RefusalError
+from daemon.control.orders import RefusalError
+from daemon.control.server import ControlServer
 from daemon.protocol.control import AskOwners, AskStory, BlockOwners, Closer, Story, Watch
 from tests.control.test_server import refusal
 from tests.tui import scenario
@@ -71,5 +72,5 @@ async def test_what_is_not_there_is_refused(path: Path) -> None:
     await server.close()
     server = ControlServer(path, lambda: scenario.snapshot(1))
     await server.start()
-    assert "cannot be told here" in await refusal(path, question(AskStory(9)))
+    assert "are not known here" in await refusal(path, question(AskStory(9)))
     await server.close()

@@ -28,8 +28,8 @@ from daemon.control.client import (
     resume,
     resume_instance,
 )
-from daemon.control.orders import Orders
-from daemon.control.server import MAX_VIEWERS, ControlServer, RefusalError
+from daemon.control.orders import RefusalError
+from daemon.control.server import MAX_VIEWERS, ControlServer
 from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     ChooseCap,
@@ -74,9 +74,9 @@ class Counted:
 
 @asynccontextmanager
 async def serving(
-    path: Path, source: Counted, orders: Orders | None = None
+    path: Path, source: Counted, operator: object | None = None
 ) -> AsyncIterator[ControlServer]:
-    server = ControlServer(path, source, orders)
+    server = ControlServer(path, source, operator)
     await server.start()
     try:
         yield server
@@ -378,7 +378,7 @@ def test_no_daemon_is_said_plainly(path: Path) -> None:
         fetch_snapshot(path)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with pytest.raises(ControlError, match="nobody listens"):
+    with pytest.raises(ControlError, match="no process listens"):
         fetch_snapshot(path)
 
 

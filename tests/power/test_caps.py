@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from daemon.config.schema import PowerConfig
-from daemon.control.server import RefusalError
+from daemon.control.orders import RefusalError
 from daemon.power import governor
 from daemon.runtime import power
 from daemon.runtime.power import PowerCaps

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from daemon.config.load import load
-from daemon.control.server import RefusalError
+from daemon.control.orders import RefusalError
 from daemon.core.actions import Action
 from daemon.core.events import (
     Event,

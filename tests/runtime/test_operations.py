@@ -9,7 +9,7 @@ import pytest
 
 from daemon.base import notify
 from daemon.config.load import Loaded, load
-from daemon.control.server import RefusalError
+from daemon.control.orders import RefusalError
 from daemon.protocol import api as protocol
 from daemon.protocol.api import RequestRejected
 from daemon.runtime.gpus import GpuWatch

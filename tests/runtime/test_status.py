@@ -15,7 +15,7 @@ from daemon.config.schema import (
     PredictConfig,
     SchedulerConfig,
 )
-from daemon.control.server import RefusalError
+from daemon.control.orders import RefusalError
 from daemon.protocol.api import Predicting
 from daemon.protocol.control import (
     AskOwners,

@@ -1,1 +1,1 @@
-"""The scheduler of one instance: it decides who runs in the next step. Pure."""
+"""The scheduler of one instance: it decides which sequences run in the next step. Pure."""

@@ -1,4 +1,4 @@
-"""Ageing: how much work a head start in time outweighs, as the live tail sets it."""
+"""Ageing: the work that an earlier arrival outweighs, set by the live tail of JCTs."""
 
 import math
 from collections import deque
@@ -6,7 +6,7 @@ from collections import deque
 from daemon.state.sequence import Sequence
 
 TAIL_SHARE = 0.25
-"""Of two that wait, the one that costs e times as much goes first if it came this share of the
+"""A waiting sequence that costs e times as much as another goes first if it came this share of the
 tail earlier. More shortens the mean and lengthens the tail."""
 
 TAIL = 0.95
@@ -35,11 +35,11 @@ class Ageing:
         return self.scale_s * math.log(max(cost, 1e-12)) + sequence.arrived_s
 
     def lead_s(self, factor: float) -> float:
-        """By how much one leads in rank that costs so many times less."""
+        """The lead in rank of a sequence that costs `factor` times less."""
         return self.scale_s * math.log(factor)
 
     def observe(self, jct_s: float, may_change: bool = True) -> bool:
-        """An answer ended so long after it arrived; whether that makes ranks anew, if it may."""
+        """Learn from an answer's JCT; whether that changed the ranks, if it may."""
         self._jcts_s.append(jct_s)
         self._num_fresh += 1
         if self._num_fresh < _RENEW or not may_change:
@@ -52,12 +52,12 @@ class Ageing:
         return changed
 
     def state(self) -> tuple[float, int, list[float]]:
-        """All it has learned, as plain numbers."""
+        """The learned state, as plain numbers."""
         return self.scale_s, self._num_fresh, list(self._jcts_s)
 
     @classmethod
     def restored(cls, state: tuple[float, int, list[float]]) -> "Ageing":
-        """The ageing whose `state` this was."""
+        """The ageing with this `state`."""
         ageing = cls()
         ageing.scale_s, ageing._num_fresh = state[:2]
         ageing._jcts_s.extend(state[2])
@@ -65,8 +65,8 @@ class Ageing:
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """The quantile of these numbers, straight between two of them: numpy's, to the last bit, which
-    takes a hundred times as long for so few.
+    """The quantile of these numbers, linear between two of them: equal to numpy's to the last bit,
+    which takes a hundred times as long for so few.
     """
     place = share * (len(ordered) - 1)
     below = int(place)

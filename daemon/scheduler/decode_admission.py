@@ -1,9 +1,9 @@
-"""Decode admission: whether what is still to be generated has room (TetriInfer, section 3.4).
+"""Decode admission: whether tokens still to be generated have room (TetriInfer, section 3.4).
 
-Who runs takes a block more for each few tokens that it generates. By what is predicted of all that
-run, and of the one that asks, a rule reckons how many blocks they take until a moment to come; the
-newcomer is admitted if so many are there. Nothing is reserved: a block is anybody's until a token
-needs it. Where no prediction is there, or trusted, a sequence counts with its limit.
+A running sequence takes a further block for each few tokens. From the predictions of all running
+sequences and the newcomer, a rule counts the blocks they will take until a later time; the newcomer
+is admitted if that many are available. Nothing is reserved: a block is free until a token needs it.
+Without a trusted prediction a sequence counts with its limit.
 """
 
 import numpy as np
@@ -23,10 +23,10 @@ RESERVE_DYNAMIC = "reserve_dynamic"
 RESERVE_PEAK = "reserve_peak"
 
 DECODE_ADMISSIONS = (GREEDY, RESERVE_STATIC, RESERVE_DYNAMIC, RESERVE_PEAK)
-"""Room for what it has; for its whole length, and those of all that run; for what all of them have
-when the first of them is done, the newcomer included, just before its blocks come back; for the
-most that all of them hold together until the newcomer is done, those that end before giving back
-what they had."""
+"""The rules: room for the newcomer's present tokens; for its whole length and those of all running
+sequences; for what all of these, the newcomer included, hold when the first of them ends, just
+before its blocks come back; for the most that all hold together until the newcomer ends, given what
+others give back before."""
 
 
 class DecodeAdmission:
@@ -39,8 +39,8 @@ class DecodeAdmission:
         self._ends = PaddedEnds(order, LIKELY_SHARE)
 
     def room(self, slots: Slots, kv: KVCache) -> "DecodeRoom | PeakRoom | None":
-        """What those in these slots are expected to take; None: nobody has to leave room for it, or
-        the policy's reservations do.
+        """The expected blocks of the sequences in these slots; None: the rule leaves no room for
+        them, or the policy's reservations do.
         """
         if self._rule == GREEDY or self._order.policy.reserves != NOTHING:
             return None
@@ -52,8 +52,8 @@ class DecodeAdmission:
     def admits(
         self, sequence: Sequence, matched: list[int], num_reusable: int, kv: KVCache
     ) -> bool:
-        """Whether the blocks are there that the rule asks for, where a sequence would find so many
-        of its own, those that `matched` in the cache among them.
+        """Whether the blocks that the rule asks for are available, where a sequence would find
+        `num_reusable` of its own, the `matched` ones in the cache among them.
         """
         if self._rule == GREEDY:
             return True
@@ -62,10 +62,10 @@ class DecodeAdmission:
 
 
 class DecodeRoom:
-    """The blocks that sequences beside each other are expected to take, as one rule reckons."""
+    """The blocks that sequences together are expected to take, by one rule."""
 
     def __init__(self, rule: str, table: SlotTable, slots: Slots, kv: KVCache) -> None:
-        """Those in `slots` of the table run."""
+        """The sequences in `slots` of the table run."""
         self._rule = rule
         self._block = kv.block_size
         self._known = table.known[slots]
@@ -73,8 +73,8 @@ class DecodeRoom:
         self._held = kv.table.held[slots]
 
     def num_needed(self, sequence: Sequence, num_reusable: int) -> int:
-        """Blocks that have to be there to admit one that would find so many of its own; 0: it is
-        alone, or has no token to come that needs one.
+        """Blocks that have to be available to admit a sequence that would find `num_reusable` of
+        its own; 0: it is alone, or no token to come needs one.
         """
         known, end = sequence.num_known_tokens, sequence.predicted_length
         if not self._known.size or sequence.limit - known <= 1:
@@ -88,7 +88,7 @@ class DecodeRoom:
         return num_taken + own - num_reusable
 
     def add(self, sequence: Sequence, num_blocks: int) -> None:
-        """One more runs, and holds so many blocks."""
+        """Add a running sequence that holds `num_blocks`."""
         known = sequence.num_known_tokens
         self._known = np.append(self._known, np.int32(known))
         self._ends = np.append(self._ends, np.int32(max(sequence.predicted_length, known + 1)))
@@ -100,12 +100,12 @@ class DecodeRoom:
 
 
 class PeakRoom:
-    """The most that sequences beside each other are expected to hold, where each is padded by what
-    predictions were wrong by.
+    """The most blocks that sequences together are expected to hold, where each is padded by the
+    error of predictions.
     """
 
     def __init__(self, order: Order, ends: Int32, slots: Slots, kv: KVCache) -> None:
-        """Those in `slots` run, and are expected to end at these lengths."""
+        """The sequences in `slots` run, and are expected to end at these lengths."""
         self._lengths = order.lengths
         self._block = kv.block_size
         self._known = order.slots.known[slots]
@@ -114,8 +114,8 @@ class PeakRoom:
         self._peak: FuturePeak | None = None
 
     def num_needed(self, sequence: Sequence, num_reusable: int) -> int:
-        """Blocks that have to be there to admit one that would find so many of its own; 0: it is
-        alone, or has no token to come that needs one.
+        """Blocks that have to be available to admit a sequence that would find `num_reusable` of
+        its own; 0: it is alone, or no token to come needs one.
         """
         known = sequence.num_known_tokens
         if not self._known.size or sequence.limit - known <= 1:
@@ -123,11 +123,11 @@ class PeakRoom:
         if self._peak is None:
             self._peak = FuturePeak(self._known, self._left)
         (peak,) = self._peak.with_each(int32([known]), int32([self._left_of(sequence)]))
-        half_blocks = (self._known.size + 1) * self._block // 2  # those begun are half full
+        half_blocks = (self._known.size + 1) * self._block // 2  # begun blocks are half full
         return -(-(int(peak) + half_blocks) // self._block) - self._num_held - num_reusable
 
     def add(self, sequence: Sequence, num_blocks: int) -> None:
-        """One more runs, and holds so many blocks."""
+        """Add a running sequence that holds `num_blocks`."""
         self._known = np.append(self._known, np.int32(sequence.num_known_tokens))
         self._left = np.append(self._left, np.int32(self._left_of(sequence)))
         self._num_held += num_blocks

@@ -39,7 +39,7 @@ class Displacement:
             return []
         order, pace = self._slots.order(), self._pace
         due = pace.due(now) is sequence
-        for may_give_way in (pace.out_of_turn, pace.after_least_turn)[: 1 + due]:
+        for may_give_way in (pace.out_of_slice, pace.after_least_slice)[: 1 + due]:
             room, lacking = self._residency.host_room(), num_blocks
             found = []
             for slot in self._from_the_last(may_give_way(order, now)):
@@ -64,7 +64,7 @@ class Displacement:
         another; where predictions are reserved, the last one of all if each has a reservation.
         """
         order = self._slots.order()
-        for slots in (self._pace.out_of_turn(order, now), order):
+        for slots in (self._pace.out_of_slice(order, now), order):
             for slot in self._from_the_last(slots):
                 if not kv.reservations.has(slot):
                     return slot

@@ -1,7 +1,7 @@
-"""Drafting: which rows of an instance's next step verify drafted tokens beside their own, how many.
+"""Drafting: the number of drafted tokens that each row of an instance's next step verifies.
 
-Whoever holds the tokens says with each answer how many it could draft behind it; the tokens are
-none of the scheduler's affair. Drafts of a row are behind its newest token, so a step that has any
+The runtime, which holds the tokens, says with each answer how many it could draft behind it; the
+scheduler does not see tokens. Drafts of a row are behind its newest token, so a step that has any
 is planned when no other is in flight, and none is planned before it has answered.
 
 Drafts pay while they bring the most tokens a second, by live acceptance and step times: a step of R
@@ -27,69 +27,70 @@ _NO_DRAFTS = int32()
 
 
 LEAST_GAIN = 1.05
-"""What drafts must bring, of the tokens a second without them: a step that drafts is planned anew,
-and none begins ahead of it."""
+"""The factor on tokens per second that drafts must bring: a step that drafts is planned anew, and
+none begins ahead of it."""
 MOST_CHANCE = 0.97
-"""No draft is surer: what is learned of the last ones says no more of the next."""
+"""The highest chance assumed of a draft: past drafts tell no more of the next."""
 
 _FIRST_TRIED = 2.0
-"""What was known before counts as if so many drafts had been tried: of a row's own what all rows'
-were worth, and of those what is supposed at first.
+"""The weight of the prior, in drafts tried: for a row the record of all rows, for these the first
+assumption.
 """
 _FIRST_SHARES, _LONG = (0.4, 0.9), 14
-"""The chance that is supposed where next to nothing is offered, and where so many tokens or more
+"""The chance assumed at first where next to nothing is offered, and where at least _LONG tokens
 are: a long stretch repeats there.
 """
 KEPT = 0.7
-"""Of what was learned of a row, by each step that drafts: a quote ends, and another text begins."""
+"""The share of a row's record kept with each step that drafts: a quote ends, another text begins.
+"""
 _KEPT_OF_ALL = 0.95
-"""Of what was learned of all rows together, by each row that drafted."""
+"""The share of the common record kept with each row that drafted."""
 _BACK, _BACK_LONG = 0.01, 0.05
-"""How much is forgotten with each step in which a row might have drafted, and did not, so that it
-is tried again now and then; and how much more where many could have been drafted: those that quote
+"""The share forgotten with each step in which a row might have drafted and did not, so that it is
+tried again now and then; and the further share where many could have been drafted: rows that quote
 at length are found soon."""
 _KEPT_TIME, _BACK_OF_TIME = 0.9, 0.01
-"""Of what was seen of steps' times, by each step; how far that of steps with drafts goes back with
-each step without."""
+"""The share of the record of step times kept with each step; and the share by which that of steps
+with drafts goes back with each step without."""
 
 
 @dataclass(slots=True)
 class Trials:
-    """Drafts that were tried, of which those behind one that was not accepted were not."""
+    """The drafts that were tried: those behind a rejected one were not."""
 
     accepted: float = 0.0
     tried: float = 0.0
 
     def learn(self, num_drafted: int, num_accepted: int, kept: float) -> None:
-        """Of so many drafts, at least one, so many were accepted; of what was before a share is
-        `kept`.
+        """Learn that of `num_drafted` >= 1 drafts `num_accepted` were accepted; `kept`: the share
+        of the record that stays.
         """
         self.accepted = kept * self.accepted + num_accepted
         self.tried = kept * self.tried + min(num_accepted + 1, num_drafted)
 
     def forget(self, offer: int) -> None:
-        """So many might have been drafted, and were not."""
+        """Forget a little, as `offer` drafts were possible and none was made."""
         kept = 1.0 - _BACK - _BACK_LONG * min(1.0, offer / _LONG) ** 2
         self.accepted *= kept
         self.tried *= kept
 
     def share(self, first: float) -> float:
-        """The chance of a draft, if those before it are accepted, where `first` is supposed."""
+        """The chance of a draft, if those before it are accepted; `first`: the prior."""
         share = (self.accepted + _FIRST_TRIED * first) / (self.tried + _FIRST_TRIED)
         return min(MOST_CHANCE, share)
 
 
 class DraftRecord:
-    """What is known of all rows together: how likely drafts of an offer are accepted, and what
-    steps with drafts take beside others, beyond what their tokens do.
+    """The record of all rows together: how likely drafts of an offer are accepted, and how much
+    slower steps with drafts are than their tokens explain.
     """
 
     def __init__(self) -> None:
-        self._trials = [Trials() for _ in range(_LONG + 1)]  # by how many were offered
-        self._slowness = {False: 1.0, True: 1.0}  # with drafts or without: to what was expected
+        self._trials = [Trials() for _ in range(_LONG + 1)]  # by the number offered
+        self._slowness = {False: 1.0, True: 1.0}  # with drafts or without: measured over expected
 
     def share(self, offer: int) -> float:
-        """The chance of a draft where so many are offered."""
+        """The chance of a draft where `offer` are offered."""
         low, high = _FIRST_SHARES
         return self._of(offer).share(low + (high - low) * min(1.0, offer / _LONG))
 
@@ -98,19 +99,19 @@ class DraftRecord:
 
     @property
     def factor(self) -> float:
-        """How much longer a step with drafts takes than its tokens let expect: it is planned anew,
-        and none is ahead of it.
+        """The factor by which a step with drafts is slower than its tokens explain: it is planned
+        anew, and none is ahead of it.
         """
         return max(1.0, self._slowness[True] / self._slowness[False])
 
     def state(self) -> list[float]:
-        """All it has learned, as plain numbers."""
-        trials = chain.from_iterable((one.accepted, one.tried) for one in self._trials)
+        """The learned state, as plain numbers."""
+        trials = chain.from_iterable((trial.accepted, trial.tried) for trial in self._trials)
         return [*self._slowness.values(), *trials]
 
     @classmethod
     def restored(cls, state: Sequence[float]) -> "DraftRecord":
-        """The record whose `state` this was."""
+        """The record with this `state`."""
         record = cls()
         without, with_drafts, *trials = state
         record._slowness = {False: without, True: with_drafts}
@@ -118,23 +119,23 @@ class DraftRecord:
         return record
 
     def learn(self, offer: int, num_drafted: int, num_accepted: int) -> None:
-        """Of so many drafts of a row, at least one, so many were accepted."""
+        """Learn that of `num_drafted` >= 1 drafts of a row `num_accepted` were accepted."""
         self._of(offer).learn(num_drafted, num_accepted, _KEPT_OF_ALL)
 
     def forget(self, offer: int) -> None:
-        """A step in which rows might have drafted so many drafts nothing."""
+        """Forget a little, as rows with this offer drafted nothing."""
         self._of(offer).forget(offer)
 
     def timed(self, drafts: bool, ratio: float) -> None:
-        """A step of decodes took so many times what its tokens let expect."""
+        """Learn that a step of decodes took `ratio` times its expected time."""
         old = self._slowness[drafts]
         self._slowness[drafts] = old + (1.0 - _KEPT_TIME) * (min(ratio, 2.0 * old) - old)
-        if not drafts:  # what was seen of others gets old, so that they are tried again
+        if not drafts:  # the record of the others fades, so that they are tried again
             self._slowness[True] += _BACK_OF_TIME * (self._slowness[False] - self._slowness[True])
 
 
 def may_pay(num_rows: int, step_s: float, draft_s: float) -> bool:
-    """Whether the surest draft would pay beside so many rows, whose step takes `step_s` alone."""
+    """Whether the surest draft would pay beside `num_rows`, whose step takes `step_s` alone."""
     return MOST_CHANCE * step_s > LEAST_GAIN * draft_s * num_rows
 
 
@@ -148,13 +149,12 @@ def allot(
     factor: float = 1.0,
     ahead: int = 0,
 ) -> list[int]:
-    """How many of their `offers` rows should draft, where each draft's `chances` are these; `most`
-    in all.
+    """The number of drafts for each row, of its `offers`, given each row's `chances`; `most` in
+    all.
 
     `num_rows` run, these among them, in a step that takes `step_s` without drafts; each draft adds
-    `draft_s`, and a step with any takes `factor` times what that comes to. Of each row so many
-    tokens are `ahead` of the first draft, in steps in flight: what they are decides whether there
-    will be any.
+    `draft_s`, and a step with any takes `factor` times the sum. `ahead` tokens of each row precede
+    the first draft, in steps in flight: they decide whether there will be any draft.
     """
     granted = [0] * len(offers)
     gains = [
@@ -177,17 +177,17 @@ def allot(
 
 @dataclass(slots=True)
 class _Row:
-    """What is known of the sequence in a slot."""
+    """The record of the sequence in a slot."""
 
     epoch: int
     trials: Trials = field(default_factory=Trials)
     offered: int = 0  # drafts
-    delivered: int = 0  # its tokens when they were
+    delivered: int = 0  # its tokens at that time
     granted: int = 0  # drafts for its next step
 
 
 class Drafting:
-    """What rows may draft, and what came of it."""
+    """Grants drafts to rows, and learns from their acceptance."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -204,7 +204,7 @@ class Drafting:
 
     @property
     def offered(self) -> bool:
-        """Whether drafts were offered behind the newest token of anybody who runs."""
+        """Whether drafts were offered behind the newest token of a running sequence."""
         table = self._table
         return any(
             row.epoch == table.epoch[slot] and row.delivered == table.delivered[slot]
@@ -213,19 +213,19 @@ class Drafting:
 
     @property
     def looks(self) -> bool:
-        """Whether it is worth looking for drafts beside all that run."""
+        """Whether looking for drafts is worth it beside all running sequences."""
         num_rows = self._table.num_running
         return num_rows > 0 and self.room(num_rows) > 0 and may_pay(num_rows, *self._times())
 
     def room(self, num_tokens: int) -> int:
-        """How many drafts a step of so many tokens has room for: where its own tokens get other
-        numbers beside more, their answers might be others.
+        """The number of drafts that a step of `num_tokens` has room for: beyond it the step's own
+        tokens would be computed in another way, and their answers might differ.
         """
         ends = (count for count in self.same_until if count >= num_tokens)
         return min(next(ends, MOST_BESIDE_DRAFTS), MOST_BESIDE_DRAFTS) - num_tokens
 
     def reset(self) -> None:
-        """Forget everything: the worker is another one."""
+        """Forget everything, as the worker is another one."""
         self._rows.clear()
         self._granted.clear()
         self.record = DraftRecord()
@@ -235,26 +235,26 @@ class Drafting:
     ) -> tuple[int, int, int]:
         """Learn from a step, and decide on the next one by its `offers` [R]; empty: none.
 
-        The `later` steps draw tokens of each row ahead of the next one. Returns how many rows
-        drafted, their drafts, and of these the accepted ones.
+        The `later` steps decode tokens of each row ahead of the next one. Returns the number of
+        rows that drafted, of their drafts, and of accepted drafts.
         """
-        told = self._learn(flown, counts) if flown.drafts.size else (0, 0, 0)
+        learned = self._learn(flown, counts) if flown.drafts.size else (0, 0, 0)
         self._granted.clear()
         if offers.size:
             self._decide(flown, offers, later.times)
-        return told
+        return learned
 
     def _learn(self, flown: InFlightStep, counts: Int32) -> tuple[int, int, int]:
-        if not counts.size:  # a worker that might have drawn others beside them left them out
+        if not counts.size:  # the worker left drafts out: tokens might have differed
             return 0, 0, 0
         accepted = (counts - 1).clip(0, flown.drafts)
         (drafting,) = flown.drafts.nonzero()
         for index in drafting.tolist():
             row = self._rows.get(int(flown.slots[index]))
             if row is not None and row.epoch == flown.epochs[index]:
-                told = int(flown.drafts[index]), int(accepted[index])
-                row.trials.learn(*told, KEPT)
-                self.record.learn(row.offered, *told)
+                num_drafted, num_accepted = int(flown.drafts[index]), int(accepted[index])
+                row.trials.learn(num_drafted, num_accepted, KEPT)
+                self.record.learn(row.offered, num_drafted, num_accepted)
         return drafting.size, int(flown.drafts.sum()), int(accepted[drafting].sum())
 
     def _decide(self, flown: InFlightStep, offers: Int32, ahead: int) -> None:
@@ -287,7 +287,7 @@ class Drafting:
             self.record.forget(offer)
 
     def _times(self) -> tuple[float, float]:
-        """(time of a step of all that run, what one draft adds to it)."""
+        """(time of a step of all running sequences, time that one draft adds to it)."""
         order = self._table.order()
         context = int(self._table.computed[order].sum())
         step_time = self._admission.order.step_time
@@ -296,8 +296,8 @@ class Drafting:
         return step_time.decode_s(order.size, context), draft_s
 
     def take(self, slots: Slots, num_tokens: int, budget: int) -> Int32:
-        """The drafts of each row [B] of the plan of so many tokens that is made now, as far as
-        `budget`, limits and blocks allow; empty: none. Nobody gives way for them.
+        """The drafts of each row [B] of the present plan of `num_tokens`, as far as `budget`,
+        limits and blocks allow; empty: none. Nothing is preempted for them.
         """
         table, kv = self._table, self._admission.kv
         budget = min(budget, self.room(num_tokens))
@@ -322,7 +322,7 @@ class Drafting:
         return drafts if drafts.any() else _NO_DRAFTS
 
     def _may_append(self, slot: int) -> bool:
-        """Whether a block is there that nobody else is waiting for."""
+        """Whether a block is available that no other sequence waits for."""
         admission, kv = self._admission, self._admission.kv
         if admission.waiting or kv.num_unreserved <= admission.num_spare:
             return False

@@ -1,7 +1,7 @@
-"""When an answer is due: its own deadline, or its key's scale of its time alone (EcoServe).
+"""An answer's due time: its own deadline, or its key's scale of its time alone (EcoServe).
 
 A scale is that of section 4: scale x (t_p + t_g x length). A deadline ends nothing: policies that
-follow deadlines order by it, and it is counted whether answers kept it, whatever the policy.
+follow deadlines order by it, and whether answers kept it is counted under every policy.
 """
 
 from daemon.cost.step_time import StepTimeModel
@@ -9,13 +9,13 @@ from daemon.state.sequence import UNKNOWN_TOKENS, Sequence
 
 
 def likely_tokens(sequence: Sequence) -> int:
-    """How long its answer is taken to be, where deadlines ask for that: as was predicted."""
-    told = sequence.predicted_tokens
-    return min(sequence.max_tokens, UNKNOWN_TOKENS if told < 0 else told)
+    """The length of its answer that deadlines assume: as predicted, or a guess."""
+    predicted = sequence.predicted_tokens
+    return min(sequence.max_tokens, UNKNOWN_TOKENS if predicted < 0 else predicted)
 
 
 def due_s(sequence: Sequence, step_time: StepTimeModel, num_tokens: int) -> float:
-    """When an answer of so many tokens is due; 0: it never is, or its time alone is unknown."""
+    """The due time of an answer of `num_tokens`; 0: never, or its time alone is unknown."""
     if sequence.deadline_s or not sequence.slo_scale:
         return sequence.deadline_s
     alone_s = step_time.alone_s(sequence.num_prompt_tokens, num_tokens)

@@ -1,8 +1,8 @@
 """The future peak: the most that sequences will hold together until the last of them ends.
 
 Each grows by a token a step and is released at its predicted end, so memory is fullest just before
-somebody ends. Packing by this peak lends every reserved block that is not needed yet: whoever ends
-before others need what it holds is their borrower. Blocks of the future are intervals, from the
+one ends. Packing by this peak lends every reserved block that is not needed yet: a sequence that
+ends before others need its blocks is their borrower. Blocks of the future are intervals, from the
 step that needs one to the end of its sequence; as many blocks as overlap most are enough to hand
 each on from one sequence to the next.
 """
@@ -18,34 +18,34 @@ _FAR = 1 << 40
 
 
 class FuturePeak:
-    """Of sequences that have `known` tokens and end after `left` steps each; int [K], left >= 1."""
+    """The future peak of sequences with `known` tokens and `left` >= 1 steps each; int [K]."""
 
     def __init__(self, known: Int32, left: Int32) -> None:
         order = left.argsort(kind="stable")
         self._left: Int64 = left[order].astype(np.int64)
-        self._counts = np.arange(left.size, -1, -1, dtype=np.int64)  # that end then or later
+        self._counts = np.arange(left.size, -1, -1, dtype=np.int64)  # ending then or later
         behind = np.zeros(left.size + 1, np.int64)
         behind[:-1] = known[order].astype(np.int64)[::-1].cumsum()[::-1]
-        self._behind = behind  # known tokens of those that end then or later; 0 after the last
+        self._behind = behind  # known tokens of sequences ending then or later; 0 after the last
         at_ends = behind[:-1] + self._counts[:-1] * self._left
         self.peak = int(at_ends.max(initial=0))
         worst = np.zeros(left.size + 1, np.int64)
         np.maximum.accumulate(at_ends + self._left, out=worst[1:])
-        self._worst = worst  # of ends before each, with what one more grows by until then
+        self._worst = worst  # of ends before each, with a newcomer's growth until then
         self._at_ends: Int64 = at_ends
 
     def with_each(self, known: Int32, left: Int32) -> Int64:
-        """The peak until its own end if one more ran beside them, for each of these; [N]."""
+        """For each newcomer, the peak until its own end if it ran beside them; [N]."""
         steps: Int64 = left.astype(np.int64)
-        place = self._left.searchsorted(steps, "right")  # those before it end no later
+        place = self._left.searchsorted(steps, "right")  # sequences before it end no later
         at_own = self._left.searchsorted(steps, "left")
         together = self._behind[at_own] + (self._counts[at_own] + 1) * steps
         peaks: Int64 = known.astype(np.int64) + np.maximum(self._worst[place], together)
         return peaks
 
     def wait(self, known: int, left: int, room: int) -> int:
-        """Steps until one fits that does not fit now: until some end, from which on it would, if
-        nobody else came. Whoever is done by then does not hold it up.
+        """Steps until a newcomer fits that does not fit now: until the end after which it would, if
+        no other came. Sequences that end before do not delay it.
         """
         if not self._left.size:
             return 0
@@ -60,12 +60,12 @@ class FuturePeak:
         return int(steps[fits.argmax()]) if fits.any() else int(steps[-1])
 
     def fits(self, known: Int32, left: Int32, room: int) -> Bools:
-        """Whether so many tokens are enough until its own end, for each of these; [N]."""
+        """Whether each newcomer fits into `room` tokens until its own end; [N]."""
         fitting: Bools = self.with_each(known, left) <= room
         return fitting
 
     def distance(self, left: Int32) -> Int64:
-        """Steps between each of these ends and the nearest of theirs; [N]."""
+        """Steps between each newcomer's end and the nearest other end; [N]."""
         place = self._left.searchsorted(left)
         ends = np.concatenate([[-_FAR], self._left, [_FAR]])
         nearest: Int64 = np.minimum(left - ends[place], ends[place + 1] - left)

@@ -1,4 +1,4 @@
-"""The headroom of an instance's next plan: what it has left without a preemption."""
+"""The headroom of an instance's next plan: its spare room without a preemption."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from daemon.state.sequence import Sequence
 
 
 class Headroom:
-    """The slots, blocks and tokens that are left; each sequence that is taken in uses some.
+    """The slots, blocks and tokens left; each sequence that is taken in uses some.
 
-    With `later`, what gets free without a preemption counts as available.
+    With `later`, slots and blocks that get free without a preemption count as available.
     """
 
     def __init__(self, scheduler: Scheduler, later: bool = False) -> None:
@@ -33,7 +33,7 @@ class Headroom:
         staying = order[~np.isin(order, leaving)] if leaving.size else order
         self._decode_room = admission.decode_admission.room(staying, kv)
         if admission.closed:
-            self._slots = 0  # nobody joins
+            self._slots = 0  # none joins
 
     @property
     def none(self) -> bool:
@@ -67,7 +67,7 @@ class Headroom:
         return True
 
     def _compute(self, pending: int, cost: int) -> bool:
-        """Spend what a prompt's next chunk costs; False if the budget has none for it."""
+        """Spend the tokens of a prompt's next chunk; False if the budget has none for it."""
         chunk = self._limits.prefill_chunk
         count = chunk_of(pending, cost, self._policy, chunk, self._budget, self._first)
         self._budget -= count * cost

@@ -1,9 +1,9 @@
-"""Steps in flight: what is kept of each until its worker answers, and the answer.
+"""Steps in flight: the record of each until its worker answers, and the answer.
 
-A plan reckons with one token of each row that it samples, or with as many as it has times. Where a
-row drew k more, the worker has written the KV of all but the last behind what was planned, into
-blocks that the sequence has, and the sequence is k tokens further than was reckoned. Where it drew
-none, the last token of the row is computed again.
+A plan counts one token of each row that it samples, or as many as it has times. Where a row sampled
+k more, the worker has written the KV of all but the last behind what was planned, into blocks that
+the sequence has, and the sequence is k tokens further than planned. Where it sampled none, the last
+token of the row is computed again.
 """
 
 from collections import deque
@@ -33,7 +33,7 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
     slots: Slots  # [R]
     sequences: Int64  # [R]
     epochs: Int64  # [R]
-    firsts: Slots  # slots whose first token since they joined this is; R or fewer
+    firsts: Slots  # slots whose first token since joining this is; R or fewer
     finals: Bools  # [R]: the token is the sequence's last by max_tokens
     departures: int  # of all slots, when the step was planned
     work: StepWork
@@ -43,12 +43,12 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
 class Answer(msgspec.Struct, frozen=True):
     """The outcome of an answered step: the T tokens that count."""
 
-    rows: Int32  # [T] among the tokens that were drawn: one of each row, or as it counted them
-    sequences: Int64  # [T]; those of one sequence follow each other
+    rows: Int32  # [T] index among sampled tokens: one of each row, or by its counts
+    sequences: Int64  # [T]; one sequence's tokens follow each other
     reasons: UInt8  # [T] FinishReason; ERROR: the row failed, and this is no token
-    joined: list[Sequence]  # those whose first token this was, of all or after they had given way
+    joined: list[Sequence]  # sequences whose first token this was, ever or after a preemption
     ended: list[Sequence]
-    causes: list[int]  # FinishReason of each that ended
+    causes: list[int]  # FinishReason of each of `ended`
     work: StepWork
     drafts: tuple[int, int, int] = (0, 0, 0)  # rows that drafted, their drafts, accepted ones
 
@@ -63,19 +63,19 @@ class InFlight:
 
     def __init__(self) -> None:
         self.steps: deque[InFlightStep] = deque()
-        self._num_drafting = 0  # of them
+        self._num_drafting = 0  # steps
 
     def __len__(self) -> int:
         return len(self.steps)
 
     @property
     def drafts(self) -> bool:
-        """Whether rows that are in flight may draw more than a token each."""
+        """Whether rows in flight may sample more than a token each."""
         return self._num_drafting > 0
 
     @property
     def times(self) -> int:
-        """How many tokens they draw of a row that all of them decode; of others fewer."""
+        """Tokens that they sample of a row in all of them; of other rows fewer."""
         return sum(step.work.times for step in self.steps)
 
     @property
@@ -86,8 +86,8 @@ class InFlight:
     def add(
         self, batch: Batch, slots: Slots, samples: Bools, finals: Bools, table: SlotTable
     ) -> None:
-        """Add a step that was just planned: the slots of its B rows, which of them are sampled, and
-        which end their sequence by max_tokens.
+        """Add a step that was just planned: the slots of its B rows, whether each is sampled, and
+        whether it ends its sequence by max_tokens.
         """
         fed = batch.fed.view(bool)
         firsts = slots[samples & fed] if any_true(fed) else _NO_SLOTS
@@ -111,7 +111,7 @@ class InFlight:
         )
 
     def answer(self, step: int) -> InFlightStep | None:
-        """The oldest step if it is the one that answered; None for an answer nobody awaits."""
+        """The oldest step if it is the one that answered; None for an unexpected answer."""
         if self.steps and self.steps[0].step == step:
             flown = self.steps.popleft()
             self._num_drafting -= flown.drafts.size > 0
@@ -119,7 +119,7 @@ class InFlight:
         return None
 
 
-# What rows drew
+# Sampled tokens
 
 
 def count_one_each(
@@ -146,13 +146,13 @@ def check_answer(
     offers: Int32,
     later: Iterable[InFlightStep],
 ) -> None:
-    """Raises ValueError for columns of another length than the rows, and for counts that a worker
-    may not answer: of a row that ends without a token, other than one of a row from which a `later`
-    step goes on, or other than its times of one that goes on.
+    """Raises ValueError for columns of another length than the rows, and for invalid counts: a row
+    that ends without a token, not one token of a row that a `later` step goes on from, or not as
+    many as its times of a row that goes on.
     """
     times, num_rows = flown.work.times, flown.slots.size
     if reasons.size == num_rows and times == 1 and not (counts.size or offers.size):
-        return  # as most are
+        return  # the common case
     for column, name in ((reasons, "answers"), (offers, "offers")):
         if column.size != num_rows and (column.size or column is reasons):
             raise ValueError(f"step {flown.step}: {column.size} {name} for {num_rows} rows")
@@ -177,23 +177,23 @@ def check_answer(
 def count_tokens(
     flown: InFlightStep, reasons: UInt8, counts: Int32, table: SlotTable, kv: KVCache
 ) -> tuple[Int32, Slots, UInt8]:
-    """Count what the rows drew, as far as their sequences still run and may have it.
+    """Count the sampled tokens, as far as their sequences still run and their limits allow.
 
-    Returns the T tokens that count: index among all that were drawn, slot, and reason; the last
-    one of a sequence alone has a reason. Raises ValueError where KV is beyond a sequence's blocks.
+    Returns the T tokens that count: index among all sampled, slot, and reason; only the last token
+    of a sequence has a reason. Raises ValueError where KV is beyond a sequence's blocks.
     """
     (live,) = (table.epoch[flown.slots] == flown.epochs).nonzero()
-    slots, why, drawn = flown.slots[live], reasons[live].copy(), counts[live]
+    slots, why, sampled = flown.slots[live], reasons[live].copy(), counts[live]
     failed = why == _FAILED
     left = table.last_position[slots] + 1 - table.delivered[slots]
-    taken = np.minimum(np.where(failed, 1, drawn), left)
-    why[(taken == left) & ((why == 0) | (taken < drawn)) & ~failed] = _LENGTH
+    taken = np.minimum(np.where(failed, 1, sampled), left)
+    why[(taken == left) & ((why == 0) | (taken < sampled)) & ~failed] = _LENGTH
     table.delivered[slots] += taken
     more = taken - flown.work.times
     table.computed[slots] += more
     table.known[slots] += np.where(flown.finals[live], 0, more)
     if (table.computed[slots] > kv.table.held[slots] * kv.block_size).any():
-        raise ValueError(f"step {flown.step}: a row drew more tokens than its blocks hold")
+        raise ValueError(f"step {flown.step}: a row sampled more tokens than its blocks hold")
     ends = np.cumsum(taken)
     begins = (np.cumsum(counts) - counts)[live]
     tokens = np.repeat(begins - (ends - taken), taken) + np.arange(int(taken.sum()))
@@ -203,7 +203,7 @@ def count_tokens(
 
 
 def take_back(slots: Slots, table: SlotTable, kv: KVCache) -> None:
-    """Take back the tokens of rows that failed; what they computed is not cached."""
+    """Take back the tokens of rows that failed; their blocks are not cached."""
     table.delivered[slots] -= 1
     for slot in slots.tolist():
         kv.forget(table.member(slot))

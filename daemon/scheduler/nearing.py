@@ -1,12 +1,12 @@
-"""Nearing: how much time is left until each sequence has to begin, in ranges.
+"""Nearing: the time left until each sequence has to begin, in ranges.
 
-EcoServe, section 3.3: ranges of the time that remains, the last one open. A range is a sequence's
-`level`, and so part of its rank. It changes as time passes, a bounded number of times, so that
-nobody is ranked anew but those whose range has just changed.
+EcoServe, section 3.3: ranges of the time left, the last one open. A range is a sequence's
+`level`, and so part of its rank. It changes as time passes, a bounded number of times, so
+only sequences whose range has just changed are ranked anew.
 
-Ranges of the deadlines themselves would be an order by deadline. Deadlines that no client states
-grow with the length, so the long answers would be left for an empty pool, too long for any half on
-offer. The time counts until an answer has to begin: with 2 s until all of it is due it is lost.
+Ranges of the deadlines themselves would be an order by deadline. Assumed deadlines grow
+with the length, so the long answers would be left for an empty pool, too long for any half on
+offer. The time left is until an answer has to begin: 2 s before its end is due it is too late.
 """
 
 from bisect import bisect_left
@@ -16,17 +16,17 @@ from daemon.state.request import State
 from daemon.state.sequence import Sequence
 
 RANGES_S = 0.5, 2.0
-"""Who has to begin within so many seconds is of the first range, and so on; the last one is open.
-The paper's are 0.2-0.5 s, 0.5-2 s and more than 2 s."""
+"""Upper bounds of the ranges, in seconds until a sequence has to begin; the last range is open. The
+paper's are 0.2-0.5 s, 0.5-2 s and more than 2 s."""
 
 OPEN = len(RANGES_S)
 
 LEAST_AGAIN_S = 4.0
-"""Who missed its time has to begin in as long as it has waited, and in so long at least."""
+"""The least new time for a sequence that missed its time: else as long as it has waited."""
 
 MOST_AT_ONCE = 64
-"""Ranked anew before one step. Where the time of many comes together, the others follow in the next
-steps, those whose time came first first."""
+"""Most sequences ranked anew before one step. Where the time of many comes together, the others
+follow in the next steps, in the order of their times."""
 
 _SPARE = 64
 
@@ -34,12 +34,12 @@ _Next = tuple[float, int, float, Sequence]
 
 
 class Nearing:
-    """An index of one instance's sequences by when each comes into another range.
+    """An index of one instance's sequences by the time at which each comes into another range.
 
-    Who missed its time is no longer urgent: in the first range it would only make others miss
-    theirs. It is of the open one again, with another time, so that it does not wait for ever. That
-    time is twice as long after its arrival as the missed one, so that a sequence has few of them.
-    Whoever ended, went elsewhere, or has another time since is dropped.
+    A sequence that missed its time is no longer urgent: in the first range it would only make
+    others miss theirs. It is of the open range again, with a new time, so that it does not wait for
+    ever. The new time is twice as long after its arrival, so that a sequence has few of them.
+    Sequences that ended, went elsewhere, or have another time since are dropped.
     """
 
     def __init__(self, instance: int) -> None:
@@ -48,15 +48,15 @@ class Nearing:
         self._number = 0
 
     def watch(self, sequence: Sequence, begin_by_s: float, now: float, num_here: int) -> None:
-        """It has to begin by then, as one of so many: its level is set, and followed from now."""
+        """Set a sequence's level by `begin_by_s`, and follow it; it is one of `num_here`."""
         if len(self._next) > 2 * num_here + _SPARE:
-            self._next = [one for one in self._next if self._counts(one)]
+            self._next = [entry for entry in self._next if self._counts(entry)]
             heapify(self._next)
         sequence.begin_by_s = begin_by_s
         self._look(sequence, now)
 
     def changed(self, now: float) -> list[Sequence]:
-        """Those whose levels have just changed, whose time came first first."""
+        """The sequences whose levels have just changed, in the order of their times."""
         found: list[Sequence] = []
         while self._next and self._next[0][0] <= now and len(found) < MOST_AT_ONCE:
             last = heappop(self._next)
@@ -66,7 +66,7 @@ class Nearing:
         return found
 
     def _look(self, sequence: Sequence, now: float) -> None:
-        """Set its level, and look at it again when that changes."""
+        """Set a sequence's level, and look at it again when that changes."""
         if sequence.begin_by_s <= now:
             sequence.begin_by_s = now + max(now - sequence.arrived_s, LEAST_AGAIN_S)
         level = sequence.level = bisect_left(RANGES_S, sequence.begin_by_s - now)
@@ -76,8 +76,8 @@ class Nearing:
         self._number += 1
         heappush(self._next, (at_s, self._number, sequence.begin_by_s, sequence))
 
-    def _counts(self, one: _Next) -> bool:
-        """Whether it is here, and this is its time still."""
-        _, _, begin_by_s, sequence = one
+    def _counts(self, entry: _Next) -> bool:
+        """Whether its sequence is here, and this is still its time."""
+        _, _, begin_by_s, sequence = entry
         here = sequence.instance == self._instance and sequence.state is not State.FINISHED
         return here and sequence.begin_by_s == begin_by_s

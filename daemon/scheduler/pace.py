@@ -1,19 +1,19 @@
-"""Pace: a stream that has begun keeps flowing. How long it may pause, and what that asks of others.
+"""Pace: the bound on pauses of streams that have begun, and its demands on other sequences.
 
-A stream that has begun, and gives way, pauses for `max_pause_s` at most; then it comes back whoever
-waits, and runs for a turn before it may give way again. Everybody has a turn when it gets a slot.
+A preempted stream pauses for `max_pause_s` at most; then it resumes whatever waits, and runs for a
+time slice before it may be preempted again. Every sequence that gets a slot has a time slice.
 
-This can be kept. Those that give way within a turn's time all had slots when it began, since
-nobody gives way within its own turn; so those that come due within a turn's time fit into the pool
-together. What could keep them out are turns that others began meanwhile, and nobody begins one
-(`leaves_room`) unless it fits beside all turns that run and all streams that come due before it
-ends, with what all of them grow by until then.
+This can be kept. Streams preempted within the length of a slice all had slots when it began, since
+none is preempted within its own slice; so those that come due within it fit into the pool together.
+Only slices that others began meanwhile could keep them out, and none begins (`leaves_room`) unless
+it fits beside all running slices and all streams that come due before it ends, with their growth
+until then.
 
-A stream is counted where its answer is drawn: from elsewhere as soon as it is certain to come
-(`num_coming`), and no longer where it only has its prompt computed (`num_leaving`).
+A stream is counted where its answer is decoded: from elsewhere as soon as it is certain to come
+(`num_coming`), and no longer where only its prompt is computed (`num_leaving`).
 
-A turn is at least as long as its moves, and not over before the stream that came back has a token:
-streams that take longer to come back than their turns last would preempt each other for ever.
+A slice is at least as long as its copies, and not over before a resumed stream has a token: streams
+whose slices were shorter than their return would preempt each other for ever.
 """
 
 from bisect import bisect_left, insort
@@ -29,84 +29,85 @@ from daemon.scheduler.residency import Residency
 from daemon.state.sequence import Sequence
 from daemon.wire.columns import Bools, Slots
 
-TURN_SHARE = 0.5
-"""A turn, as a share of `max_pause_s`; a longer one where its copies out and in take longer, or
-twice what it computes again: half of each turn at least goes on with the answer."""
+SLICE_SHARE = 0.5
+"""A time slice, as a share of `max_pause_s`; longer where its copies out and in take longer, or
+twice its recomputation: at least half of each slice goes on with the answer."""
 
-LEAST_TURN = 0.5
-"""So much of a turn, or what its moves take, is anybody's own; after that a stream whose pause has
-to end may have the place, if there is no other: what runs has grown since that one gave way, by a
-block or two, which are much of a small pool."""
+LEAST_SLICE = 0.5
+"""The share of a slice, or the time of its copies, in which it is never preempted; after that a
+stream whose pause has to end may take the place, if there is no other: running sequences have grown
+since its preemption by a block or two, which is much of a small pool."""
 
 MOST_POOLS = 2.5
-"""Nobody begins while all that have begun are expected to need more pools than so many, after the
-stretches that they are worth going on: a third of that time at least is left to each, by its turns,
-and where answers are alike few are kept that others have to make room for."""
+"""No stream begins while all that have begun are expected to need more pools than this, after the
+stretches for which they are worth going on: at least a third of that time is left to each, by its
+slices, and where answers are alike few streams make others give way."""
 
 AGAIN_SHARE = 0.1
-"""Where streams that come back are computed again, they may take so much of the others' time: fewer
-begin, so that fewer come back within `max_pause_s`."""
+"""The share of time that recomputing resumed streams may take: fewer streams begin, so that fewer
+resume within `max_pause_s`."""
 
 _LEAD_STEPS = 2.0
-"""A stream comes due so many steps before its pause is over: one to plan it, one to compute it."""
+"""Steps before the end of its pause at which a stream is due: one to plan, one to compute it."""
 
 
-_Place = tuple[float, int, Sequence]  # (paused since, arrival, who)
+_Place = tuple[float, int, Sequence]  # (paused since, arrival, sequence)
 
 
 class Elsewhere(Protocol):
-    """The instances that draw the answers of prompts that are computed here."""
+    """The instances that decode the answers of prompts computed here."""
 
     def keeps(self, sequence: Sequence) -> bool | None:
-        """Whether one of them can keep a stream more; None: its answer is drawn here."""
+        """Whether one of them can keep a further stream; None: its answer is decoded here."""
 
     def began(self, sequence: Sequence) -> None:
-        """A sequence has begun here: it is counted where its answer will be drawn."""
+        """Count a sequence that has begun here where its answer will be decoded."""
 
     def stays(self, sequence: Sequence) -> None:
-        """It gave way, and is not certain to come there any more."""
+        """Count a preempted sequence there no more: it is not certain to come."""
 
 
 class StreamPace:
-    """The pauses of one instance's streams, and the turns of those that run."""
+    """The pauses of one instance's streams, and the time slices of running sequences."""
 
     def __init__(self, order: Order, residency: Residency) -> None:
         slots = order.slots
         self._order = order
         self._residency = residency
-        self.max_pause_s = 0.0  # 0: the policy promises nothing
+        self.max_pause_s = 0.0  # 0: the policy sets no bound
         self._slots = slots
-        self._turn_ends_s = np.zeros(slots.max_slots)
-        self._least_ends_s = np.zeros(slots.max_slots)  # of the part of it that is its own
+        self._slice_ends_s = np.zeros(slots.max_slots)
+        self._least_ends_s = np.zeros(slots.max_slots)  # of the part without preemption
         self._came_back = np.zeros(slots.max_slots, np.bool_)  # after a pause
-        self._paused: list[_Place] = []  # those that wait, in the order in which they come due
-        self._paused_tokens = 0  # that they need by what was expected as of the queue's changes
+        self._paused: list[_Place] = []  # waiting streams, in the order in which they come due
+        self._paused_tokens = 0  # expected need, as of the queue's changes
         self._counted_as_of = -1
         self.num_coming = self.num_coming_tokens = 0  # that run elsewhere and will go on here
         self.num_leaving = self.num_leaving_tokens = 0  # that run here and are counted elsewhere
-        self.elsewhere: Elsewhere | None = None  # of several instances, where answers are drawn
+        self.elsewhere: Elsewhere | None = None  # of several instances, where answers are decoded
 
-    # Who pauses
+    # Pauses
 
     def pause(self, sequence: Sequence) -> None:
-        """A sequence waits again, and pauses if it has begun."""
+        """Note that a sequence waits again, and pauses if it has begun."""
         if sequence.paused_since_s >= 0.0:
             insort(self._paused, _place(sequence))
             self._counted_as_of = -1
 
     def resume(self, sequence: Sequence, now: float, move_s: float) -> None:
-        """A sequence got a slot: its turn begins, and lasts as long as its moves out and in, or
-        as what it takes to come back."""
+        """Begin the slice of a sequence that got a slot; it lasts at least as long as its copies
+        out and in, or its recomputation.
+        """
         slot = sequence.slot
-        turn_s = TURN_SHARE * self.max_pause_s
-        self._turn_ends_s[slot] = now + max(turn_s, move_s)
-        self._least_ends_s[slot] = now + max(LEAST_TURN * turn_s, move_s)
+        slice_s = SLICE_SHARE * self.max_pause_s
+        self._slice_ends_s[slot] = now + max(slice_s, move_s)
+        self._least_ends_s[slot] = now + max(LEAST_SLICE * slice_s, move_s)
         self._came_back[slot] = self.max_pause_s > 0.0 and sequence.num_output_tokens > 0
         if self._paused:
             self.forget(sequence)
 
     def forget(self, sequence: Sequence) -> None:
-        """A sequence no longer pauses here, if it did."""
+        """Forget the pause of a sequence, if it has one."""
         if not self._paused:
             return
         place = bisect_left(self._paused, _place(sequence)[:2])
@@ -114,14 +115,14 @@ class StreamPace:
             del self._paused[place]
             self._counted_as_of = -1
 
-    # What is promised
+    # The bound
 
     @property
-    def _turn_s(self) -> float:
-        return TURN_SHARE * self.max_pause_s
+    def _slice_s(self) -> float:
+        return SLICE_SHARE * self.max_pause_s
 
     def due(self, now: float) -> Sequence | None:
-        """The first stream whose pause has to end; None if nobody's has."""
+        """The first stream whose pause has to end; None if none has."""
         if self.max_pause_s and self._paused:
             since_s, _, sequence = self._paused[0]
             lead_s = _LEAD_STEPS * self._order.step_time.mean_s
@@ -130,8 +131,8 @@ class StreamPace:
         return None
 
     def next(self, first: Sequence, kv: KVCache, now: float) -> Sequence | None:
-        """Who is asked in next, where `first` is the first in the policy's order: a stream whose
-        pause has to end; else the first that may come; else whoever comes due first.
+        """The sequence to admit next, where `first` is the first in the policy's order: a stream
+        whose pause has to end; else the first that may come; else the first to come due.
         """
         if not self.max_pause_s:
             return first
@@ -142,20 +143,20 @@ class StreamPace:
         if not (first.num_output_tokens or self.may_begin(first, kv)):
             if not paused:
                 return None
-            first = min((one for _, _, one in paused), key=_order_key)
+            first = min((stream for _, _, stream in paused), key=_order_key)
         return first if self.leaves_room(first, kv, now) else paused[0][2]
 
-    def out_of_turn(self, slots: Slots, now: float) -> Slots:
-        """Those of these slots whose turns are over: they may give way."""
-        return slots[~self._in_turn(slots, now, self._turn_ends_s)] if self.max_pause_s else slots
+    def out_of_slice(self, slots: Slots, now: float) -> Slots:
+        """The slots whose time slices are over: they may be preempted."""
+        return slots[~self._in_slice(slots, now, self._slice_ends_s)] if self.max_pause_s else slots
 
-    def after_least_turn(self, slots: Slots, now: float) -> Slots:
-        """Those of these slots that may give way to a stream whose pause has to end."""
-        return slots[~self._in_turn(slots, now, self._least_ends_s)]
+    def after_least_slice(self, slots: Slots, now: float) -> Slots:
+        """The slots that may be preempted for a stream whose pause has to end."""
+        return slots[~self._in_slice(slots, now, self._least_ends_s)]
 
-    def _in_turn(self, slots: Slots, now: float, ends_s: npt.NDArray[np.float64]) -> Bools:
-        """Which of these are in their turns, which end then. A stream that came back stays until it
-        has a token more, or streams that are long in coming back would throw each other out for
+    def _in_slice(self, slots: Slots, now: float, ends_s: npt.NDArray[np.float64]) -> Bools:
+        """Whether each slot is in its time slice, which ends at `ends_s`. A resumed stream stays
+        until it has a further token, or streams that resume slowly would preempt each other for
         ever.
         """
         table = self._slots
@@ -163,53 +164,53 @@ class StreamPace:
         return owes | (ends_s[slots] > now)
 
     def came_back(self, slots: Slots) -> Bools:
-        """Which of these slots have streams that have begun before they got them."""
+        """Whether each of these slots has a stream that had begun before it got the slot."""
         return self._came_back[slots]
 
     def leaves_room(self, sequence: Sequence, kv: KVCache, now: float) -> bool:
-        """Whether a turn of this one leaves room for all that come due before it ends; the first of
-        them always does.
+        """Whether a time slice of this sequence leaves room for all streams that come due before it
+        ends; that of the first to come due always does.
         """
         if not self._paused or self._paused[0][2] is sequence:
             return True
         order = self._slots.order()
-        turning = order[self._in_turn(order, now, self._turn_ends_s)]
-        num_slots = 1 + turning.size
+        in_slice = order[self._in_slice(order, now, self._slice_ends_s)]
+        num_slots = 1 + in_slice.size
         num_blocks = kv.blocks_for(sequence.num_known_tokens + 1)
-        num_blocks += int(kv.table.held[turning].sum())
-        growing_s = self._turn_s + float((self._turn_ends_s[turning] - now).clip(0.0).sum())
-        for since_s, _, one in self._paused:
-            left_s = now + self._turn_s - (since_s + self.max_pause_s)
+        num_blocks += int(kv.table.held[in_slice].sum())
+        growing_s = self._slice_s + float((self._slice_ends_s[in_slice] - now).clip(0.0).sum())
+        for since_s, _, stream in self._paused:
+            left_s = now + self._slice_s - (since_s + self.max_pause_s)
             if left_s < 0.0:
                 break
-            if one is not sequence:
+            if stream is not sequence:
                 num_slots += 1
                 growing_s += left_s
-                num_blocks += kv.blocks_for(one.num_known_tokens + 1)
+                num_blocks += kv.blocks_for(stream.num_known_tokens + 1)
         if step_s := self._order.step_time.mean_s:
             num_blocks += int(growing_s / step_s) // kv.block_size
         remote_kvs = self._residency.remote_kvs
-        if remote_kvs.by_id:  # nobody knows when they are fetched
+        if remote_kvs.by_id:  # the time of their fetches is unknown
             num_blocks += remote_kvs.num_blocks
         return num_slots <= self._slots.max_slots and num_blocks <= kv.pool.num_blocks
 
     def may_begin(self, sequence: Sequence, kv: KVCache) -> bool:
-        """Whether one stream more may begin: where its answer will be drawn, it can be kept at this
-        pace.
+        """Whether a further stream may begin: it can be kept at this pace where its answer will be
+        decoded.
         """
         kept = self._keeps_elsewhere(sequence)
         return self.keeps(sequence, kv) if kept is None else kept
 
     def _keeps_elsewhere(self, sequence: Sequence) -> bool | None:
-        """Whether the instance that is to draw its answer can keep it; None: it is drawn here."""
+        """Whether the instance that is to decode its answer can keep it; None: it is this one."""
         if self.elsewhere is None or sequence.num_output_tokens:
             return None
         return self.elsewhere.keeps(sequence)
 
     def keeps(self, sequence: Sequence, kv: KVCache, most_pools: float = MOST_POOLS) -> bool:
-        """Whether the pool can keep one stream more at this pace, by what all are expected to need,
-        those that will come included; one that is alone can always be kept. With one pool, none has
-        to give way.
+        """Whether the pool can keep a further stream at this pace, by the expected need of all,
+        coming streams included; a stream that is alone can always be kept. With `most_pools` 1,
+        none is ever preempted.
         """
         num = self._slots.num_running + len(self._paused) + self.num_coming - self.num_leaving
         if not self.max_pause_s or num <= 0:
@@ -221,17 +222,17 @@ class StreamPace:
 
     @property
     def num_tokens(self) -> int:
-        """What all that draw their answers here are expected to need."""
+        """The expected tokens of all answers decoded here."""
         paused = self._num_paused_tokens()
         here = self._slots.num_expected_tokens - self.num_leaving_tokens
         return here + paused + self.num_coming_tokens
 
     def _num_paused_tokens(self) -> int:
-        """Of those that pause: what is expected of one that waits changes as it is queued anew."""
+        """The expected tokens of paused streams; they change as a stream is queued anew."""
         as_of = self._order.waiting.num_changes
         if self._counted_as_of != as_of:
             self._counted_as_of = as_of
-            self._paused_tokens = sum([one.expected_length for _, _, one in self._paused])
+            self._paused_tokens = sum([stream.expected_length for _, _, stream in self._paused])
         return self._paused_tokens
 
     @property
@@ -240,15 +241,15 @@ class StreamPace:
         return bool(self._paused)
 
     def waiting_longest(self, now: float, least_s: float) -> Iterator[Sequence]:
-        """The streams that have paused for so long, in the order in which they come due."""
+        """The streams that have paused for `least_s`, in the order in which they come due."""
         for since_s, _, sequence in self._paused:
             if now - since_s < least_s:
                 return
             yield sequence
 
     def _most_pools(self, kv: KVCache) -> float:
-        """What all that have begun may need. What is beyond one pool comes back each pause. By
-        guesses, which are long, too few would begin.
+        """The pools that all streams that have begun may need. All beyond one pool resumes each
+        pause. By guesses, which are long, too few would begin.
         """
         again_s = kv.pool.num_blocks * self._residency.again_s(kv.block_size, self._order.step_time)
         if again_s <= 0.0 or not self._order.lengths.any_known:

@@ -8,20 +8,20 @@ from daemon.wire.columns import Slots, any_true
 
 
 class SlotTable:
-    """Moving counts of running sequences, and their order under the policy.
+    """The changing counts of running sequences, and their order under the policy.
 
     `known` counts a token as soon as a plan samples it, save the last one of all, which is never
     computed; `delivered` counts it once its step has answered; `computed` counts tokens whose KV
     is written or planned to be. `last_position` is limit - 1. `first_step` is the step of its first
-    token here, if that step computed prompts; `behind_prompts_s` is how long it paused behind
-    prompts here. `predicted_end` is its length when it ends, as of its rank, `likely_end`
-    the same as placement reckons. `first_s` is when its first token came; -1: not yet.
+    token here, if that step computed prompts; `behind_prompts_s` is its pause behind prompts
+    here. `predicted_end` is its length when it ends, as of its rank, `likely_end`
+    the same as placement assumes. `first_s` is the time of its first token; -1: not yet.
     """
 
     def __init__(self, max_slots: int) -> None:
         self.max_slots = max_slots
         self.sequence = np.full(max_slots, -1, np.int64)
-        self.epoch = np.zeros(max_slots, np.int64)  # departures, as of its newest one
+        self.epoch = np.zeros(max_slots, np.int64)  # departures, as of its newest departure
         self.computed = np.zeros(max_slots, np.int32)
         self.known = np.zeros(max_slots, np.int32)
         self.delivered = np.zeros(max_slots, np.int32)
@@ -32,7 +32,7 @@ class SlotTable:
         self.arrival = np.zeros(max_slots, np.int64)
         self.review_at = np.full(max_slots, NEVER, np.int32)  # NEVER where a slot is vacant
         self.expected: list[int] = [0] * max_slots  # length when it ends, as of its rank
-        self.num_expected_tokens = 0  # of all of them
+        self.num_expected_tokens = 0  # of all running
         self.predicted_end = np.zeros(max_slots, np.int32)
         self.likely_end = np.zeros(max_slots, np.int32)
         self.prompt = np.zeros(max_slots, np.int32)
@@ -43,11 +43,11 @@ class SlotTable:
         self.members: list[Sequence | None] = [None] * max_slots
         self.vacant = list(range(max_slots - 1, -1, -1))
         self.departures = 0
-        self.reranked = False  # some have new ranks, or predictions, since somebody last looked
-        self._order: Slots = np.zeros(0, np.intp)  # with slots that left, until it is asked for
+        self.reranked = False  # some have new ranks or predictions since last looked at
+        self._order: Slots = np.zeros(0, np.intp)  # with slots that left, until `order` is called
         self._new: list[int] = []  # slots that joined since
         self._gone = False  # whether any left since
-        self._sorted = True  # those of `_order` that are left, and then the new ones
+        self._sorted = True  # the rest of `_order`, and then the new slots
 
     @property
     def num_running(self) -> int:
@@ -109,7 +109,7 @@ class SlotTable:
         self._sorted = False
 
     def move(self, slot: int, rank: float) -> None:
-        """Take over the rank of the sequence in a slot, of which nothing else has changed."""
+        """Take over the rank alone of the sequence in a slot."""
         self.rank[slot] = rank
         self._sorted = False
 
@@ -118,13 +118,13 @@ class SlotTable:
         self.expected[slot] = num_tokens
 
     def note_first(self, sequence: Sequence) -> None:
-        """The first token of a sequence has come, which may have ended with it."""
+        """Note the time of a sequence's first token, with which it may have ended."""
         if sequence.slot >= 0:
             self.first_s[sequence.slot] = sequence.first_token_s
 
     def leave(self, slot: int) -> Sequence:
-        """Vacate a slot; its epoch tells late answers from those for its next sequence: who had it
-        at so many departures is gone where its epoch is a later one.
+        """Vacate a slot. Its epoch tells late answers from those for its next sequence: an answer
+        for an earlier epoch is late.
         """
         sequence = self.members[slot]
         if sequence is None:
@@ -164,9 +164,9 @@ class SlotTable:
         return sequence
 
     def order(self) -> Slots:
-        """Slots in use, first in the policy's order first; intp [num_running].
+        """Slots in use, in the policy's order; intp [num_running].
 
-        The same array as long as nobody joined or left, and no new rank moved anybody.
+        The same array as long as no sequence joined, left or changed its place.
         """
         if self._gone:
             self._drop_gone()
@@ -181,8 +181,8 @@ class SlotTable:
         return self._order
 
     def _by_rank(self, slots: Slots) -> Slots:
-        """These slots by rank, then arrival. Few have moved since they were sorted, which a stable
-        sort makes use of; it leaves equal ranks (and those that are no numbers) as they stood.
+        """Sort slots by rank, then arrival. Few have moved since they were sorted, which a stable
+        sort makes use of; it leaves equal ranks (and NaNs) as they stood.
         """
         ranks = self.rank[slots]
         by_rank = ranks.argsort(kind="stable")

@@ -1,4 +1,4 @@
-"""Starvation: who has waited for how long."""
+"""Starvation: waiting sequences by the time from which they starve."""
 
 from heapq import heapify, heappop, heappush
 
@@ -13,7 +13,7 @@ _Due = tuple[float, int, float, Sequence]
 class Starvation:
     """An index of one instance's waiting sequences by the time from which they starve.
 
-    Whoever ran since, or went elsewhere, is dropped.
+    Sequences that ran since, or went elsewhere, are dropped.
     """
 
     def __init__(self, instance: int) -> None:
@@ -23,20 +23,20 @@ class Starvation:
 
     @property
     def any(self) -> bool:
-        """Whether any of them still waits."""
+        """Whether any watched sequence still waits."""
         return any(map(self._waits, self._due))
 
     def watch(self, sequence: Sequence, starves_at_s: float, num_waiting: int) -> None:
-        """It waits since `waiting_since_s`, as one of so many."""
+        """Watch a sequence that waits since `waiting_since_s`, one of `num_waiting`."""
         self._number += 1
         due = (starves_at_s, self._number, sequence.waiting_since_s, sequence)
         heappush(self._due, due)
         if len(self._due) > 2 * num_waiting + _SPARE:
-            self._due = [one for one in self._due if self._waits(one)]
+            self._due = [due for due in self._due if self._waits(due)]
             heapify(self._due)
 
     def first(self, now: float) -> Sequence | None:
-        """The one that starves longest; None if nobody does."""
+        """The sequence that starves longest; None if none does."""
         while self._due and self._due[0][0] <= now:
             if self._waits(self._due[0]):
                 return self._due[0][3]
@@ -44,7 +44,7 @@ class Starvation:
         return None
 
     def _waits(self, due: _Due) -> bool:
-        """Whether it has waited here since then, and still does."""
+        """Whether its sequence has waited here since then, and still does."""
         _, _, since_s, sequence = due
         waits = sequence.state in (State.WAITING, State.PREEMPTED)
         here = sequence.instance == self._instance and sequence.waiting_since_s == since_s

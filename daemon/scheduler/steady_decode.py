@@ -1,8 +1,8 @@
-"""A step of decodes of all that run, which comes again one token further: most steps are no more.
+"""Steady decode: a step that decodes all running sequences, repeated one token further.
 
-Such a step needs no decision while all that run decode and fit the budget, none of them ends by its
-limit, blocks are there to grow into, and nobody joins. So its columns are counted on, not gathered
-anew. Where such steps are short and nobody waits, one plan asks for several of them.
+Most steps are such. It needs no decision while all running sequences decode and fit the budget,
+none ends by its limit, blocks are available to grow into, and none joins. So its columns are
+advanced, not gathered anew. Where such steps are short and none waits, one plan has several.
 """
 
 import msgspec
@@ -19,28 +19,28 @@ from daemon.state.batch import Batch
 from daemon.wire.columns import ONE, ZERO, Int32, Slots, UInt8, all_true, any_true
 
 AT_ONCE_S = 0.020
-"""Steps that take no longer together may be one plan: whoever reads sees their tokens at once, and
-whoever comes meanwhile waits no longer than for a common step."""
+"""The longest time of several steps in one plan: a reader sees their tokens at once, and an arrival
+waits no longer than for a common step."""
 
 FRAME_S = 1 / 60
-"""The time from one picture of a screen to the next: steps up to so long are planned by twos."""
+"""The time between two frames of a screen: steps up to this length are planned by twos."""
 
 Same = tuple[Int32, UInt8, UInt8]
-"""Counts, samples and fed of a step of decodes."""
+"""The columns counts, samples and fed of a step of decodes."""
 
 _NO_SLOTS = np.zeros(0, np.intp)
 
 
 class SteadyDecode:
-    """The columns that steps of the same decodes have in common, and where each of them stands."""
+    """The common columns of steps of the same decodes, and the position of each row."""
 
     def __init__(
         self, slots: Slots, starts: Int32, same: Same, table: SlotTable, kv: KVCache
     ) -> None:
         """One token for each sequence in these slots, at positions `starts`."""
-        self.slots = slots  # [B]; the order of all that run
-        self.columns = slots.astype(np.int32)  # likewise, as a worker reads them
-        self.columns.flags.writeable = False  # many steps show it
+        self.slots = slots  # [B]; all running, in order
+        self.columns = slots.astype(np.int32)  # the same, as a worker reads them
+        self.columns.flags.writeable = False  # many steps share it
         counts, samples, fed = same
         self.counts, self.samples = counts[: slots.size], samples[: slots.size]
         self.fed = fed[: slots.size]
@@ -51,11 +51,11 @@ class SteadyDecode:
         self._attended = int(np.add.reduce(starts)) + slots.size
         left = table.last_position[slots] - starts
         self._left = int(left[left.argmin()])
-        self.times = 1  # that the next step is computed
+        self.times = 1  # that the next plan computes the step
 
     def grow(self, kv: KVCache) -> bool:
-        """Find blocks for one token more each; False, and nothing has changed, if a sequence ends
-        with it, or blocks are not there.
+        """Find blocks for a further token each; False, with nothing changed, if a sequence ends
+        with it, or blocks are lacking.
         """
         if self._left <= 1:
             return False
@@ -68,20 +68,20 @@ class SteadyDecode:
         return True
 
     def extend(self, most_times: int, step_time: StepTimeModel, drafting: Drafting) -> None:
-        """Compute the step several times, after `grow`, as far as blocks are there and nobody ends
-        with one but the last.
+        """Compute the step several times, after `grow`, as far as there are blocks and no sequence
+        ends before the last time.
         """
         step_s = step_time.decode_s(self.slots.size, self._attended)
         if 0.0 < step_s <= FRAME_S:
             times = int(AT_ONCE_S / step_s)
-            # A draft of a longer step saves more than a pair does, and is the surer the fewer
-            # tokens are drawn ahead of it.
+            # A draft of a longer step saves more than a pair does, and is surer the fewer tokens
+            # are sampled ahead of it.
             if times == 1 and not drafting.offered:
                 times = 2
             self.times = min(times, most_times, self._left - 1, int(self._room.min()))
 
     def of_times(self, batch: Batch) -> Batch:
-        """A plan of the step, asked for as often as it is computed."""
+        """The plan of the step with its number of times."""
         return batch if self.times == 1 else msgspec.structs.replace(batch, times=self.times)
 
     def count_on(self, table: SlotTable, step: int) -> InFlightStep:
@@ -109,31 +109,31 @@ class SteadyDecode:
 
 
 def same_columns(max_slots: int) -> Same:
-    """The columns that are the same in every step of decodes, as long as a step can be."""
+    """The columns that are the same in every step of decodes, of the largest size."""
     ones = np.ones(max_slots, np.int32), np.ones(max_slots, np.uint8)
-    same = *ones, np.zeros(max_slots, np.uint8)  # workers have the tokens that come
+    same = *ones, np.zeros(max_slots, np.uint8)  # workers have the tokens themselves
     for column in same:
         column.flags.writeable = False
     return same
 
 
 class SteadyDecodes:
-    """Whether the next plan of an instance is a step of decodes, and no more."""
+    """Decides whether an instance's next plan is a steady decode."""
 
     def __init__(self, admission: Admission, drafting: Drafting, max_batch_tokens: int) -> None:
         self._admission = admission
         self._drafting = drafting
         self._max_batch_tokens = max_batch_tokens
         self._same = same_columns(admission.slots.max_slots)
-        self._newest: SteadyDecode | None = None  # if the newest plan was one
-        self.most_times = 1  # that the worker computes a step
+        self._newest: SteadyDecode | None = None  # None: the newest plan was another
+        self.most_times = 1  # times that the worker can compute a step
 
     def forget(self) -> None:
-        """Count on from no step before: sequences are not where it would have them next."""
+        """Do not go on from the newest step: sequences are no longer where it expects them."""
         self._newest = None
 
     def next(self, now: float) -> SteadyDecode | None:
-        """The next plan if it is one, with its blocks; else all is still to be decided."""
+        """The next plan if it is a steady decode, with its blocks; None: all is to be decided."""
         steady, self._newest = self._newest, None
         admission, table = self._admission, self._admission.slots
         if admission.predicted_room.is_open(admission.kv):
@@ -147,7 +147,7 @@ class SteadyDecodes:
             steady = self._first()
         if steady is None or not steady.grow(admission.kv):
             return None
-        # Those that run grow before anybody joins, so their blocks were found first.
+        # Running sequences grow before any joins, so their blocks were found first.
         if waits and table.full:
             sequence = admission.next_waiting(now)
             if sequence is not None and admission.may_displace(sequence, now):
@@ -158,8 +158,8 @@ class SteadyDecodes:
         return steady
 
     def _first(self) -> SteadyDecode | None:
-        """The step of all that run, if each of them has one token to compute, its newest, and the
-        budget allows all of them.
+        """The step of all running sequences, if each has one token to compute, its newest, and the
+        budget allows all.
         """
         table = self._admission.slots
         order = table.order()

@@ -1,4 +1,4 @@
-"""The step that is being filled: its rows, in order, and the token budget that is left."""
+"""The step that is being filled: its rows, in order, and the rest of its token budget."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from daemon.scheduler.slots import SlotTable
 from daemon.wire.columns import ONE, Int32, Slots
 
 LEAST_SHARE = 0.25
-"""Of the budget, what prompts have in any case: less would cost more in steps than it saves."""
+"""The least share of the budget for prompts: less would cost more in steps than it saves."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -22,15 +22,15 @@ class Limits:
     prefill_chunk: int
     stages: int = 1  # of a pipeline
     decode_admission: str = GREEDY  # one of DECODE_ADMISSIONS
-    forward_tokens: int = 0  # up to so many prompts fill a step beside decodes; 0: to the budget
+    forward_tokens: int = 0  # prompts fill a step up to this; 0: up to the budget
 
     @property
     def step_tokens(self) -> int:
-        """What a step is filled up to."""
+        """The tokens that a step is filled up to."""
         return min(self.max_batch_tokens, self.forward_tokens or self.max_batch_tokens)
 
     def prompt_tokens(self, num_decodes: int) -> int:
-        """What prompts may have of a step beside so many decodes."""
+        """The tokens that prompts may have of a step beside `num_decodes`."""
         left = self.max_batch_tokens - num_decodes
         if not self.forward_tokens:
             return left
@@ -43,7 +43,7 @@ def chunk_of(
 ) -> int:
     """The tokens of a prompt's next chunk, where `pending` are left to compute; 0: none.
 
-    Each counts as `cost` tokens of the budget, but one token fits as long as anything does.
+    Each token counts as `cost` of the budget, but one token fits as long as anything does.
     `first`: no other prompt is in the step.
     """
     if budget <= 0:
@@ -62,11 +62,11 @@ class StepBuilder:
     """Collects a step's rows and owns its budget; drops rows of preempted sequences."""
 
     def __init__(self, limits: Limits, policy: Policy, table: SlotTable) -> None:
-        self.budget = limits.max_batch_tokens  # tokens that are left
-        self.room = 0  # of them, those that prompts may have
+        self.budget = limits.max_batch_tokens  # tokens left
+        self.room = 0  # tokens left for prompts
         self._chunk = limits.prefill_chunk
         self._policy = policy
-        self.prompts: list[int] = []  # slots that got a chunk, and after `rows` still have it
+        self.prompts: list[int] = []  # slots with a chunk, after `rows` those that still have it
         self._table = table
         self._departures = table.departures
         self._limits = limits
@@ -75,7 +75,7 @@ class StepBuilder:
         self._decodes_at: list[int] = []  # departures when each of these was added
         self.chunks: list[int] = []  # their tokens, as `prompts`
         self._prompts_at: list[int] = []
-        self._reckon()
+        self._update_room()
 
     @property
     def empty(self) -> bool:
@@ -83,11 +83,11 @@ class StepBuilder:
         return not (self._decodes or self.prompts)
 
     def cap(self, budget: int) -> None:
-        """Have only so many tokens left."""
+        """Leave only `budget` tokens."""
         self.budget = budget
-        self._reckon()
+        self._update_room()
 
-    def _reckon(self) -> None:
+    def _update_room(self) -> None:
         room = self._limits.prompt_tokens(self._num_decodes) - self._prompt_tokens
         self.room = min(self.budget, room)
 
@@ -96,16 +96,16 @@ class StepBuilder:
         return chunk_of(pending, cost, self._policy, self._chunk, self.room, not self.prompts)
 
     def add_decodes(self, slots: Slots) -> None:
-        """One token for each of these slots."""
+        """Add one token for each of these slots."""
         if slots.size:
             self._decodes.append(slots)
             self._decodes_at.append(self._table.departures)
             self.budget -= slots.size
             self._num_decodes += slots.size
-            self._reckon()
+            self._update_room()
 
     def add_prompt(self, slot: int, count: int, cost: int) -> None:
-        """A chunk of `count` tokens for one slot, each of which counts as `cost`."""
+        """Add a chunk of `count` tokens for a slot, each of which counts as `cost`."""
         self.prompts.append(slot)
         self.chunks.append(count)
         self._prompts_at.append(self._table.departures)

@@ -1,8 +1,8 @@
-"""Suspects: sequences of a step of which a worker died, each computed alone until it has a token.
+"""Suspects: sequences of a step that killed a worker, each computed alone until it has a token.
 
-Which of a step's sequences killed the worker cannot be seen. So all of them are suspects, and one
-after the other runs in steps of its own, while all others wait. A token acquits a suspect. If
-the worker dies again, the suspect that was alone is guilty.
+The sequence that killed the worker cannot be told from the others of its step. So all of them are
+suspects, and one after the other runs in steps of its own, while all others wait. A token acquits a
+suspect. If the worker dies again, the suspect that was alone is guilty.
 """
 
 from daemon.scheduler.in_flight import InFlight
@@ -14,7 +14,7 @@ DEADLY = "the engine failed twice while it computed this request, the second tim
 
 
 class Suspects:
-    """The suspects of one instance, in the order of their turns; they wait and run as others do."""
+    """The suspects of one instance, in the order in which they run alone."""
 
     def __init__(self) -> None:
         self.members: list[Sequence] = []
@@ -23,7 +23,7 @@ class Suspects:
         return len(self.members)
 
     def accuse(self, table: SlotTable, in_flight: InFlight) -> list[Sequence]:
-        """The worker died of a step in flight: make suspects of the sequences in one.
+        """Make suspects of the sequences in flight, as the worker died of a step in flight.
 
         Returns the guilty: those that were suspects before, and so were alone.
         """
@@ -49,13 +49,13 @@ class Suspects:
 
     def acquit(self, ids: list[int]) -> None:
         """Clear the sequences that got a token: they have not killed their worker this time."""
-        for sequence in [one for one in self.members if one.id in ids]:
+        for sequence in [member for member in self.members if member.id in ids]:
             sequence.strikes = 0
             self.members.remove(sequence)
 
     @property
     def first(self) -> Sequence | None:
-        """Whose turn it is to be computed alone: one that runs goes on; None without suspects."""
+        """The suspect to be computed alone: one that runs goes on; None without suspects."""
         if not self.members:
             return None
-        return next((one for one in self.members if one.slot >= 0), self.members[0])
+        return next((member for member in self.members if member.slot >= 0), self.members[0])

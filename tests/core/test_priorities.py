@@ -4,7 +4,7 @@ import pytest
 
 from daemon.config.schema import SchedulerConfig
 from daemon.core.events import Reconfigured
-from daemon.scheduler.pace import TURN_SHARE
+from daemon.scheduler.pace import SLICE_SHARE
 from daemon.state.request import FinishReason, State, sequence_id
 from tests.core.driver import Driver, configured
 
@@ -54,9 +54,9 @@ def test_a_better_priority_begins_first_though_it_came_later_and_costs_more() ->
         driver.answer()
     short = arrive(driver, 2, priority=5)
     better = arrive(driver, 60, priority=-5)
-    turn_s = TURN_SHARE * MAX_PAUSE_S
+    slice_s = SLICE_SHARE * MAX_PAUSE_S
     watch = Watch(driver)
-    watch.pass_by(turn_s - 5 * STEP_S)
+    watch.pass_by(slice_s - 5 * STEP_S)
     assert not driver.num_outputs(better), "nobody takes the place of one that is in its turn"
     watch.pass_by(10 * STEP_S)
     assert driver.core.sequences[begun].state is State.PREEMPTED

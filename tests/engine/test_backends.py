@@ -65,7 +65,7 @@ def test_products(count: int, columns: int, biased: bool) -> None:
     assert close(output, expected)
     if count == 1:
         output.fill_(torch.nan)
-        Team(run_program).run(calls.linear(weight, bias, states, output, in_turn=True))
+        Team(run_program).run(calls.linear(weight, bias, states, output, waited_longest=True))
         assert close(output, expected)
     for keep_plain in (False, True):
         with torch.inference_mode():

@@ -8,7 +8,7 @@ from daemon.scheduler.admission import Admission
 from daemon.scheduler.decode_admission import GREEDY
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import PRIORITY_S, Order
-from daemon.scheduler.pace import LEAST_TURN
+from daemon.scheduler.pace import LEAST_SLICE
 from daemon.scheduler.policies.gittins import Gittins
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
@@ -55,7 +55,7 @@ def test_a_due_stream_ends_a_turn_that_has_lasted_for_long_enough() -> None:
     due = room.leave(room.run(begun(128, 0), 0.0), 1.0)
     runs = room.run(begun(96, 1), now := 1.0 + MAX_PAUSE_S)
     displacement = Displacement(room.order, room.residency, room.pace)
-    half_s = LEAST_TURN * TURN_S
+    half_s = LEAST_SLICE * TURN_S
     assert displacement.for_one(due, 4, room.kv, [], now + 1.1 * half_s) == [], "it has no token"
     room.deliver(runs)
     assert displacement.for_one(due, 4, room.kv, [], now + 0.9 * half_s) == []

@@ -7,7 +7,7 @@ from daemon.memory.kv_cache import KVCache
 from daemon.memory.swap_space import PROACTIVE, RECOMPUTE
 from daemon.scheduler.lengths import LEAST
 from daemon.scheduler.order import Order
-from daemon.scheduler.pace import MOST_POOLS, TURN_SHARE, StreamPace
+from daemon.scheduler.pace import MOST_POOLS, SLICE_SHARE, StreamPace
 from daemon.scheduler.policies.gittins import Gittins
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
@@ -16,7 +16,7 @@ from daemon.state.sequence import Outlook, Sequence
 from tests.scheduler.test_mlfq import sequence
 
 BLOCK, MAX_PAUSE_S = 16, 5.0
-TURN_S = TURN_SHARE * MAX_PAUSE_S
+TURN_S = SLICE_SHARE * MAX_PAUSE_S
 
 
 class Room:
@@ -86,16 +86,16 @@ def test_a_turn_protects_and_lasts_as_long_as_the_moves() -> None:
     short, long = room.run(begun(16, 0), 1.0), room.run(begun(16, 1), 1.0, move_s=9.0)
     room.deliver(short, long)
     for now, over in ((0.99 * TURN_S, []), (1.01 * TURN_S, [short]), (9.1, [short, long])):
-        assert room.pace.out_of_turn(room.slots.order(), 1.0 + now).tolist() == over
+        assert room.pace.out_of_slice(room.slots.order(), 1.0 + now).tolist() == over
 
 
 def test_who_came_back_stays_until_it_has_a_token() -> None:
     room = Room()
     slot = room.run(begun(16, 0), 1.0)
     new = room.run(sequence(16, 1), 1.0)
-    assert room.pace.out_of_turn(room.slots.order(), 99.0).tolist() == [new]
+    assert room.pace.out_of_slice(room.slots.order(), 99.0).tolist() == [new]
     room.deliver(slot)
-    assert room.pace.out_of_turn(room.slots.order(), 99.0).tolist() == [slot, new]
+    assert room.pace.out_of_slice(room.slots.order(), 99.0).tolist() == [slot, new]
 
 
 def test_nobody_begins_a_turn_that_keeps_out_one_that_comes_due() -> None:
@@ -181,7 +181,7 @@ def test_other_policies_promise_nothing(other: str) -> None:
     room = Room()
     room.pace.max_pause_s = 0.0
     slot = room.run(begun(16, 0), 0.0)
-    assert room.pace.out_of_turn(room.slots.order(), 0.0).tolist() == [slot]
+    assert room.pace.out_of_slice(room.slots.order(), 0.0).tolist() == [slot]
     room.leave(slot, 1.0)
     assert room.pace.due(1e9) is None
 

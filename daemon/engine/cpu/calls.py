@@ -169,7 +169,7 @@ def linear(
     bias: torch.Tensor | None,
     states: torch.Tensor,
     output: torch.Tensor,
-    in_turn: bool = False,
+    waited_longest: bool = False,
 ) -> Call:
     """`output` [T, N] of `states` [T, K] and `weight` [N, K], all dense.
 
@@ -177,7 +177,7 @@ def linear(
     """
     num_columns, width = weight.shape
     opcode, at_once = (
-        (kernels.IN_TURN, COLUMNS_IN_TURN) if in_turn else (kernels.LINEAR, COLUMNS_AT_ONCE)
+        (kernels.IN_TURN, COLUMNS_IN_TURN) if waited_longest else (kernels.LINEAR, COLUMNS_AT_ONCE)
     )
     return (
         -(-num_columns // at_once),

@@ -25,7 +25,7 @@ def reads_in_turn(weights: Sequence[torch.Tensor], team: Team) -> bool:
         if size_bytes < _MOST_BYTES:
             chosen.append(weight)
             size_bytes += weight.nbytes
-    tables = [_table(chosen, in_turn) for in_turn in (False, True)]
+    tables = [_table(chosen, waited_longest) for waited_longest in (False, True)]
     took_s = np.full((_ROUNDS, 2), np.inf)
     for turn in range(_ROUNDS):
         for way, (table, _) in enumerate(tables):
@@ -36,13 +36,15 @@ def reads_in_turn(weights: Sequence[torch.Tensor], team: Team) -> bool:
     return bool(in_turn_s < side_by_side_s)
 
 
-def _table(weights: Sequence[torch.Tensor], in_turn: bool) -> tuple[np.ndarray, list[torch.Tensor]]:
+def _table(
+    weights: Sequence[torch.Tensor], waited_longest: bool
+) -> tuple[np.ndarray, list[torch.Tensor]]:
     """A program of products of one token with all of these weights, and its buffers."""
     buffers = [torch.zeros(1, max(max(weight.shape) for weight in weights)) for _ in range(2)]
     states, output = buffers
     listed = [
         calls.linear(
-            weight, None, states[:, : weight.shape[1]], output[:, : weight.shape[0]], in_turn
+            weight, None, states[:, : weight.shape[1]], output[:, : weight.shape[0]], waited_longest
         )
         for weight in weights
     ]

@@ -101,9 +101,9 @@ class StepPrograms:
         key = len(batch.tokens), len(batch.sampled_tokens)
         program = self._programs.pop(key, None)
         if program is None:
-            in_turn = key[0] == 1 and self._reads_in_turn()
+            waited_longest = key[0] == 1 and self._reads_in_turn()
             parts = self._decoder, self._cache, self._constants, self._buffers
-            program = _Program(key, *parts, in_turn)
+            program = _Program(key, *parts, waited_longest)
             if len(self._programs) == MOST_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
         self._programs[key] = program
@@ -223,12 +223,12 @@ class _Program:
         cache: PagedKV,
         constants: Constants,
         buffers: _Buffers,
-        in_turn: bool,
+        waited_longest: bool,
     ) -> None:
         """`counts`: of tokens, and of sampled ones."""
         count, width = counts[0], decoder.embeddings.width
         self._count, self._num_sampled = counts
-        self._in_turn = in_turn
+        self._in_turn = waited_longest
         self._decoder = decoder
         self._cache = cache
         self._constants = constants

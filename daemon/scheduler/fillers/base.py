@@ -1,4 +1,4 @@
-"""The base of fillers: how a step is filled with those that run and those that wait."""
+"""The base of fillers, which fill a step with running and waiting sequences."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -14,14 +14,14 @@ from daemon.wire.columns import Int64, Slots
 class Filler(ABC):
     """Adds rows to a step until its budget, the slots or the blocks are used up.
 
-    It decides what of the runnable slots is computed in what order, and which of those that wait
-    are asked in; a queue's head comes first only where a filler takes it. It gives no slot or block
-    itself: admission does, and refuses. A steady decode step (`steady_decode.py`) is not filled
+    It decides the tokens and the order of runnable slots, and which waiting sequences are
+    admitted; a queue's head comes first only where a filler takes it. Slots and blocks are given,
+    or refused, by admission. A steady decode step (`steady_decode.py`) is not filled
     anew.
     """
 
     in_order: ClassVar[bool] = True
-    """Those that wait join in the policy's order, so that all wait while the first one must."""
+    """Whether sequences join in the policy's order, so that all wait while the first must."""
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
@@ -30,27 +30,27 @@ class Filler(ABC):
 
     @abstractmethod
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
-        """Add rows, of slots with one token to compute and with more, and of those that wait; both
+        """Add rows of slots with one token to compute and with more, and of waiting sequences; both
         columns are in the policy's order.
         """
 
     @abstractmethod
     def before_prompts(self, decodes: Slots) -> Slots:
-        """Those of these decodes, in order, that use the budget before any prompt does."""
+        """The decodes, in order, that use the budget before any prompt."""
 
     def is_settled(self) -> bool:
-        """Whether those that wait change nothing in a step of decodes of all that run, but for the
-        first of them, which may be asked in.
+        """Whether waiting sequences change nothing in a step that decodes all running ones, except
+        the first, which may be admitted.
         """
         return self.in_order or self.admission.predicted_room.settled
 
     def decode(self, step: StepBuilder, slots: Slots, now: float, num_kept: int = 0) -> None:
-        """Add every decode that the memory allows, and the budget less the tokens that are kept;
-        where that has fewer tokens than there are decodes, those that waited longest.
+        """Add every decode that memory and the budget less `num_kept` tokens allow; where there are
+        too few tokens, the decodes that waited longest.
         """
-        step.add_decodes(self.grow(self.in_turn(slots, step.budget - num_kept), now))
+        step.add_decodes(self.grow(self.waited_longest(slots, step.budget - num_kept), now))
 
-    def in_turn(self, slots: Slots, most: int) -> Slots:
+    def waited_longest(self, slots: Slots, most: int) -> Slots:
         """The `most` of these slots that waited longest for a step, in the order given."""
         if slots.size <= most:
             return slots
@@ -59,8 +59,8 @@ class Filler(ABC):
         return chosen
 
     def grow(self, slots: Slots, now: float) -> Slots:
-        """Those of these slots that have room for their next token, once blocks were appended, and
-        somebody gave way where there were too few.
+        """The slots with room for their next token, after blocks were appended and, where there
+        were too few, sequences preempted.
         """
         kv = self.admission.kv
         short = kv.needing_block(slots, self.slots.computed[slots])
@@ -72,14 +72,14 @@ class Filler(ABC):
         return slots[stay & ~np.isin(slots, waiting)]
 
     def still(self, slots: Slots, epochs: Int64) -> Slots:
-        """Those of these slots that are of these epochs: of others somebody gave way, and another
-        one may have the slot.
+        """The slots that still have these epochs: the others' sequences were preempted, and another
+        may have the slot.
         """
         still: Slots = slots[self.slots.epoch[slots] == epochs]
         return still
 
     def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
-        """Whether one may be asked in that would be admitted so; admission may still refuse."""
+        """Whether a sequence with this plan may be admitted; admission may still refuse."""
         return True
 
     def continue_prompts(self, step: StepBuilder, slots: Slots) -> None:
@@ -92,7 +92,7 @@ class Filler(ABC):
                     step.add_prompt(slot, count, cost)
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
-        """Admit those that wait while budget, slots and memory last, in the policy's order."""
+        """Admit waiting sequences in the policy's order while budget, slots and memory last."""
         waiting, admission = self.waiting, self.admission
         while step.room > 0 and waiting.num:
             sequence = admission.next_waiting(now)
@@ -100,14 +100,14 @@ class Filler(ABC):
                 return
 
     def admit_due(self, step: StepBuilder, now: float) -> None:
-        """Likewise, but only streams whose pauses have to end."""
+        """Admit streams whose pauses have to end, likewise."""
         while self.admission.pace.due(now) is not None and step.room > 0:
             sequence = self.admission.next_waiting(now)
             if sequence is None or not self.admit_one(sequence, step, now):
                 return
 
     def admit_one(self, sequence: Sequence, step: StepBuilder, now: float) -> bool:
-        """Admit one of those that wait; whether that was possible."""
+        """Admit a waiting sequence; whether that was possible."""
         admission = self.admission
         if not (self.slots.vacant or admission.may_displace(sequence, now)):
             return False

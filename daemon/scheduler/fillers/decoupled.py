@@ -1,8 +1,8 @@
 """Two queues (EcoServe, section 3.2): answers fill the memory, prompts fill the step.
 
-A prompt is computed into memory that is kept for prompts. Then its sequence is a generation task:
-it keeps its slot and what it holds, and waits until what its answer is predicted to take is there.
-A reservation says that a task has begun; what it has not is what waits.
+A prompt is computed into memory kept for prompts. Then its sequence is a generation task: it keeps
+its slot and blocks, and waits until the predicted room of its answer is available. A task with a
+reservation has begun; one without waits.
 """
 
 from typing import ClassVar
@@ -18,29 +18,31 @@ from daemon.state.story import What
 from daemon.wire.columns import Int32, Slots
 
 PROMPT_SHARE = 0.05
-"""Of the pool, what sequences may hold whose answers have not begun, beyond the first of them. More
-lets prompts run ahead of the answers that there is room for, and takes that room from them."""
+"""The share of the pool for sequences whose answers have not begun, beyond the first of them. More
+lets prompts run ahead of the answers that have room, and takes that room from them."""
 
 MOST_SPARE_SHARE = 0.05
-"""Of the pool, what no answer begins with at most. Where predictions are so poor that more would be
-outgrown, fewer answers at once cost more than those that stop."""
+"""The largest share of the pool spared when answers begin. Where predictions are so poor that more
+would be outgrown, fewer answers at once cost more than answers that stop."""
 
 _NO_SLOTS = np.zeros(0, np.intp)
 
 
 class Decoupled(Filler):
-    """Answers in the order of the queue, each with what it is predicted to take (EcoServe-D)."""
+    """Answers in the order of the queue, each with its predicted room (EcoServe-D)."""
 
     in_order = False
     grouped: ClassVar[bool] = False
-    """Those that end at the same length begin together."""
+    """Whether answers that end at the same length begin together."""
     share: ClassVar[float] = SAFE_SHARE
-    """Of answers, how many are not to be longer than what is expected of them."""
+    """The share of answers that should not outgrow their padded length."""
 
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
         self.ends = PaddedEnds(admission.order, self.share)
-        self._num_ahead: int | None = None  # blocks of those that have not begun; None: not counted
+        self._num_ahead: int | None = (
+            None  # blocks held by unbegun sequences; None: not counted
+        )
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows: answers that have begun, those that can begin, and then prompts."""
@@ -49,7 +51,7 @@ class Decoupled(Filler):
         self._num_ahead = None
         begun, waiting = self._split(decodes)
         epochs, of_waiting = self.slots.epoch[decodes], self.slots.epoch[waiting]
-        step.add_decodes(self.in_turn(self.go_on(begun, now), step.budget))
+        step.add_decodes(self.waited_longest(self.go_on(begun, now), step.budget))
         waiting = self.still(waiting, of_waiting)
         if waiting.size and step.budget > 0:
             self.ends.renew(waiting)
@@ -60,11 +62,11 @@ class Decoupled(Filler):
             self._make_one_go_on(step, self.still(decodes, epochs), now)
 
     def before_prompts(self, decodes: Slots) -> Slots:
-        """Those that have begun."""
+        """The decodes that have begun."""
         return self._split(decodes)[0]
 
     def is_settled(self) -> bool:
-        """Also where no slot is vacant, and all that have them go on as they are."""
+        """Also where no slot is vacant, and all running sequences go on as they are."""
         return super().is_settled() or (
             self.slots.full
             and self.ends.is_known(self.slots.order())
@@ -72,7 +74,7 @@ class Decoupled(Filler):
         )
 
     def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
-        """Whether a prompt fits into what is kept for prompts; one alone always does."""
+        """Whether a prompt fits into the room kept for prompts; one alone always does."""
         if self._num_ahead is None:
             self._num_ahead = self._count_ahead()
         ahead = self._num_ahead + plan.num_new_blocks
@@ -84,11 +86,11 @@ class Decoupled(Filler):
     # Answers that have begun
 
     def go_on(self, slots: Slots, now: float) -> Slots:
-        """Those of these slots that have a block for their next token.
+        """The slots with a block for their next token.
 
-        One that has outgrown its reservation takes what is reserved for nobody. Where that is
-        nothing it stops, keeps what it holds, and waits for what is left of it by its new
-        prediction; one that has borrowed has to leave.
+        An answer that has outgrown its reservation takes unreserved blocks. Where there are none
+        it stops, keeps what it holds, and waits for the rest by its new prediction; a borrower has
+        to leave.
         """
         self._resize(slots)
         kv = self.admission.kv
@@ -98,8 +100,8 @@ class Decoupled(Filler):
             return slots
         stopped = []
         for slot in short.tolist():
-            if kv.can_append(one := np.array([slot])):
-                kv.append_each(one)
+            if kv.can_append(grown := np.array([slot])):
+                kv.append_each(grown)
             else:
                 stopped.append(slot)
         for slot in stopped:
@@ -110,7 +112,7 @@ class Decoupled(Filler):
         return slots[~np.isin(slots, stopped)]
 
     def _resize(self, slots: Slots) -> None:
-        """Reserve for those that are predicted anew what they will take, as far as it is there."""
+        """Resize the reservations of answers predicted anew, as far as blocks are unreserved."""
         kv = self.admission.kv
         for slot in self.ends.renew(slots).tolist():
             wanted = kv.blocks_for(int(self.ends.of(np.array([slot]))[0]))
@@ -120,7 +122,7 @@ class Decoupled(Filler):
     # Answers that begin
 
     def begin(self, waiting: Slots, now: float) -> Slots:
-        """Reserve for those of these slots whose answers begin now what they will take; these."""
+        """Reserve the room of the answers that begin now; returns their slots."""
         kv = self.admission.kv
         held = kv.table.held[waiting]
         lacking = np.maximum(-(-self.ends.of(waiting) // kv.block_size) - held, 0)
@@ -140,7 +142,7 @@ class Decoupled(Filler):
         return waiting[chosen]
 
     def choose(self, waiting: Slots, lacking: Int32, room: int, now: float) -> Slots:
-        """Of those that wait, and lack so many blocks, which begin in this room; their places."""
+        """The places of waiting answers, lacking `lacking` blocks each, that begin in this room."""
         places = np.arange(waiting.size)
         if self.grouped:
             ends = lacking + self.admission.kv.table.held[waiting]
@@ -150,8 +152,8 @@ class Decoupled(Filler):
         return fitting
 
     def num_spare(self, begun: Slots) -> int:
-        """Blocks that no answer begins with beside these: so many are seldom too few for what they
-        outgrow. One that is late already has been padded anew.
+        """Blocks spared beside these answers when others begin: seldom too few for what they
+        outgrow. A late one has been padded anew already.
         """
         kv = self.admission.kv
         in_time = begun[~self.ends.late(begun)]
@@ -161,7 +163,7 @@ class Decoupled(Filler):
 
     @property
     def most_spare(self) -> int:
-        """Blocks that `num_spare` is at most."""
+        """The most blocks of `num_spare`."""
         return max(1, int(MOST_SPARE_SHARE * self.admission.kv.pool.num_blocks))
 
     def _with_blocks(self, slots: Slots) -> Slots:
@@ -173,10 +175,10 @@ class Decoupled(Filler):
             return slots
         return slots[~np.isin(slots, short)]
 
-    # Those that have not begun
+    # Answers that have not begun
 
     def _split(self, slots: Slots) -> tuple[Slots, Slots]:
-        """(those of these slots whose answers have begun, those that wait), in order."""
+        """(slots whose answers have begun, slots that wait), in order."""
         if self.admission.all_reserved:
             return slots, _NO_SLOTS
         begun = self.admission.kv.reservations.among(slots)
@@ -187,7 +189,7 @@ class Decoupled(Filler):
         return int(np.add.reduce(self.admission.kv.table.held[ahead]))
 
     def _make_one_go_on(self, step: StepBuilder, decodes: Slots, now: float) -> None:
-        """Nobody can go on as it is: the first one does, and others give way for its next block."""
+        """Have the first decode go on where none can, preempting others for its next block."""
         admission = self.admission
         if not decodes.size or admission.step > admission.answered_step:
             return
@@ -201,6 +203,6 @@ class Decoupled(Filler):
 
 
 class Grouped(Decoupled):
-    """Those that are predicted to end at the same length begin together (EcoServe-SD)."""
+    """Answers that are predicted to end at the same length begin together (EcoServe-SD)."""
 
     grouped = True

@@ -15,8 +15,8 @@ class Mixed(Filler):
 
     A stream that comes from elsewhere joins in the step after its KV has landed. So the first step
     that is planned meanwhile is short: decodes alone, where there are any. No two steps in a row
-    are short, or a handoff a step would keep prompts out for ever, and none is while a stream's
-    pause has to end.
+    are short, or a handoff in each step would keep prompts out for ever, and none is while a
+    stream's pause has to end.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -27,7 +27,7 @@ class Mixed(Filler):
         """Add rows."""
         epochs = self.slots.epoch[prompts]
         share = max(1, int(LEAST_SHARE * step.budget))
-        # Where decodes leave little, they leave a share to streams that come back.
+        # Where decodes leave little, they leave a share to resumed streams.
         crowded = decodes.size > step.budget - share
         self.decode(step, decodes, now, share if crowded and self._hurries(prompts, now) else 0)
         if self._awaits_stream and not step.empty and not self._hurries(prompts, now):
@@ -37,7 +37,7 @@ class Mixed(Filler):
             self.admit_in_order(step, now)
             return
         prompts = self.still(prompts, epochs)
-        back = self.admission.pace.came_back(prompts)  # what is lost of a stream's KV comes first
+        back = self.admission.pace.came_back(prompts)  # lost KV of resumed streams comes first
         self.continue_prompts(step, prompts[back])
         prompts = prompts[~back]
         epochs = self.slots.epoch[prompts]
@@ -49,11 +49,11 @@ class Mixed(Filler):
         self.continue_prompts(step, self.still(behind, epochs))
 
     def before_prompts(self, decodes: Slots) -> Slots:
-        """All of them."""
+        """All decodes."""
         return decodes
 
     def _hurries(self, prompts: Slots, now: float) -> bool:
-        """Whether a stream's pause has to end, or what is lost of its KV is being computed."""
+        """Whether a stream's pause has to end, or its lost KV is being computed."""
         pace = self.admission.pace
         return pace.due(now) is not None or bool(pace.came_back(prompts).any())
 
@@ -66,11 +66,13 @@ class Mixed(Filler):
             return False
         members = (self.slots.member(slot) for slot in self.admission.joined)
         residency = self.admission.residency
-        return any(residency.is_returning(one) and one.residence.remote_kv for one in members)
+        return any(
+            residency.is_returning(member) and member.residence.remote_kv for member in members
+        )
 
     def _split(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
-        """(slots that rank before the first that waits, those behind it): a short prompt does not
-        wait until a long one is computed.
+        """(slots that rank before the first waiting sequence, those behind it): a short prompt does
+        not wait until a long one is computed.
         """
         order = self.admission.order
         if not (slots.size and order.policy.displaces and self.waiting):

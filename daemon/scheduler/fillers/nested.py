@@ -1,12 +1,11 @@
-"""Nested halves: who has room reserved lends the half that it needs last (EcoServe, section 3.4).
+"""Nested halves: a reservation lends the half that it needs last (EcoServe, section 3.4).
 
 A borrower has to be done, with a buffer that nearly all answers keep to, when its lender has filled
-the first half. Both lend again in the same way what they do not need yet, as dolls within dolls.
-One whose prompt waits to be computed borrows as one whose prompt is there; then the half has room
-for both.
+the first half. Both lend again in the same way what they do not need yet, as nested dolls. A
+sequence whose prompt waits borrows likewise; then the half has room for prompt and answer.
 
-The borrower is the longest answer that fits, of those whose time is not near if any of them fits.
-The paper has m x 2^k borrowers for m lenders at level k, more than one for each lender; here that
+The borrower is the longest answer that fits, if possible one whose start is not urgent.
+The paper has m x 2^k borrowers for m lenders at level k, more than one for each lender; here there
 is one for each half, on as many levels as there are requests that fit.
 """
 
@@ -21,14 +20,14 @@ from daemon.state.story import What
 from daemon.wire.columns import Bools, Slots
 
 LEAD_STEPS = 4
-"""A borrower leaves so many tokens before its lender needs what it has, and more where more steps
-are in flight: until then they have answered."""
+"""Tokens before its lender needs the blocks at which a borrower leaves; more where more steps are
+in flight: until then they have answered."""
 
 MOST_LENDERS = 32
-"""Lenders that are asked in one step, those that can lend most first."""
+"""Most lenders tried in one step, those that can lend most first."""
 
 LOOK_AT = 256
-"""Of those whose prompts wait, the first that may borrow."""
+"""How far down the queue of prompts to look for borrowers."""
 
 PROMPT_STEPS = 2
 """Steps that a prompt takes beside those that its tokens fill: it joins one, and waits for none."""
@@ -39,10 +38,10 @@ class Nested(Ordered):
 
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
-        self._found_none: tuple[int, ...] = ()  # who ran and waited when no prompt found a lender
+        self._found_none: tuple[int, ...] = ()  # state of the queues when no prompt found a lender
 
     def go_on(self, slots: Slots, now: float) -> Slots:
-        """Borrowers whose loans are due leave first."""
+        """Preempt borrowers whose loans are due, then go on."""
         kv, admission = self.admission.kv, self.admission
         lead = max(LEAD_STEPS, admission.step - admission.answered_step + 2)
         while due := kv.lending.due(self.slots.known, lead, kv.block_size):
@@ -52,7 +51,7 @@ class Nested(Ordered):
         return super().go_on(slots[self.slots.sequence[slots] >= 0], now)
 
     def begin(self, waiting: Slots, now: float) -> Slots:
-        """Those that find room, and those that are lent some."""
+        """The answers that find room, and those that borrow some."""
         begun = super().begin(waiting, now)
         rest = waiting[~np.isin(waiting, begun)]
         if not rest.size:
@@ -60,7 +59,7 @@ class Nested(Ordered):
         return np.concatenate([begun, self._lend_to(rest)])
 
     def _lend_to(self, waiting: Slots) -> Slots:
-        """Those of these slots that found a lender."""
+        """Find lenders for these slots; returns the slots that borrow."""
         kv, table = self.admission.kv, self.slots
         left = np.maximum(self.ends.of(waiting) - table.known[waiting], 1)
         by_left = left.argsort(kind="stable")
@@ -87,7 +86,7 @@ class Nested(Ordered):
         return np.array(borrowers, np.intp)
 
     def _lenders(self) -> list[int]:
-        """Slots with something to lend, those with most first."""
+        """Slots with blocks to lend, most first."""
         kv, order = self.admission.kv, self.slots.order()
         begun = order[kv.reservations.among(order)]
         unheld = kv.reservations.unheld_of(begun)
@@ -96,7 +95,7 @@ class Nested(Ordered):
         return lenders
 
     def _offer(self, lender: int) -> tuple[int, int]:
-        """(blocks of the half that a lender can lend, steps until it needs the first of them)."""
+        """(blocks of the half that a lender can lend, steps until it needs their first)."""
         kv = self.admission.kv
         half = kv.reservations.unheld(lender) // 2
         filled = int(self.slots.known[lender]) + 2 * LEAD_STEPS
@@ -107,16 +106,16 @@ class Nested(Ordered):
         """The paper's buffer b, as a share of what is kept for an answer."""
         return self.admission.order.lengths.outgrown(self.share).margin
 
-    # Those whose prompts wait
+    # Prompts
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
-        """Admit prompts into what is kept for them, and then those that are lent room for all."""
+        """Admit prompts into the room kept for them, then prompts that borrow all their room."""
         super().admit_in_order(step, now)
-        who = self.slots.departures, self.slots.num_running, self.waiting.num_changes
-        if not self.waiting or step.room <= 0 or self.slots.full or who == self._found_none:
+        state = self.slots.departures, self.slots.num_running, self.waiting.num_changes
+        if not self.waiting or step.room <= 0 or self.slots.full or state == self._found_none:
             return
         if not self._lend_to_prompts(step, now):
-            self._found_none = who  # lenders have less to lend with each token
+            self._found_none = state  # lenders have less to lend with each token
 
     def _lend_to_prompts(self, step: StepBuilder, now: float) -> bool:
         """Ask those in for whom there is a lender; whether there was one."""
@@ -151,7 +150,7 @@ class Nested(Ordered):
         return found
 
     def _blocks_of(self, sequence: Sequence) -> int:
-        """What a prompt and its answer will take."""
+        """The blocks that a prompt and its answer will take."""
         lengths, age = self.admission.order.lengths, sequence.num_output_tokens
         padded = lengths.padded(sequence, age, self.share)
         return self.admission.kv.blocks_for(sequence.num_prompt_tokens + padded)
@@ -159,10 +158,10 @@ class Nested(Ordered):
     def _lend_to_prompt(
         self, sequence: Sequence, lender: int, count: int, step: StepBuilder, now: float
     ) -> bool:
-        """Admit one to a lender that lends it all its blocks; whether that was possible."""
+        """Admit a sequence whose lender lends it all its blocks; whether that was possible."""
         kv = self.admission.kv
         kv.reservations.change(lender, -count)  # so that admission finds them
-        self._num_ahead = 0  # it takes nothing of what is kept for prompts
+        self._num_ahead = 0  # it takes nothing of the prompts' room
         admitted = self.admit_one(sequence, step, now)
         self._num_ahead = None
         kv.reservations.change(lender, count)
@@ -173,8 +172,8 @@ class Nested(Ordered):
 
 
 def longest_of(fits: Bools, loose: Bools) -> int:
-    """The last of those that fit, which are in ascending order of what is left of them: one that
-    may be late rather than another, as a borrower may have to leave; -1: none fits.
+    """The last place that fits, in ascending order of what is left; preferably a `loose` one, which
+    may be late, as a borrower may have to leave; -1: none fits.
     """
     for among in (fits & loose, fits):
         (places,) = among.nonzero()

@@ -1,4 +1,4 @@
-"""Answers by deadline, then what they hold, then length, and the best fit (EcoServe-SDO)."""
+"""Answers by deadline, then held KV, then length, and the best fit (EcoServe-SDO)."""
 
 import numpy as np
 
@@ -8,20 +8,20 @@ from daemon.wire.columns import Int32, Slots
 
 
 class Ordered(Grouped):
-    """In order while they fit; then whichever leave the least room unused."""
+    """Answers in order while they fit; then those that leave the least room unused."""
 
     def choose(self, waiting: Slots, lacking: Int32, room: int, now: float) -> Slots:
-        """Of those that wait, and lack so many blocks, which begin in this room; their places."""
+        """The places of waiting answers, lacking `lacking` blocks each, that begin in this room."""
         places = self.sorted_places(waiting)
         num_first = int(lacking[places].cumsum().searchsorted(room, "right"))
         rest = places[num_first:]
         if not rest.size or self._is_late(int(waiting[rest[0]]), now):
-            return places[:num_first]  # nobody passes one that should have begun
+            return places[:num_first]  # none passes an answer that should have begun
         room -= int(lacking[places[:num_first]].sum())
         return np.concatenate([places[:num_first], best_fit(rest, lacking[rest], room)])
 
     def sorted_places(self, waiting: Slots) -> Slots:
-        """The places of these slots, in order: those of equal lengths stand together."""
+        """The places of these slots, in order; equal lengths stand together."""
         kv, left = self.admission.kv, self._time_ranges(waiting)
         holds = kv.table.held[waiting] * kv.block_size // RANGE_TOKENS
         ends = -(-self.ends.of(waiting) // kv.block_size)
@@ -39,7 +39,7 @@ class Ordered(Grouped):
 
 
 def best_fit(places: Slots, lacking: Int32, room: int) -> Slots:
-    """Of these places, each of which lacks so much, the largest that fits, and again."""
+    """The places, each lacking `lacking` blocks, chosen one by one as the largest that fits."""
     by_size = lacking.argsort(kind="stable")
     sizes, chosen = lacking[by_size], []
     end = sizes.size

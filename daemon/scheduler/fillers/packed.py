@@ -1,8 +1,8 @@
 """Answers begin while the future peak of all that have begun has room: full EcoServe, packed.
 
-Nothing is set aside. What one will need only when another has ended is that other one's until then;
-so an answer that ends before others need its blocks is their borrower. One that does not end as
-predicted leaves for those that need its room, before they need it.
+Nothing is set aside. Blocks that a sequence needs only when another has ended are that other one's
+until then; so an answer that ends before others need its blocks is their borrower. One that does
+not end as predicted is preempted before others need its room.
 """
 
 import numpy as np
@@ -17,42 +17,42 @@ from daemon.state.story import What
 from daemon.wire.columns import ONE, Slots, int32
 
 LEAD_STEPS = 3
-"""One that is late leaves so many steps before its blocks are needed: until then the steps that
-name them have answered."""
+"""Steps before its blocks are needed at which a late answer leaves: until then the steps that name
+them have answered."""
 
 LOOK_AT = 128
-"""Of those that wait, the first that may pass the very first."""
+"""How far down the queue to look for a sequence that may overtake the head."""
 
 MOST_AT_ONCE = 64
 """Answers that begin in one step."""
 
 SPACED = 0.7
-"""Of the mean distance between ends, what one that begins should keep from those of others. Who end
-together are at their largest together, and leave the memory empty together."""
+"""The least spacing of predicted ends, as a share of the mean spacing. Answers that end together
+also peak together, and leave the memory empty together."""
 
 MOST_PASSES = 16
-"""So often the first may be passed by who keep their distance. From then on it goes as soon as it
-has room, and only those pass that do not hold it up."""
+"""How often better-spaced answers may overtake the head of the queue. From then on it goes as soon
+as it has room, and only answers that do not delay it overtake it."""
 
 
 class PackedByPeak(Ordered):
-    """Lends all that is not needed yet."""
+    """Fills by the future peak: all blocks that are not needed yet are lent."""
 
     share = LIKELY_SHARE
 
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
-        self._num_looked_at = -1  # whose ends are known: all that go on
-        # While prompts are asked in: those that had slots before, those that got one, as
-        # (known tokens, left), and the tokens of all of them, now and at their ends.
+        self._num_looked_at = -1  # running sequences whose ends are known
+        # While prompts are admitted: slots in use before, newly admitted ones as (known tokens,
+        # left), and the tokens of all of these, now and at their ends.
         self._before: Slots = np.zeros(0, np.intp)
         self._joined: list[tuple[int, int]] = []
         self._num_known = self._at_ends = 0
-        self._num_spare: int | None = None  # blocks, beside those that had slots before
-        self._passed = -1, 0  # the first one, and how often it was passed
+        self._num_spare: int | None = None  # blocks, beside the slots in use before
+        self._passed = -1, 0  # the head of the queue, and how often it was overtaken
 
     def begin(self, waiting: Slots, now: float) -> Slots:
-        """Those of these slots whose answers fit beside all that have begun, until they end."""
+        """The slots whose answers fit beside all that have begun, until they end."""
         kv, table = self.admission.kv, self.slots
         begun, _ = self._split(table.order())
         self.ends.renew(begun)
@@ -70,7 +70,7 @@ class PackedByPeak(Ordered):
             fits[chosen] = False
             if begun.size and not fits.any():
                 break
-            place = int(fits.argmax())  # one that is alone always begins
+            place = int(fits.argmax())  # an answer that is alone always begins
             chosen.append(place)
             slot = int(waiting[place])
             kv.reservations.reserve(slot, int(kv.table.held[slot]))
@@ -78,8 +78,8 @@ class PackedByPeak(Ordered):
         return waiting[chosen]
 
     def _room(self, num_beside: int, num_spare: int) -> int:
-        """Tokens that so many may hold together beside blocks that are spared; half of a block of
-        each is not used on average.
+        """Tokens that `num_beside` sequences may hold together beside spared blocks; on average
+        half a block of each is unused.
         """
         kv = self.admission.kv
         num_blocks = kv.pool.num_blocks - num_spare
@@ -88,8 +88,8 @@ class PackedByPeak(Ordered):
     # Prompts
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
-        """Admit prompts whose answers have room beside all that have slots: in order, but for those
-        that would end beside others.
+        """Admit prompts whose answers have room beside all that have slots: in order, except those
+        that would end close to others.
         """
         if self.slots.full:
             self.admission.predicted_room.settle()
@@ -123,7 +123,7 @@ class PackedByPeak(Ordered):
         self._num_spare = None
 
     def _future_peak(self) -> FuturePeak:
-        """Of all that have slots."""
+        """The future peak of all that have slots."""
         known = self.slots.known[self._before]
         left = np.maximum(self.ends.of(self._before) - known, ONE)
         if self._joined:
@@ -133,17 +133,17 @@ class PackedByPeak(Ordered):
         return FuturePeak(known, left)
 
     def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
-        """Who is asked in has room already, with its answer."""
+        """Always: prompts are offered only once their whole answer fits."""
         return True
 
     def _with_lengths(self, sequence: Sequence) -> tuple[Sequence, int, int]:
-        """It, its known tokens, and those that are left as padded."""
+        """(the sequence, its known tokens, its padded tokens to come)."""
         age = sequence.num_output_tokens
         left = self.admission.order.lengths.padded(sequence, age, LIKELY_SHARE) - age
         return sequence, sequence.num_known_tokens, left
 
     def _next(self) -> tuple[Sequence, int, int] | None:
-        """Who is asked in next, with its lengths."""
+        """The sequence to admit next, with its lengths."""
         first = self._with_lengths(self.waiting.first)
         _, own_known, own_left = first
         num_beside = self._before.size + len(self._joined) + 1
@@ -155,7 +155,7 @@ class PackedByPeak(Ordered):
         room = self._room(num_beside, self._num_spare)
         known, likely = self.waiting.columns(LOOK_AT)
         if self._num_known + num_beside + int(known.min()) > room:
-            return None  # there is not even room for one token more each
+            return None  # not even one further token each fits
         peak = self._future_peak()
         padding = self.admission.order.lengths.padding(LIKELY_SHARE)
         left = np.maximum(np.ceil((likely - known) * padding), 1.0).astype(np.int32)
@@ -176,8 +176,8 @@ class PackedByPeak(Ordered):
         return self._with_lengths(self.waiting.at(place))
 
     def _may_be_passed(self, first: Sequence) -> bool:
-        """Whether others may begin before the first, and so hold it up; not one that has begun, and
-        pauses.
+        """Whether others may overtake the head of the queue and delay it; not a stream that has
+        begun and pauses.
         """
         return not first.num_output_tokens and self._num_passes(first) < MOST_PASSES
 
@@ -188,8 +188,8 @@ class PackedByPeak(Ordered):
     # Answers that have begun
 
     def go_on(self, slots: Slots, now: float) -> Slots:
-        """Those of these slots that have a block for their next token; those that are late leave
-        where there will be too few.
+        """The slots with a block for their next token; late ones leave where there will be too few
+        blocks.
         """
         kv = self.admission.kv
         self.ends.renew(slots)
@@ -202,7 +202,7 @@ class PackedByPeak(Ordered):
         return slots
 
     def is_settled(self) -> bool:
-        """Also where, with no vacant slot, each that goes on could have a block: who is late need
+        """Also where, with no vacant slot, each running sequence could have a block: late ones need
         not leave. It is settled from then on, as where such a step is filled.
         """
         room = self.admission.predicted_room
@@ -219,7 +219,7 @@ class PackedByPeak(Ordered):
         return soon.size > kv.num_unreserved + kv.pool.num_fenced
 
     def _without_late(self, slots: Slots, now: float) -> Slots:
-        """The last of those that are late leave, until enough is coming; those that stay."""
+        """Preempt late answers, last first, until enough blocks are coming; returns the rest."""
         late = slots[self.ends.late(slots)][::-1]
         for slot in late.tolist():
             if not self._lacks_soon(slots) or slots.size == 1:

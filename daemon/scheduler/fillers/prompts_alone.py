@@ -16,5 +16,5 @@ class PromptsAlone(Filler):
             self.decode(step, decodes, now)
 
     def before_prompts(self, decodes: Slots) -> Slots:
-        """None."""
+        """No decode."""
         return decodes[:0]

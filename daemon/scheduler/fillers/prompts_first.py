@@ -1,4 +1,4 @@
-"""Mixed steps of prompts first: decodes get what is left, and go first once they have waited."""
+"""Mixed steps, prompts first: decodes get the rest, and go first once they have waited."""
 
 import numpy as np
 
@@ -7,21 +7,21 @@ from daemon.scheduler.step import StepBuilder
 from daemon.wire.columns import Slots
 
 MOST_PASSED = 4
-"""A decode is passed over for prompts in so many steps, one after another, and then goes before
-them. The paper bounds preemptions and names no number. More is a longer gap, and no work saved."""
+"""Consecutive steps in which a decode is passed over for prompts, before it goes before them. The
+paper bounds preemptions and names no number. More is a longer gap, and saves no work."""
 
 
 class PromptsFirst(Filler):
-    """Decodes that have waited long enough; then prompts; then the other decodes, the one that has
-    waited longest first.
+    """Decodes that have waited long enough; then prompts; then the other decodes, longest wait
+    first.
 
-    So that no decode waits for more than MOST_PASSED steps, as long as the budget has a token for
-    each that runs; where it has fewer, for as many steps more as it takes to go round.
+    No decode waits for more than MOST_PASSED steps, as long as the budget has a token for each
+    running sequence; where it has fewer, for as many more steps as a round takes.
     """
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
-        """Add rows. Decodes get their blocks before prompts take any, also those that may wait: a
-        prompt that is admitted must not give way in the same step.
+        """Add rows. Decodes get their blocks before prompts take any, also those that may wait: an
+        admitted prompt must not be preempted in the same step.
         """
         decodes = self.grow(decodes, now)
         decodes = decodes[np.argsort(self.slots.last_step[decodes], kind="stable")]
@@ -35,7 +35,7 @@ class PromptsFirst(Filler):
         step.add_decodes(others[: max(0, step.budget)])
 
     def before_prompts(self, decodes: Slots) -> Slots:
-        """Those that were passed over as often as may be."""
+        """The decodes that were passed over MOST_PASSED times."""
         passed = self.admission.step - self.slots.last_step[decodes]
         due: Slots = decodes[passed >= MOST_PASSED]
         return due

@@ -6,14 +6,14 @@ from daemon.scheduler.policies.base import Policy
 from daemon.state.sequence import Sequence
 
 REVIEW_TOKENS, REVIEW_SHARE = 64, 4
-"""A running sequence's rank is brought up to date as often, or when its answer has grown by a
-quarter: what is expected of it changes with the ratio of ages."""
+"""Tokens after which a running sequence's rank is updated, at least a quarter of its answer: its
+outlook changes with the ratio of ages."""
 
 
 class Gittins(Policy):
-    """Ordered by the tokens that an answer's end is expected to cost, times the memory they hold.
+    """Order by the expected tokens to an answer's end, times the memory they hold.
 
-    What sequences compete for is memory over time. By the index of the lengths that this daemon
+    Sequences compete for memory over time. By the index of the lengths that this daemon
     has seen (`gittins_index.py`) it is first come first served where answers are alike, least
     attained service where tails are heavy, and shortest first where lengths are known.
     """
@@ -27,16 +27,16 @@ class Gittins(Policy):
     paces = True
 
     def enter(self, sequence: Sequence, step_time: StepTimeModel) -> None:
-        """Look again in a while."""
+        """Set the next review."""
         super().enter(sequence, step_time)
         self.review(sequence, sequence.num_output_tokens, step_time)
 
     def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
-        """The cost: its index, times the tokens that it holds meanwhile."""
+        """The cost: its index, times the tokens held meanwhile."""
         outlook = sequence.outlook
         return outlook.gittins_index * (sequence.num_known_tokens + outlook.span_tokens / 2)
 
     def review(self, sequence: Sequence, num_output_tokens: int, step_time: StepTimeModel) -> None:
-        """Look again in a while."""
+        """Set the next review."""
         grown = max(REVIEW_TOKENS, num_output_tokens // REVIEW_SHARE)
         sequence.review_at = sequence.num_prompt_tokens + num_output_tokens + grown

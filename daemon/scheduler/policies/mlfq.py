@@ -10,10 +10,10 @@ from daemon.state.sequence import Sequence
 LEVELS = 16
 _LEAST_QUANTUM_S = 1e-4
 PATIENCE = 2.0
-"""How many of its level's quanta a sequence waits, at least, before it is promoted.
+"""The least wait before a promotion, in quanta of the sequence's level.
 
-A promoted sequence runs for the quantum of the level that it came from, so that moving it in and
-out of memory is paid for by a turn that is as long as what it has run already: promotion at a fixed
+A promoted sequence runs for the quantum of the level that it came from, so that moving it in
+and out of memory is paid for by a time slice as long as it has run already: promotion at a fixed
 age would move long sequences back and forth for one token each.
 """
 
@@ -67,10 +67,10 @@ class Mlfq(Policy):
     def promote(self, sequence: Sequence, step_time: StepTimeModel) -> None:
         """To the front, for the quantum of its own level."""
         sequence.promoted = True
-        turn = _tokens(quantum_s(sequence.level, step_time), step_time)
-        sequence.review_at = sequence.num_known_tokens + turn
+        slice_tokens = _tokens(quantum_s(sequence.level, step_time), step_time)
+        sequence.review_at = sequence.num_known_tokens + slice_tokens
 
 
 def _tokens(duration_s: float, step_time: StepTimeModel) -> int:
-    """Tokens that a sequence gets in so long; at least one."""
+    """Tokens that a sequence gets in `duration_s`; at least one."""
     return max(1, int(duration_s / max(step_time.mean_s, _LEAST_QUANTUM_S)))

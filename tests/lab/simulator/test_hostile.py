@@ -17,7 +17,7 @@ from daemon.core.core import Core
 from daemon.lab.report.records import Outcome, RunLog
 from daemon.lab.simulator.run import Options, Prepared, run
 from daemon.memory.sizing import block_bytes
-from daemon.scheduler.pace import TURN_SHARE
+from daemon.scheduler.pace import SLICE_SHARE
 from daemon.scheduler.policies import POLICIES
 from tests.core.laws import check_laws, check_nothing_left
 
@@ -128,8 +128,8 @@ def test_everybody_ends_and_memory_is_counted_right(name: str, policy: str) -> N
     if policy in BY_ARRIVAL:
         assert not answers.preemptions[: plan.scenario.n].any(), "the first gave way to another"
     if policy == "gittins":  # each turn but the last is run to its end
-        turn_s = TURN_SHARE * size.max_pause_s
-        most = 1.0 + (answers.last_s - answers.started_s) / turn_s
+        slice_s = SLICE_SHARE * size.max_pause_s
+        most = 1.0 + (answers.last_s - answers.started_s) / slice_s
         assert (answers.preemptions <= most).all()
 
 

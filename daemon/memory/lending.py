@@ -168,7 +168,7 @@ class Lending:
         if any(
             owed <= 0 or not self._reservations.has(lender) for lender, owed in self.owed.items()
         ):
-            raise LedgerError("blocks are owed to nobody")
+            raise LedgerError("blocks are owed to a slot without a reservation")
 
     def _shrink_lender(self, lender: int, count: int) -> None:
         """Take `count` blocks from the reservation of a lender that borrows nothing."""

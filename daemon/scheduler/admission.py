@@ -25,46 +25,46 @@ _NO_SEQUENCES = np.zeros(0, np.int64)
 
 
 class AdmissionPlan(msgspec.Struct, frozen=True):
-    """The plan of one admission: the blocks that it takes, and where computed tokens come from."""
+    """The plan of one admission: its blocks, and the source of its computed tokens."""
 
     leader: int  # slot whose prompt it shares, or -1
     matched: list[int]  # device blocks of its prefix found in the cache
     num_shared_tokens: int  # already computed: by the leader, in the cache, or in host memory
     num_blocks: int  # in all
-    num_reusable: int  # of them, those that another sequence or the cache has
-    num_reserved: int = 0  # it holds at most, which are reserved for it; 0: without a reservation
+    num_reusable: int  # blocks that another sequence or the cache has
+    num_reserved: int = 0  # blocks of its reservation; 0: none
     fetches: bool = False  # blocks have to come from host memory
 
     @property
     def num_new_blocks(self) -> int:
-        """Blocks that have to be there for it: to be allocated, or reserved."""
+        """Blocks that have to be available for it: to be allocated, or reserved."""
         reserved = self.num_reserved
         num_blocks = max(self.num_blocks, reserved) if reserved else self.num_blocks
         return num_blocks - self.num_reusable
 
     @property
     def what(self) -> str:
-        """Where its computed tokens come from, as a sequence's story tells it."""
+        """The source of its computed tokens, as a mark of a story."""
         if self.leader >= 0:
             return What.SHARED
         return What.FETCHED if self.fetches else What.ADMITTED
 
 
 class PredictedRoom:
-    """Whether anybody's room is to be decided, and whether somebody could be asked in."""
+    """Whether the room of answers is to be decided, and whether any could be admitted."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._slots = order.slots
-        self._settled: tuple[int, ...] = ()  # as `_who`, when nobody could be asked in
+        self._settled: tuple[int, ...] = ()  # as `_state`, when none could be admitted
 
     def waits(self, slot: int, kv: KVCache) -> bool:
-        """Whether the sequence in a slot has not got, or no more has, what its answer will take."""
+        """Whether the slot lacks a reservation for its answer."""
         return self._order.policy.reserves == PREDICTION and not kv.reservations.has(slot)
 
     def is_open(self, kv: KVCache) -> bool:
-        """Whether it is to be decided who gets what: some that have slots wait for it, were
-        predicted anew, or have borrowed some, or it is short, so that who is late has to leave.
+        """Whether room is to be decided: sequences with slots wait for it, were predicted anew, or
+        have borrowed some, or it is short, so that late ones have to leave.
         """
         if self._order.policy.reserves != PREDICTION:
             return False
@@ -74,28 +74,28 @@ class PredictedRoom:
         return kv.pool.num_available < slots.num_running // 4
 
     @property
-    def _who(self) -> tuple[int, ...]:
+    def _state(self) -> tuple[int, ...]:
         slots = self._slots
         return slots.departures, slots.num_running, self._order.waiting.num_changes
 
     def settle(self) -> None:
-        """Nobody can be asked in before somebody comes, leaves, or is predicted anew."""
-        self._settled = self._who
+        """Note that none can be admitted before a sequence comes, leaves, or is predicted anew."""
+        self._settled = self._state
 
     @property
     def settled(self) -> bool:
-        """Whether that is so still."""
-        return self._settled == self._who and not self._slots.reranked
+        """Whether that still holds."""
+        return self._settled == self._state and not self._slots.reranked
 
     def unsettle(self) -> None:
-        """The memory is another one."""
+        """Forget that none can be admitted, as the memory is another one."""
         self._settled = ()
 
 
 class Admission:
     """Admits, preempts and retires sequences: it gives them slots and blocks, and takes them back.
 
-    `step` is the newest plan that was made; what happens here belongs to the plan after it.
+    `step` is the newest plan; changes here belong to the plan after it.
     """
 
     def __init__(self, order: Order, kv: KVCache, residency: Residency, decodes: str) -> None:
@@ -111,17 +111,17 @@ class Admission:
         self.suspects = Suspects()
         self.step = 0
         self.answered_step = 0  # the newest that has answered
-        self.left: list[int] = []  # slots that were vacated since the newest plan
-        self.joined: list[int] = []  # slots that were taken since then
-        self.num_promised = 0  # blocks that are coming, and that decodes of this plan wait for
-        # Those that were admitted for the first time, with cached tokens.
+        self.left: list[int] = []  # slots vacated since the newest plan
+        self.joined: list[int] = []  # slots taken since then
+        self.num_promised = 0  # coming blocks that decodes of this plan wait for
+        # Sequences admitted for the first time, with their cached tokens.
         self.started: list[tuple[Sequence, int]] = []
         self.stats = PreemptionStats()
 
     def reset(
         self, kv: KVCache, now: float, num_host_blocks: int = 0, copy_block_s: float = 0.0
     ) -> None:
-        """Replace the memory by the empty `kv`, as a worker died or began; what ran waits again."""
+        """Replace the memory by the empty `kv`, as a worker died or began; all wait again."""
         for slot in self.slots.order().tolist():
             self.preempt(slot, None, now)
         self.kv = kv
@@ -133,7 +133,7 @@ class Admission:
     def next_batch(
         self, slots: Int32, starts: Int32, counts: Int32, samples: UInt8, fed: UInt8
     ) -> Batch:
-        """The next plan, of these rows and of all that changed since the plan before."""
+        """The next plan, of these rows and of all changes since the plan before."""
         self.step += 1
         joined = int32(self.joined) if self.joined else _NONE
         sequences = self.slots.sequence[joined] if self.joined else _NO_SEQUENCES
@@ -170,7 +170,7 @@ class Admission:
     # Planning an admission
 
     def plan(self, sequence: Sequence) -> AdmissionPlan:
-        """How a waiting sequence would be admitted now."""
+        """The plan of admitting a waiting sequence now."""
         kv = self.kv
         known = sequence.num_prompt_tokens + sequence.num_output_tokens
         num_blocks = -(-known // kv.block_size)
@@ -229,14 +229,14 @@ class Admission:
 
     @property
     def _gang_open(self) -> bool:
-        """Whether a gang may still grow: none that runs has got more than its first token."""
+        """Whether a gang may still grow: no running sequence has more than its first token."""
         order = self.slots.order()
         return bool((self.slots.known[order] <= self.slots.fed_until[order] + 1).all())
 
     @property
     def closed(self) -> bool:
-        """Whether nobody may join those that run: there are suspects, the gang is full, or some run
-        without the reservation that the policy wants.
+        """Whether none may join the running sequences: there are suspects, the gang is full, or
+        some run without the reservation that the policy wants.
         """
         if self.suspects.members:
             return True
@@ -246,19 +246,19 @@ class Admission:
         return policy.gang and not self._gang_open
 
     def may_join(self) -> bool:
-        """Whether sequences may join those that run, once those have what the policy reserves."""
+        """Whether sequences may join, once running ones have the policy's reservations."""
         if self.order.policy.reserves == LIMIT:
             self.reserve_running()
         return not self.closed
 
     @property
     def all_reserved(self) -> bool:
-        """Whether all that run have a reservation."""
+        """Whether all running sequences have a reservation."""
         return self.kv.reservations.num_slots == self.slots.num_running
 
     def reserve_running(self) -> None:
-        """Reserve for those that run without a reservation, in order, while there is room, if the
-        policy reserves at admission: it was another one when they were admitted.
+        """Reserve for running sequences without a reservation, in order, while there is room, if
+        the policy reserves at admission: they were admitted under another one.
         """
         if self.order.policy.reserves == LIMIT and not self.all_reserved:
             for slot in self.slots.order().tolist():
@@ -274,16 +274,16 @@ class Admission:
         return 0 if self.order.policy.reserves == LIMIT else self.kv.num_spare
 
     def coming(self, leaving: Slots) -> int:
-        """Blocks that get free without a preemption and are promised to nobody: fenced ones, and
-        those that only the `leaving` slots have.
+        """Blocks that get free without a preemption and are not promised: fenced ones, and those
+        that only the `leaving` slots have.
         """
         num_held = sum(self.kv.num_own(slot) for slot in leaving.tolist())
         return self.kv.pool.num_fenced + num_held - self.num_promised
 
     def _lacking(self, plan: AdmissionPlan, due: bool = False) -> int:
-        """Blocks that a plan needs beyond the available ones, or <= 0; a few are spared for those
-        that run, unless it is of a stream whose pause has to end: all that come due together had
-        the pool together, to the last block.
+        """Blocks that a plan needs beyond the available ones, or <= 0; a few are spared for running
+        sequences, unless it is of a stream whose pause has to end: all streams that come due
+        together had the pool together, to the last block.
         """
         slots, needed = self.slots, plan.num_new_blocks
         if len(slots.vacant) < slots.max_slots and not due:
@@ -291,7 +291,7 @@ class Admission:
         return self.kv.num_lacking(plan.matched, needed)
 
     def next_waiting(self, now: float) -> Sequence | None:
-        """The next of those that wait to be asked in; None: nobody may come now."""
+        """The next waiting sequence to admit; None: none may be admitted now."""
         if not (self.slots.vacant or self.order.policy.displaces):
             return None
         if self.suspects.members:
@@ -302,20 +302,18 @@ class Admission:
         return self.pace.next(first, self.kv, now)
 
     def _first_ready(self) -> Sequence | None:
-        """The first that waits for no block which another one's transfer brings; None if all do.
-        Those behind one that does need nothing of it.
-        """
-        return next((one for one in self.waiting if not self._awaits_other(one)), None)
+        """The first sequence that waits for no block of another's transfer; None if all do."""
+        return next((first for first in self.waiting if not self._awaits_other(first)), None)
 
     def _awaits_other(self, sequence: Sequence, plan: AdmissionPlan | None = None) -> bool:
-        """Whether what a waiting sequence lacks first is on its way here already, for another."""
+        """Whether the first block that a waiting sequence lacks is on its way for another already."""
         if not (sequence.residence.parked_tokens and self.residency.remote_kvs.coming):
             return False
         plan = plan or self.plan(sequence)
         return plan.fetches and self.residency.remote_kvs.is_coming(sequence, len(plan.matched))
 
     def is_stuck(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence surely lacks blocks, even before those that run grow."""
+        """Whether a waiting sequence surely lacks blocks, even before running ones grow."""
         if self.predicted_room.settled:
             return True
         policy, kv = self.order.policy, self.kv
@@ -328,19 +326,19 @@ class Admission:
     # Displacement
 
     def may_displace(self, sequence: Sequence, now: float) -> bool:
-        """Whether there is a running sequence whose slot this one may take."""
+        """Whether a running sequence may be preempted for this one."""
         return bool(self._giving_way(sequence, 1, now))
 
     def _giving_way(self, sequence: Sequence, num_blocks: int, now: float) -> list[int]:
-        """Slots that together give so many blocks, and that this one may take; or none."""
+        """Slots that together give `num_blocks`, and may be preempted for a sequence; or none."""
         return self.displacement.for_one(sequence, num_blocks, self.kv, self.joined, now)
 
     def make_room(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> bool:
-        """Displace others if the policy says so; whether a slot and the blocks are available then.
+        """Preempt others if the policy says so; whether a slot and the blocks are available then.
 
-        No sequence is preempted for blocks that come anyway, only for what lacks beyond them. One
-        that lacks room for decodes alone takes another's place, as if it lacked a slot; a stream
-        whose pause has to end is not asked for any.
+        No sequence is preempted for blocks that come anyway, only for those lacking beyond them. A
+        sequence that lacks room for decodes alone takes another's place, as if it lacked a slot; a
+        stream whose pause has to end needs none.
         """
         due = sequence.paused_since_s >= 0.0 and self.pace.due(now) is sequence
         if plan.fetches and not due and self._awaits_other(sequence, plan):
@@ -359,7 +357,7 @@ class Admission:
         if lacking > 0:
             beyond = lacking - self.coming(leaving) + self.kv.pool.fenced_among(plan.matched)
         else:
-            beyond = 0 if leaving.size else 1  # a slot is all that it lacks
+            beyond = 0 if leaving.size else 1  # it lacks a slot alone
         if beyond <= 0:
             return False
         giving_way = self._giving_way(sequence, beyond, now)
@@ -377,7 +375,7 @@ class Admission:
         return self.admit(sequence, plan, now) if self.make_room(sequence, plan, now) else -1
 
     def admit(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> int:
-        """Give a sequence that waits a slot and its blocks; its slot."""
+        """Give a waiting sequence a slot and its blocks; returns the slot."""
         self.waiting.remove(sequence)
         if self.waiting.unranked and not self.waiting.any_ranked:
             self.order.rank_some(now)
@@ -406,7 +404,7 @@ class Admission:
         self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)
         if plan.fetches or plan.leader >= 0:
             self.stats.swaps_in += plan.fetches and sequence.residence.remote_kv is None
-            self._tell(sequence, plan, now)
+            self._note_source(sequence, plan, now)
         else:
             sequence.story.add(now, What.ADMITTED, plan.num_shared_tokens)
         pace = self.pace
@@ -417,8 +415,8 @@ class Admission:
             self.started.append((sequence, plan.num_shared_tokens))
         return slot
 
-    def _tell(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> None:
-        """Add to its story where its computed tokens came from."""
+    def _note_source(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> None:
+        """Add the source of its computed tokens to its story."""
         what, other, remote_kv = plan.what, -1, sequence.residence.remote_kv
         if plan.leader >= 0:
             other = self.slots.member(plan.leader).id
@@ -429,8 +427,8 @@ class Admission:
             sequence.story.add(now, What.RESTORED)
 
     def seal(self, slot: int) -> Sequence:
-        """Name a running sequence's full blocks for the prefix cache, unless it is returning; the
-        sequence.
+        """Name a running sequence's full blocks for the prefix cache, unless it is returning;
+        returns the sequence.
         """
         sequence = self.slots.member(slot)
         is_named = sequence.num_sealed_blocks >= len(sequence.hashes)
@@ -438,14 +436,14 @@ class Admission:
             self.kv.seal(sequence, self.slots.computed.item(slot))
         return sequence
 
-    # Giving way and leaving
+    # Preemption and leaving
 
     def grow_or_preempt(self, slots: Slots, now: float) -> list[int]:
         """Append a block to each of these slots, in order.
 
-        Where none is available, one of those that are coming is promised to the slot. Once all of
-        them are promised, the last sequence in the order is preempted, the slot's own if it is the
-        last; none that has a reservation. Returns the slots that wait for a promised block.
+        Where none is available, a coming block is promised to the slot. Once all of them are
+        promised, the last sequence in the order is preempted, the slot's own if it is the last;
+        none with a reservation. Returns the slots that wait for a promised block.
         """
         table = self.slots
         waiting: list[int] = []
@@ -469,8 +467,8 @@ class Admission:
         return waiting
 
     def preempt(self, slot: int, why: str | None, now: float, by: int = -1) -> None:
-        """Take a running sequence's slot for the sequence `by`, or since its worker is gone
-        (`why` None); what is not kept of its KV is computed again.
+        """Preempt a running sequence for the sequence `by`, or since its worker is gone (`why`
+        None); KV that is not kept is computed again.
         """
         table, stats = self.slots, self.stats
         sequence = table.member(slot)
@@ -503,14 +501,14 @@ class Admission:
         self.pace.pause(sequence)
 
     def depart(self, slot: int, now: float, target: int) -> Sequence:
-        """Empty the slot of a sequence that goes on at another instance; what was computed of it
-        stays in the pool as remote KV. No step in flight computes it.
+        """Empty the slot of a sequence that migrates; its KV stays in the pool as remote KV. No
+        step in flight computes it.
         """
         table = self.slots
         sequence = table.member(slot)
         self.seal(slot)
         num_valid = min(int(table.computed[slot]), int(table.delivered[slot]) - 1)
-        # Without a step of its own behind it, it may share blocks that are still computed.
+        # Without a step of its own, it may share blocks that are still being computed.
         answered = bool(table.last_step[slot] > 0)
         self.residency.leave_remote_kv(sequence, num_valid, self.kv, is_computed=answered)
         self._leave([slot])
@@ -521,25 +519,25 @@ class Admission:
         return sequence
 
     def let_go(self, sequence: Sequence) -> None:
-        """Watch a sequence no longer: it ends, or goes to another instance."""
+        """Stop watching a sequence, as it ends or migrates."""
         if sequence.strikes:
             self.suspects.remove(sequence)
         self.pace.forget(sequence)
 
     def retire(self, slots: list[int]) -> list[Sequence]:
-        """Empty the slots of sequences that have ended; the sequences."""
+        """Empty the slots of ended sequences; returns the sequences."""
         for slot in slots:
             self.residency.forget(self.seal(slot))
         return self._vacate(slots)
 
     def _vacate(self, slots: list[int]) -> list[Sequence]:
-        """Empty these slots, their blocks in one go; the sequences that had them."""
+        """Empty these slots, with all their blocks at once; returns the sequences."""
         last_step = max([self.slots.last_step.item(slot) for slot in slots])
         self.kv.release(slots, last_step)
         return self._leave(slots)
 
     def _leave(self, slots: list[int]) -> list[Sequence]:
-        """Empty these slots, which have no blocks; the sequences that had them."""
+        """Empty these slots, which have no blocks; returns the sequences."""
         joined = self.joined
         for slot in slots:
             if joined and slot in joined:

@@ -23,7 +23,7 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
 
     policy: str
     step: int
-    stats: tuple[int, int, int, int]  # PreemptionStats, not yet among the Core's counters
+    stats: tuple[int, int, int, int]  # PreemptionStats that the Core has not counted yet
     left: list[int]
     vacant: list[int]
     num_blocks: int
@@ -45,7 +45,7 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
 
 
 def state_of(scheduler: Scheduler) -> SchedulerState:
-    """What has to be written down of a scheduler; the caller has seen that it rests."""
+    """The state of a resting scheduler."""
     admission, residency = scheduler.admission, scheduler.residency
     free, cached, digests = scheduler.kv.pool.idle_state()
     space = residency.space

@@ -1,4 +1,4 @@
-"""Displacement: which of those that run give way, to whom."""
+"""Displacement: the choice of running sequences to preempt."""
 
 from collections.abc import Iterator
 
@@ -12,13 +12,13 @@ from daemon.state.sequence import Sequence
 from daemon.wire.columns import Slots
 
 SHORT_PAUSES = 2.0
-"""Whose stretch is shorter than so many of the longest pauses keeps its slot, save before a better
-priority: it would pause for longer than the other one gains. (TRAIL, too, preempts only those that
-are far from their ends.)"""
+"""A sequence whose stretch is shorter than this many longest pauses keeps its slot, except before a
+better priority: it would pause for longer than the other gains. (TRAIL, too, preempts only
+sequences far from their ends.)"""
 
 
 class Displacement:
-    """Names those that give way in one instance; nobody is preempted here."""
+    """Chooses the victims of one instance; it preempts none itself."""
 
     def __init__(self, order: Order, residency: Residency, pace: StreamPace) -> None:
         self._order = order
@@ -29,11 +29,11 @@ class Displacement:
     def for_one(
         self, sequence: Sequence, num_blocks: int, kv: KVCache, joined: list[int], now: float
     ) -> list[int]:
-        """The last slots in the order that together give so many blocks, if this one may displace
-        them; none if they give fewer, or if the host has no room for what they hold: to compute it
-        all again costs more than a slot is worth. A stream whose pause has to end asks for neither
-        rank nor room. Slots that are leaving anyway, or in their turn, are skipped; where there are
-        no others, those whose turns have lasted for long enough give way to such a stream.
+        """The last slots in the order that together give `num_blocks`, if a sequence may preempt
+        them; none if they give fewer, or if host memory has no room for their KV: to compute it all
+        again costs more than a slot is worth. A stream whose pause has to end needs neither rank
+        nor room. Slots that are leaving anyway, or in their time slice, are skipped; where there
+        are no others, slots past their least slice give way to such a stream.
         """
         if not self._order.policy.displaces or self._residency.mode == DEFER:
             return []
@@ -47,7 +47,7 @@ class Displacement:
                 if slot in joined:  # this plan admitted it; ranks change with the step time
                     break
                 if member is sequence.leader and not sequence.num_output_tokens:
-                    break  # it is to share its leader's blocks
+                    break  # it will share its leader's blocks
                 if not (due or self._leads(sequence, member, kv, now)):
                     break
                 room -= int(kv.table.held[slot]) - len(member.residence.host_blocks)
@@ -60,8 +60,8 @@ class Displacement:
         return []
 
     def for_growth(self, kv: KVCache, now: float) -> int:
-        """The last slot in the order that has no reservation, and is not in its turn if there is
-        another; where predictions are reserved, the last one of all if each has a reservation.
+        """The last slot in the order without a reservation, outside its time slice if there is
+        such; where predictions are reserved, the last of all if each has a reservation.
         """
         order = self._slots.order()
         for slots in (self._pace.out_of_slice(order, now), order):
@@ -70,14 +70,14 @@ class Displacement:
                     return slot
         if self._order.policy.reserves == PREDICTION:
             return next(self._from_the_last(order))
-        raise LookupError("nobody can give way")
+        raise LookupError("no sequence can be preempted")
 
     def _from_the_last(self, slots: Slots) -> Iterator[int]:
-        """Those of these slots that are not leaving, the last first."""
+        """The slots that are not leaving, last first."""
         return (slot for slot in map(int, slots[::-1]) if not self._slots.is_leaving(slot))
 
     def _leads(self, sequence: Sequence, member: Sequence, kv: KVCache, now: float) -> bool:
-        """Whether one that waits leads one that runs by enough to take its place."""
+        """Whether a waiting sequence leads a running one by enough to preempt it."""
         span_s = member.outlook.span_tokens * self._order.step_time.mean_s
         short = span_s < SHORT_PAUSES * self._pace.max_pause_s
         if short and sequence.priority >= member.priority:

@@ -1,13 +1,13 @@
-"""The Gittins index of a distribution of lengths: the least work that an answer's end costs.
+"""The Gittins index of a distribution of lengths: the least expected work to an answer's end.
 
-An answer of age a is worth 1 / S when it ends, S being its length: what people feel of an answer is
-its time for each token. The index at age a is the least, over all spans d, of
+An answer of age a is worth 1 / S when it ends, S being its length: people notice an answer's
+time per token. The index at age a is the least, over all spans d, of
 
     E[min(S - a, d)] / E[1 / S where S - a <= d]
 
-given S > a: the tokens that it costs, on average, to win so much worth. It falls with age where
-answers are alike (those that began come first), rises where tails are heavy (those that got least
-come first), and is left * S where the length S is known (the shortest come first).
+given S > a: the mean cost in tokens of a unit of worth. It falls with age where answers are alike
+(begun ones come first), rises where tails are heavy (those with least service come first), and is
+left * S where the length S is known (the shortest come first).
 """
 
 from bisect import bisect_right
@@ -22,13 +22,13 @@ _KNOTS = 32
 _TINY = 1e-6
 
 LEAST_SHARE = 0.3
-"""A span has to see so many end of those that are as old: fewer are an accident of the sample."""
+"""The least share of equally old answers that end within a span: fewer are an accident."""
 
 FEW = 16
-"""Where fewer of the sample are left, nothing is read off it: what is left grows with age."""
+"""The least rest of the sample that is used: beyond it the expected rest grows with age."""
 
 LEAST_LEFT = 1 / 8
-"""The span of one that is older than the sample tells of, as a share of its age, at least."""
+"""The least span of an answer older than the sample, as a share of its age."""
 
 
 class IndexTable(msgspec.Struct, frozen=True):
@@ -36,12 +36,12 @@ class IndexTable(msgspec.Struct, frozen=True):
 
     ages: list[float]  # rising from 0
     index: list[float]  # in that unit, squared
-    spans: list[float]  # mean length that is spent on the best span
-    left: list[float] = []  # mean length that is left; none of an older journal
+    spans: list[float]  # mean length spent on the best span
+    left: list[float] = []  # mean length left; none in an older journal
     left_squares: list[float] = []  # mean of its square
 
     def at(self, age: float, unit: float) -> tuple[float, float]:
-        """Index and span at an age, in tokens as it is; the table's unit is so many of them."""
+        """Index and span at an age, all in tokens; the table's unit is `unit` tokens."""
         ages = self.ages
         age /= unit
         place = bisect_right(ages, age)
@@ -58,8 +58,8 @@ class IndexTable(msgspec.Struct, frozen=True):
         return cost * unit * unit, mean * unit
 
     def left_at(self, age: float, unit: float) -> tuple[float, float]:
-        """What is left at an age, in tokens as it is, and its mean square: those at the knot before
-        it, and more with what it is older.
+        """The mean length left at an age and its mean square, in tokens: the values at the knot
+        before it, and more for what it is older.
         """
         if not self.left:
             return self.at(age, unit)[1], self.at(age, unit)[1] ** 2
@@ -74,7 +74,7 @@ def index_table(lengths: Float64, weights: Float64) -> IndexTable:
     steps = np.linspace(0, lengths.size - 1, min(_KNOTS, lengths.size)).astype(np.intp)
     chosen = lengths[steps]
     chosen = chosen[np.append(True, chosen[1:] > chosen[:-1])]
-    # Just before a knot those that end there are alive, and just behind it they are not.
+    # Answers that end at a knot are alive just before it, and not just behind it.
     knots = np.sort(np.concatenate([[0.0], chosen, chosen[:-1] * (1.0 + _TINY)]))
     before = lengths.searchsorted(knots, side="left")
     ended, worth, moment = (

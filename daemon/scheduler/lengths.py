@@ -1,8 +1,8 @@
-"""How long answers turned out to be: learned from those that ended, by kind.
+"""The lengths of answers, learned from ended ones, by kind.
 
-A predicted length is a number without its doubt; the lengths that followed such predictions say
-both. Predictions that mean nothing are followed by the lengths of all answers, so nobody has to
-decide on trust.
+A predicted length comes without its uncertainty; the lengths that followed such predictions show
+both. Meaningless predictions are followed by the lengths of all answers, so no decision on trust is
+needed.
 """
 
 import math
@@ -20,48 +20,48 @@ from daemon.state.sequence import UNKNOWN_TOKENS, Left, Outlook, Sequence
 from daemon.wire.columns import Int32
 
 WINDOW = 512
-"""Answers of a kind that are remembered."""
+"""Most answers remembered of a kind."""
 
 LEAST = 48
-"""A kind counts once so many answers of it have ended; before that, a wider one does."""
+"""Ended answers from which on a kind counts; before that, a wider one does."""
 
 LEAST_OF_ALL = 16
-"""The widest kind counts once so many have ended: for the order a few are better than a guess. What
-others leave room for is the guess until there are more."""
+"""Ended answers from which on the widest kind counts: for the order a few are better than a guess.
+The room that others leave is by the guess until there are more."""
 
 RENEW = 16
-"""An index is made anew after so many ends, or an eighth of those that it is made of."""
+"""Ends after which an index is made anew, or an eighth of its answers."""
 
 GUESS_TOKENS = float(UNKNOWN_TOKENS)
-"""The length of answers before enough of them have ended: alike, so that the first comes first."""
+"""The assumed length before enough answers have ended: alike, so that the first comes first."""
 
 _FEW = 16
-"""So many are sorted in one by one; more are sorted with all."""
+"""Most new answers that are inserted one by one; more are sorted with all."""
 
 Kind = tuple[int, int]
 _ANY = -1
 
 
 DEVIATIONS = 2.0
-"""The sum over many is nearly normal: it is seldom (2 %) more than so many deviations higher."""
+"""Deviations of the margin of a sum: it is nearly normal, so it is seldom (2 %) higher."""
 
 NEARLY_ALL = 0.95
 """The share of answers that end within the margin."""
 
 
 class Outgrown(NamedTuple):
-    """All of it in shares of what is kept for an answer.
+    """The amount by which answers outgrow their kept room, in shares of it.
 
-    What one that runs holds beyond that, and its square, are means over all steps: each answer
-    counts for as many as it takes, and holds more only in its last ones.
+    `beyond` and its square are means over all steps of running answers: each counts for its steps,
+    and holds more only in its last ones.
     """
 
     beyond: float
     square: float
-    margin: float  # by which nearly all end at the latest
+    margin: float  # within which nearly all end
 
     def num_tokens(self, kept: Int32) -> int:
-        """What those that run hold together beyond what is `kept` for each, seldom more."""
+        """The tokens that running answers together hold beyond `kept`, seldom more."""
         tokens = kept.astype(np.float64)
         variance = max(0.0, self.square - self.beyond**2) * float(tokens @ tokens)
         total = self.beyond * float(np.add.reduce(tokens))
@@ -69,12 +69,13 @@ class Outgrown(NamedTuple):
 
 
 PRIOR = Outgrown(0.01, 0.01**2, 0.15)
-"""Before enough answers have ended; the margin is the paper's buffer b (EcoServe, section 3.4)."""
+"""The value before enough answers ended; its margin is the paper's buffer b (EcoServe, section
+3.4)."""
 
 
 def outgrown(lengths: Listing[float], share: float) -> Outgrown:
-    """Of answers that had these lengths, in ascending order, where the length is kept for each that
-    such a share of them does not exceed.
+    """The outgrowth of answers with these ascending lengths, where the `share` quantile is kept for
+    each.
     """
     num = len(lengths)
     kept = lengths[min(num - 1, int(share * num))]
@@ -92,17 +93,17 @@ def outgrown(lengths: Listing[float], share: float) -> Outgrown:
 
 
 class KindState(msgspec.Struct, frozen=True, array_like=True):
-    """What was learned of one kind, as plain values."""
+    """The learned state of one kind, as plain values."""
 
     prompt: int
-    told: int
+    predicted: int
     answers: list[tuple[float, bool]]
     num_fresh: int
     table: IndexTable | None
 
 
 class LengthKind:
-    """The latest answers of one kind, as multiples of what was predicted, and their index."""
+    """The latest answers of one kind, as multiples of their predictions, and their index."""
 
     def __init__(self) -> None:
         self.answers: deque[tuple[float, bool]] = deque(maxlen=WINDOW)  # (length, was cut)
@@ -111,9 +112,7 @@ class LengthKind:
         self._num_fresh = 0
 
     def add(self, answers: list[tuple[float, bool]]) -> None:
-        """Some more: their lengths, and whether their limits ended them, so that they would be
-        longer.
-        """
+        """Add answers: (length, whether its limit ended it, so that it would be longer)."""
         if len(answers) > _FEW:
             self.answers.extend(answers)
             self._sorted = array("d", sorted([length for length, _ in self.answers]))
@@ -129,29 +128,29 @@ class LengthKind:
 
     @property
     def table(self) -> IndexTable:
-        """The index of what is remembered."""
+        """The index of the remembered answers."""
         if self._table is None:
             self._num_fresh = 0
             self._table = _table(self.answers)
         return self._table
 
     def outgrown(self, share: float) -> Outgrown:
-        """How far they outgrow the length that such a share of them does not exceed."""
+        """The outgrowth of the `share` quantile of these answers."""
         return outgrown(self._sorted, share)
 
     def at_most(self, age: float, share: float) -> float:
-        """The length that such a share of those longer than `age` do not exceed; 0: none was."""
+        """The `share` quantile of lengths over `age`; 0: there is none."""
         first = bisect_right(self._sorted, age)
         longer = len(self._sorted) - first
         return self._sorted[first + min(longer - 1, int(share * longer))] if longer else 0.0
 
-    def state(self, prompt: int, told: int) -> KindState:
-        """All it has learned, as plain values."""
-        return KindState(prompt, told, list(self.answers), self._num_fresh, self._table)
+    def state(self, prompt: int, predicted: int) -> KindState:
+        """The learned state, as plain values."""
+        return KindState(prompt, predicted, list(self.answers), self._num_fresh, self._table)
 
     @classmethod
     def restored(cls, state: KindState) -> "LengthKind":
-        """What `state` was written of."""
+        """The kind with this `state`."""
         ended = cls()
         ended.answers.extend(state.answers)
         ended._sorted = array("d", sorted(length for length, _ in state.answers))
@@ -160,10 +159,10 @@ class LengthKind:
 
 
 def _table(answers: deque[tuple[float, bool]]) -> IndexTable:
-    """One that was cut hands its weight over to all that are longer (Kaplan and Meier); what is
-    left over after the longest goes to twice its length.
+    """The index of answers: a cut one hands its weight over to all longer ones (Kaplan and Meier);
+    the rest after the longest goes to twice its length.
     """
-    lengths, cuts = np.array(sorted(answers)).T  # among equals those that were cut come last
+    lengths, cuts = np.array(sorted(answers)).T  # among equals cut ones come last
     survive = (1.0 - (1.0 - cuts) / np.arange(lengths.size, 0, -1)).cumprod()
     weights = np.append(-np.diff(survive, prepend=1.0), survive[-1])
     lengths = np.append(lengths, 2.0 * lengths[-1])
@@ -172,34 +171,34 @@ def _table(answers: deque[tuple[float, bool]]) -> IndexTable:
 
 
 class SeenLengths:
-    """What one instance has learned of answers' lengths.
+    """Answers' lengths as one instance has learned them.
 
     Kinds are powers of two of the prompt's length and of the prediction. Lengths are counted in
-    predictions, so that a kind of exact predictions has one length, and one of predictions that
-    mean nothing, whoever made them, has the lengths of all answers.
+    predictions, so that a kind of exact predictions has one length, and one of meaningless
+    predictions has the lengths of all answers.
     """
 
     def __init__(self) -> None:
         self._of_kind: dict[Kind, LengthKind] = {}
         self._new: list[tuple[int, int, float, bool]] = []  # (prompt, told, length, was cut)
         self._num_ended = 0
-        self._outgrown: dict[float, tuple[int, Outgrown]] = {}  # by share, as of so many ends
+        self._outgrown: dict[float, tuple[int, Outgrown]] = {}  # by share, as of a number of ends
 
     def observe(self, sequence: Sequence) -> None:
-        """An answer ended. It is learned from when somebody asks."""
-        num_tokens, told = sequence.num_output_tokens, sequence.predicted_tokens
+        """Note an ended answer; it is learned from at the next query."""
+        num_tokens, predicted = sequence.num_output_tokens, sequence.predicted_tokens
         self._num_ended += 1
-        length = num_tokens / told if told > 1 else float(num_tokens)
+        length = num_tokens / predicted if predicted > 1 else float(num_tokens)
         was_cut = num_tokens >= sequence.max_tokens
-        self._new.append((sequence.num_prompt_tokens, told, length, was_cut))
+        self._new.append((sequence.num_prompt_tokens, predicted, length, was_cut))
         if len(self._new) == WINDOW:
             self._learn()
 
     def _learn(self) -> None:
-        """Sort those that ended by their kinds."""
+        """Sort noted answers into their kinds."""
         by_kind: defaultdict[Kind, list[tuple[float, bool]]] = defaultdict(list)
-        for prompt, told, *answer in self._new:
-            for kind in _kinds(prompt, told):
+        for prompt, predicted, *answer in self._new:
+            for kind in _kinds(prompt, predicted):
                 by_kind[kind].append((answer[0], bool(answer[1])))
         self._new.clear()
         for kind, answers in by_kind.items():
@@ -216,15 +215,15 @@ class SeenLengths:
 
     @property
     def any_known(self) -> bool:
-        """Whether so many have ended that nobody grows by more than is expected of many."""
+        """Whether enough answers ended for the learned lengths to bound growth."""
         return self._num_ended >= LEAST
 
     def outlook(self, sequence: Sequence) -> Outlook:
-        """What is expected of a sequence of its age, within its limit."""
+        """The outlook of a sequence of its age, within its limit."""
         return self._outlook(sequence, self._narrowest(sequence))
 
     def expected(self, sequence: Sequence) -> tuple[Outlook, Left]:
-        """Both its outlook and what is left of it."""
+        """The outlook and the expected rest of a sequence."""
         table = self._narrowest(sequence)
         return self._outlook(sequence, table), _left(sequence, table)
 
@@ -244,35 +243,35 @@ class SeenLengths:
         return self._narrowest(sequence) is not None
 
     def left(self, sequence: Sequence) -> Left:
-        """What is expected of a sequence until its answer ends, within its limit."""
+        """The expected rest of a sequence's answer, within its limit."""
         return _left(sequence, self._narrowest(sequence))
 
     def padded(self, sequence: Sequence, num_output_tokens: int, share: float) -> int:
-        """The output tokens that such a share of answers like this one does not exceed, of those
-        longer than it is now; within its limit.
+        """The `share` quantile of output tokens of similar answers longer than it is now; within
+        its limit.
 
-        The margin over what was predicted is what predictions were wrong by of late. One that is
-        longer than all before it is expected to be twice as long as it is.
+        The margin over the prediction is the recent error of predictions. An answer longer than all
+        before it is expected to be twice as long as it is.
         """
         kind, unit = self._kind_of(sequence), _unit(sequence)
         if kind is not None:
             length = kind.at_most(num_output_tokens / unit, share) * unit
         else:
-            told = sequence.predicted_tokens
-            length = GUESS_TOKENS if told < 0 else told
+            predicted = sequence.predicted_tokens
+            length = GUESS_TOKENS if predicted < 0 else predicted
         if length <= num_output_tokens:
             length = 2 * num_output_tokens
         return min(sequence.max_tokens, max(num_output_tokens + 1, math.ceil(length)))
 
     def padding(self, share: float) -> float:
-        """The length, in predictions, that such a share of predicted answers does not exceed."""
+        """The `share` quantile of predicted answers, in multiples of their predictions."""
         ended = self._kinds.get((_ANY, 0))
         known = ended is not None and len(ended.answers) >= LEAST_OF_ALL
         return ended.at_most(0.0, share) if ended is not None and known else 1.0
 
     def outgrown(self, share: float) -> Outgrown:
-        """How far answers outgrow what is kept where such a share of them does not exceed it; those
-        that were predicted, or all others where too few were.
+        """The outgrowth of answers whose `share` quantile is kept; of predicted answers, or of all
+        others where too few were predicted.
         """
         as_of, found = self._outgrown.get(share, (0, PRIOR))
         if as_of != self._num_ended:
@@ -301,17 +300,17 @@ class SeenLengths:
         return ended if ended is not None and len(ended.answers) >= LEAST_OF_ALL else None
 
     def state(self) -> list[KindState]:
-        """All it has learned, as plain values."""
+        """The learned state, as plain values."""
         return [ended.state(*kind) for kind, ended in self._kinds.items()]
 
     @classmethod
     def restored(cls, state: list[KindState]) -> "SeenLengths":
-        """The lengths whose `state` this was."""
+        """The lengths with this `state`."""
         lengths = cls()
-        for one in state:
-            lengths._of_kind[one.prompt, one.told] = LengthKind.restored(one)
-            if one.prompt == _ANY and one.told <= 0:
-                lengths._num_ended += len(one.answers)
+        for kind in state:
+            lengths._of_kind[kind.prompt, kind.predicted] = LengthKind.restored(kind)
+            if kind.prompt == _ANY and kind.predicted <= 0:
+                lengths._num_ended += len(kind.answers)
         return lengths
 
 
@@ -325,14 +324,14 @@ def _left(sequence: Sequence, table: IndexTable | None) -> Left:
 
 
 def _unit(sequence: Sequence) -> float:
-    told = sequence.predicted_tokens
-    return float(told) if told > 1 else 1.0
+    predicted = sequence.predicted_tokens
+    return float(predicted) if predicted > 1 else 1.0
 
 
 def _kinds(num_prompt_tokens: int, predicted: int) -> tuple[Kind, ...]:
-    """The kinds of one with such a prompt and prediction, the narrowest first."""
+    """The kinds of a sequence with such a prompt and prediction, narrowest first."""
     prompt = num_prompt_tokens.bit_length()
     if predicted < 0:
         return (prompt, _ANY), (_ANY, _ANY)
-    told = max(1, predicted).bit_length()
-    return (prompt, told), (_ANY, told), (_ANY, 0)
+    size = max(1, predicted).bit_length()
+    return (prompt, size), (_ANY, size), (_ANY, 0)

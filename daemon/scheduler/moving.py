@@ -9,7 +9,7 @@ from daemon.state.story import What
 
 
 class Moving:
-    """What a scheduler does for those that leave and those that come; when is decided above."""
+    """A scheduler's part in migrations; the Core decides on them."""
 
     def __init__(self, admission: Admission, steady_decodes: SteadyDecodes) -> None:
         self._admission = admission
@@ -18,7 +18,7 @@ class Moving:
 
     @property
     def remote_kvs(self) -> RemoteKVs:
-        """Who left and has its KV here."""
+        """Remote KV that sequences left here."""
         return self._admission.residency.remote_kvs
 
     @property
@@ -33,7 +33,7 @@ class Moving:
 
     @property
     def num_room(self) -> int:
-        """Blocks of the KV pool that what comes ahead of its sequence may take."""
+        """Blocks of the KV pool that transfers ahead of their sequence may take."""
         return self._admission.kv.num_unreserved - self._admission.num_spare
 
     def hold(self, sequence: Sequence) -> None:
@@ -42,7 +42,7 @@ class Moving:
         self._steady_decodes.forget()
 
     def stay(self, sequence: Sequence) -> None:
-        """Have steps compute it again: it stays after all."""
+        """Have steps compute a sequence again that stays after all."""
         self._admission.residency.release(sequence)
 
     def has_answered(self, sequence: Sequence) -> bool:
@@ -50,7 +50,7 @@ class Moving:
         admission = self._admission
         last_step = int(self._slots.last_step[sequence.slot])
         if last_step > admission.step and not admission.kv.has_copies:
-            last_step = admission.step  # the fork of it that the next plan was to copy is gone
+            last_step = admission.step  # the fork that the next plan was to copy is gone
         return last_step <= admission.answered_step
 
     def may_depart(self, sequence: Sequence) -> bool:
@@ -62,14 +62,14 @@ class Moving:
         return self.has_answered(sequence) and not is_coming
 
     def depart(self, sequence: Sequence, now: float, target: int) -> None:
-        """Take out a running sequence that goes to another instance; its KV stays as remote KV."""
+        """Take out a running sequence that migrates; its KV stays as remote KV."""
         self._admission.depart(sequence.slot, now, target)
         self._admission.let_go(sequence)
 
     def admit_early(self, sequence: Sequence, now: float) -> None:
-        """Give one that brings its KV a slot and blocks between two steps, so that its KV comes
-        while the step in flight computes. It was running, so that it does not wait for others'
-        turns; but what the first of those that wait needs is left for that one.
+        """Give a sequence that brings its KV a slot and blocks between two steps, so that its KV
+        comes while the step in flight computes. It was running, so it does not wait for others'
+        time slices; but the needs of the first waiting sequence are left for that one.
         """
         admission = self._admission
         first = admission.next_waiting(now)
@@ -93,7 +93,7 @@ class Moving:
         return taken
 
     def landed(self, sequence: Sequence, num_tokens: int, now: float) -> None:
-        """The transfer that a sequence waited for is over, and so many of its tokens are here."""
+        """Go on with a sequence whose transfer is over, with `num_tokens` of it here."""
         admission, slot = self._admission, sequence.slot
         lost = int(self._slots.computed[slot]) - num_tokens
         admission.residency.landed(sequence)

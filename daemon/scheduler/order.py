@@ -19,20 +19,20 @@ from daemon.state.story import What
 from daemon.wire.columns import Slots
 
 PROMOTED_SHARE = 1 / 3
-"""The share of blocks for promoted sequences. FastServe's promotion alone can thrash: where more
-arrives than is served all sequences starve, and all memory goes to moving them in and out."""
+"""The share of blocks for promoted sequences. FastServe's promotion alone can thrash: under
+overload all sequences starve, and all memory goes to moving them in and out."""
 
 MARGIN = 1.5
-"""Where costs are learned, one that displaces another costs so many times less: what is less sure
-is not worth a pause."""
+"""The factor in cost by which a sequence must lead another to preempt it, where costs are learned:
+a smaller lead is not worth a pause."""
 
 PRIORITY_S = 1e8
-"""Where costs are learned, a better priority is worth so many seconds of age: more than all."""
+"""The worth of a priority in seconds of age, where costs are learned: more than any age."""
 
 RANKED_AT_ONCE = 64
 RANKED_A_STEP = 16
-"""Where all that wait are to be ranked anew, so many are at once, and so many before each step
-after that: ranking ten thousand takes as long as many steps. The others stand behind those."""
+"""Waiting sequences that are ranked anew at once, and before each later step, where all are to be:
+ranking ten thousand takes as long as many steps. The others stand behind."""
 
 
 class Order:
@@ -51,11 +51,11 @@ class Order:
         self.lengths = SeenLengths()
         self.ageing = Ageing()
         self.starve_s = 0.3  # FastServe's alpha; may change while it runs
-        self.promoted: list[Sequence] = []  # with some that are no longer
+        self.promoted: list[Sequence] = []  # some no longer are
         self.start_bound = StartBound(instance)
         self._starvation = Starvation(instance)
         self._nearing = Nearing(instance)
-        self._strangers: set[int] = set()  # that wait, and that this policy has not seen yet
+        self._strangers: set[int] = set()  # waiting, and new to this policy
 
     # Queueing
 
@@ -80,8 +80,8 @@ class Order:
             self.start_bound.watch(sequence, len(self.waiting))
 
     def observe_backlog(self, pool_tokens: int) -> None:
-        """Note what first come first served would make one wait that comes now, where the pool
-        holds so many tokens; 0: no worker is ready.
+        """Note the wait of an arrival now under first come first served, where the pool holds
+        `pool_tokens`; 0: no worker is ready.
         """
         waiting = self.waiting
         if pool_tokens:
@@ -107,14 +107,14 @@ class Order:
             policy.enter(sequence, self.step_time)
             self._watch_time(sequence, now)
             self._rerank(sequence, now)
-        waiting = sorted(self.waiting, key=lambda one: one.waiting_since_s)
-        self._strangers = {one.id for one in waiting}
+        waiting = sorted(self.waiting, key=lambda sequence: sequence.waiting_since_s)
+        self._strangers = {sequence.id for sequence in waiting}
         self.waiting.unranked.clear()
         self.waiting.unrank(waiting)
         self.rank_some(now, RANKED_AT_ONCE)
 
     def rank_some(self, now: float, most: int = RANKED_A_STEP) -> None:
-        """Rank so many of those that are to be ranked anew."""
+        """Rank at most `most` of the sequences that are to be ranked anew."""
         unranked = self.waiting.unranked
         for sequence in list(islice(unranked.values(), most)):
             if sequence.id in self._strangers:
@@ -133,7 +133,7 @@ class Order:
             self._strangers.clear()
 
     def _meet(self, sequence: Sequence, now: float) -> None:
-        """Have the policy know a sequence that goes on before it was ranked anew."""
+        """Enter a sequence into the policy that goes on before it was ranked anew."""
         if sequence.id in self._strangers:
             self._strangers.discard(sequence.id)
             self._expect_anew(sequence)
@@ -153,7 +153,7 @@ class Order:
         self._rerank(sequence, now)
 
     def review(self, now: float) -> None:
-        """Let the policy look again at running sequences that reached the count it named."""
+        """Let the policy review running sequences that reached their `review_at`."""
         table = self.slots
         (due,) = (table.known >= table.review_at).nonzero()
         if not due.size:
@@ -170,7 +170,7 @@ class Order:
             table.set_rank(slot, sequence)
 
     def running_rank(self, sequence: Sequence, now: float) -> float:
-        """Its rank among those that run: where ranks count down, seconds left count from `now`."""
+        """Its rank among running sequences: where ranks count down, seconds count from `now`."""
         if self._strangers:
             self._meet(sequence, now)
         policy = self.policy
@@ -178,7 +178,7 @@ class Order:
         return rank + now if policy.counts_down else rank
 
     def _rank(self, sequence: Sequence) -> float:
-        """Its rank by the policy; where that learns, by what was learned."""
+        """Its rank by the policy; where that learns, by the learned lengths."""
         if not self.policy.learns:
             return self.policy.rank(sequence, self.step_time)
         if sequence.slot < 0:
@@ -191,36 +191,36 @@ class Order:
     def on_ended(self, sequence: Sequence, now: float) -> None:
         """Learn from an answer that ended."""
         if sequence.predicted_tokens >= 0:
-            told = sequence.num_prompt_tokens, sequence.predicted_tokens
-            if self.trust.observe(*told, sequence.num_output_tokens):
+            prompt, predicted = sequence.num_prompt_tokens, sequence.predicted_tokens
+            if self.trust.observe(prompt, predicted, sequence.num_output_tokens):
                 self._follow_trust(now)
         self.lengths.observe(sequence)
-        # Ranks of one queue are of one scale: it stays until all have theirs.
+        # All ranks of a queue have one scale: it stays until all have theirs.
         changed = self.ageing.observe(now - sequence.arrived_s, not self.waiting.unranked)
         if changed and self.policy.learns:
             self.waiting.unrank(list(self.waiting))
             self.rank_some(now, RANKED_AT_ONCE)
 
     def lead_s(self, sequence: Sequence, moves_s: float, now: float) -> float:
-        """By how much a sequence that waits has to lead in rank one that it displaces, whose moves
-        out and in take so long.
+        """The lead in rank that a waiting sequence needs to preempt one whose copies out and in
+        take `moves_s`.
         """
         step_s = self.step_time.mean_s
         if self.policy.counts_down:
-            return now + step_s  # a step less is an error of the model, and no gain
+            return now + step_s  # a lead of less than a step is within the model's error
         if not self.policy.learns:
             return 0.0
         run_s = max(step_s, sequence.outlook.span_tokens * step_s)
         return self.ageing.lead_s(MARGIN + moves_s / run_s)
 
     def split_at_first_waiting(self, slots: Slots, now: float) -> tuple[Slots, Slots]:
-        """(those that rank before the first that waits, those behind it) of these slots."""
+        """(slots that rank before the first waiting sequence, slots behind it)."""
         shift = now if self.policy.counts_down else 0.0
         behind = self.slots.rank[slots] > self.waiting.first.rank + shift
         return slots[~behind], slots[behind]
 
     def _rerank(self, sequence: Sequence, now: float) -> None:
-        """Ask for a sequence's rank and move it there."""
+        """Renew a sequence's rank and move it there."""
         if sequence.slot >= 0:
             sequence.rank = self.running_rank(sequence, now)
             self.slots.set_rank(sequence.slot, sequence)
@@ -235,7 +235,7 @@ class Order:
         sequence.num_output_tokens = delivered - sequence.num_prompt_tokens
 
     def _expect(self, sequence: Sequence) -> None:
-        """Expect what was predicted, if predictions are to be trusted; a doubled one stays."""
+        """Expect the predicted length, if predictions are trusted; a doubled one stays."""
         trusted = self.trust.holds(sequence.num_prompt_tokens)
         if not trusted:
             sequence.expected_tokens = -1
@@ -244,31 +244,31 @@ class Order:
         sequence.trusted = trusted
 
     def _expect_anew(self, sequence: Sequence) -> None:
-        """Forget what this policy or another one made of its prediction."""
+        """Expect the predicted length anew, whatever a policy made of it."""
         sequence.expected_tokens = -1
         self._expect(sequence)
 
     def _follow_trust(self, now: float) -> None:
-        """Rank anew all whose predictions have gained or lost trust: no order has both sorts of
-        ranks of one class of prompts. Costs that are learned need no trust.
+        """Rank anew all sequences whose predictions have gained or lost trust: no order mixes both
+        sorts of ranks in a class of prompts. Learned costs need no trust.
         """
         if self.policy.learns:
             return
         running = [self.slots.member(slot) for slot in self.slots.order().tolist()]
-        for one in filter(self._is_misjudged, running):
-            self.on_prediction(one, now)
-        self.waiting.unrank([one for one in self.waiting if self._is_misjudged(one)])
+        for sequence in filter(self._is_misjudged, running):
+            self.on_prediction(sequence, now)
+        self.waiting.unrank(list(filter(self._is_misjudged, self.waiting)))
         self.rank_some(now, RANKED_AT_ONCE)
 
     def _is_misjudged(self, sequence: Sequence) -> bool:
         """Whether its prediction has gained or lost trust."""
-        told = sequence.predicted_tokens >= 0
-        return told and sequence.trusted != self.trust.holds(sequence.num_prompt_tokens)
+        is_predicted = sequence.predicted_tokens >= 0
+        return is_predicted and sequence.trusted != self.trust.holds(sequence.num_prompt_tokens)
 
     # Ranges of time
 
     def near(self, now: float) -> None:
-        """Rank those anew whose ranges of time have just changed."""
+        """Rank sequences anew whose ranges of time have just changed."""
         for sequence in self._nearing.changed(now):
             if sequence.slot >= 0:
                 sequence.rank = self.running_rank(sequence, now)
@@ -285,7 +285,7 @@ class Order:
     # Starvation
 
     def set_starve_s(self, starve_s: float) -> None:
-        """Change alpha, also for sequences that wait already."""
+        """Change alpha, for waiting sequences too."""
         self.starve_s = starve_s
         self._starvation = Starvation(self.instance)
         if self.policy.promotes:
@@ -294,7 +294,7 @@ class Order:
                     self._watch(sequence)
 
     def promote(self, kv: KVCache, now: float) -> None:
-        """Let the policy promote those that starve, while the promoted leave enough to others."""
+        """Let the policy promote starving sequences, while the promoted leave enough to others."""
         while (sequence := self._starvation.first(now)) is not None:
             if self._num_promoted_blocks(kv) >= PROMOTED_SHARE * kv.pool.num_blocks:
                 return
@@ -309,10 +309,12 @@ class Order:
         self._starvation.watch(sequence, starves_at_s, len(self.waiting))
 
     def _num_promoted_blocks(self, kv: KVCache) -> int:
-        """Blocks that those which were promoted, and still are, hold or will hold."""
+        """Blocks that sequences still promoted hold or will hold."""
         self.promoted = [
-            one
-            for one in self.promoted
-            if one.promoted and one.instance == self.instance and one.state is not State.FINISHED
+            sequence
+            for sequence in self.promoted
+            if sequence.promoted
+            and sequence.instance == self.instance
+            and sequence.state is not State.FINISHED
         ]
-        return sum(kv.blocks_for(one.num_known_tokens) for one in self.promoted)
+        return sum(kv.blocks_for(sequence.num_known_tokens) for sequence in self.promoted)

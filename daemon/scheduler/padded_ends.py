@@ -1,4 +1,4 @@
-"""Padded ends: where each sequence in a slot is expected to end, with a margin for errors."""
+"""Padded ends: the expected end of each sequence in a slot, with a margin for errors."""
 
 import numpy as np
 
@@ -6,19 +6,19 @@ from daemon.scheduler.order import Order
 from daemon.wire.columns import Bools, Int32, Slots, any_true
 
 SAFE_SHARE = 0.8
-"""What is kept for one answer alone is padded to the length that so many like it do not exceed.
-More is memory that is seldom used; less makes more answers outgrow what was kept for them."""
+"""The share of similar answers that do not exceed the room kept for one answer alone. More is
+memory seldom used; less makes more answers outgrow their room."""
 
 LIKELY_SHARE = 0.5
-"""The same where many answers use what is kept for all of them: some end early, others late."""
+"""The same where many answers share their room: some end early, others late."""
 
 _NO_SLOTS = np.zeros(0, np.intp)
 
 
 class PaddedEnds:
-    """A column by slot: the length at which its sequence ends, padded by what predictions were
-    wrong by of late (`SeenLengths.padded`). One that outgrew its end is late, and has another.
-    One whose last token is still on its way has outgrown nothing yet.
+    """A column by slot: the length at which its sequence ends, padded by the recent error of
+    predictions (`SeenLengths.padded`). A sequence that outgrew its end is late, and gets another.
+    One whose last token is still in flight has outgrown nothing yet.
     """
 
     def __init__(self, order: Order, share: float) -> None:
@@ -27,30 +27,30 @@ class PaddedEnds:
         self._slots = order.slots
         num = order.slots.max_slots
         self._ends = np.zeros(num, np.int32)
-        self._epochs = np.full(num, -1, np.int64)  # of the sequence that it is of
-        self._told = np.zeros(num, np.int32)  # `predicted_end` as of then
+        self._epochs = np.full(num, -1, np.int64)  # of the sequence it belongs to
+        self._predicted = np.zeros(num, np.int32)  # `predicted_end` as of then
         self._late = np.zeros(num, np.bool_)
 
     def of(self, slots: Slots) -> Int32:
-        """The ends of those in these slots as they were known at the last `renew`; int32 [N]."""
+        """The ends of these slots as of the last `renew`; int32 [N]."""
         ends: Int32 = self._ends[slots]
         return ends
 
     def now(self, slots: Slots) -> Int32:
-        """The same, and of those that no step has looked at, as one would: it changes nothing."""
+        """The same, with ends of new slots as a step would compute them; it changes nothing."""
         ends = self.of(slots)
         new = self._epochs[slots] != self._slots.epoch[slots]
         ends[new] = [self._padded(slot) for slot in slots[new].tolist()]
         return ends
 
     def late(self, slots: Slots) -> Bools:
-        """Which of these have outgrown an end; bool [N]."""
+        """Whether each slot has outgrown an end; bool [N]."""
         late: Bools = self._late[slots]
         return late
 
     def renew(self, slots: Slots) -> Slots:
-        """Look at those again that are new, late, or were predicted anew; these. All that are
-        computed are looked at in each step that is filled.
+        """Renew the ends of slots that are new, late, or predicted anew; returns these. All
+        computed slots are looked at in each step that is filled.
         """
         table = self._slots
         table.reranked = False
@@ -71,11 +71,11 @@ class PaddedEnds:
         return not any_true(self._stale()[slots])
 
     def _stale(self) -> Bools:
-        """Which slots' ends are not known, vacant ones among them; bool [max_slots]. To compare
-        whole columns takes less than to gather those that are asked for.
+        """Whether each slot's end is unknown, vacant ones included; bool [max_slots]. To compare
+        whole columns is quicker than to gather a few.
         """
         table = self._slots
-        changed = (self._epochs != table.epoch) | (self._told != table.predicted_end)
+        changed = (self._epochs != table.epoch) | (self._predicted != table.predicted_end)
         stale: Bools = (self._ends <= table.delivered) | changed
         return stale
 
@@ -83,7 +83,7 @@ class PaddedEnds:
         table = self._slots
         self._ends[slot] = self._padded(slot)
         self._epochs[slot] = table.epoch[slot]
-        self._told[slot] = table.predicted_end[slot]
+        self._predicted[slot] = table.predicted_end[slot]
 
     def _padded(self, slot: int) -> int:
         sequence = self._slots.member(slot)

@@ -1,11 +1,11 @@
-"""How often sequences of one instance gave way, and what became of them."""
+"""Counts of one instance's preemptions."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class PreemptionStats:
-    """Counts of preemptions and of what became of them."""
+    """Counts of preemptions, recomputed tokens and swaps."""
 
     preemptions: int = 0
     recomputed_tokens: int = 0

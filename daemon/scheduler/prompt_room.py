@@ -1,10 +1,10 @@
-"""How many prompt tokens a step has room for beside decodes, so that both keep what was promised.
+"""Prompt room: the prompt tokens of a step beside decodes, so that both meet their SLOs.
 
-Streams say how long the step may take: until the next token of the tightest one is due. Prompts say
-how many tokens it needs: as many as bring each that waits to its first token in time. Where both
-cannot be had, prompts have it: a stream makes up for one long step, and a first token comes once.
+Streams bound the step's time: until the next token of the tightest one is due. Prompts bound its
+tokens: enough that each waiting prompt gets its first token in time. Where both cannot be met,
+prompts win: a stream makes up for one long step, and a first token comes once.
 
-Instances that do both were best with chunks of 128, 256 or 512 tokens, by promises and load. To
+Mixed instances were best with chunks of 128, 256 or 512 tokens, by SLO and load. To
 choose one for a load takes a forecast of each, hysteresis and a state. A chunk for each step keeps
 at least as much, since the tightest stream and the queue differ from step to step.
 """
@@ -23,9 +23,9 @@ from daemon.state.slo import Slo
 from daemon.wire.columns import Slots
 
 AIM = 0.95
-"""Streams are kept to so much of the promised time for a token: step times err."""
+"""The share of the TPOT SLO that streams are kept to, as step times err."""
 MOST_WAITING = 8
-"""So many of those that wait are looked at."""
+"""Most waiting sequences that are looked at."""
 
 
 def prompt_room(
@@ -44,23 +44,23 @@ def prompt_room(
     if spare_s >= fixed_s + most * token_s:
         return most
     room = max(1.0, most * LEAST_SHARE, (spare_s - fixed_s) / token_s)
-    due_s = now - slo.ttft_s  # who arrived then is due now
+    due_s = now - slo.ttft_s  # prompts that arrived then are due now
     needed = _needed(order, prompts, due_s, fixed_s, token_s, most)
     return int(min(most, max(room, needed)))
 
 
 def _spare_s(table: SlotTable, decodes: Slots, tpot_s: float, fixed_s: float, now: float) -> float:
-    """How long a step may take. Streams that would break their promise though all their steps were
-    of decodes alone are past saving, and have no say.
+    """The longest time of the step. Streams that would break their SLO though all their steps were
+    decodes alone are ignored.
     """
     first_s = table.first_s[decodes]
     since_s = np.where(first_s < 0.0, 0.0, now - first_s)
-    drawn = table.known[decodes] - table.prompt[decodes]
+    outputs = table.known[decodes] - table.prompt[decodes]
     left = (table.likely_end[decodes] - table.known[decodes]).clip(0)
-    may_keep = tpot_s * (drawn + left - 1) - since_s >= left * fixed_s
+    may_keep = tpot_s * (outputs + left - 1) - since_s >= left * fixed_s
     if not may_keep.any():
         return np.inf
-    spare_s = (AIM * tpot_s * drawn - since_s)[may_keep]
+    spare_s = (AIM * tpot_s * outputs - since_s)[may_keep]
     return max(AIM * tpot_s, float(spare_s.min()))
 
 
@@ -68,7 +68,7 @@ def _needed(
     order: Order, prompts: Slots, due_s: float, fixed_s: float, token_s: float, most: int
 ) -> float:
     """Tokens that each step needs for prompts to be in time, one after the other, after a long step
-    that may be running. Who cannot be in time with the longest steps hurries nobody.
+    that may be running. A prompt that cannot be in time with the longest steps is ignored.
     """
     before, needed, long_s = 0, 0.0, fixed_s + most * token_s
     for tokens, sequence in _in_line(order, prompts):
@@ -81,8 +81,8 @@ def _needed(
 
 
 def _in_line(order: Order, prompts: Slots) -> Iterator[tuple[int, Sequence]]:
-    """(tokens that are left to compute, whose) of prompts that have begun, then of the first that
-    wait.
+    """(tokens left to compute, sequence) of prompts that have begun, then of the first waiting
+    ones.
     """
     table = order.slots
     for slot in prompts.tolist():

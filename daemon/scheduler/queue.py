@@ -9,7 +9,7 @@ from daemon.scheduler.load_sums import LoadSums
 from daemon.state.sequence import Sequence
 from daemon.wire.columns import Int32, int32
 
-OrderKey = tuple[float, int, int]  # (rank, arrival, how many were pushed before)
+OrderKey = tuple[float, int, int]  # (rank, arrival, number of earlier pushes)
 _Entry = tuple[float, int, int, Sequence]
 _SEQUENCE: Callable[[_Entry], Sequence] = itemgetter(3)
 
@@ -17,24 +17,24 @@ _SEQUENCE: Callable[[_Entry], Sequence] = itemgetter(3)
 class WaitingQueue:
     """A list kept sorted by the key that each sequence had when it was pushed.
 
-    A rank that changes later does not move its sequence. A rank that is not a number comes last.
-    Those that are to be ranked anew stand behind all others, in the order in which they wait for
-    that, until they are removed and pushed again: ranking many takes long, so it may be spread.
+    A rank that changes later does not move its sequence. NaN ranks come last. Sequences to be
+    ranked anew stand behind all others, in the order in which that will be done, until they are
+    removed and pushed again: ranking many takes long, so it may be spread.
     """
 
     def __init__(self) -> None:
         self._order: list[_Entry] = []
-        self._begun: list[_Entry] = []  # of them, those that have delivered a token
+        self._begun: list[_Entry] = []  # entries of sequences that have delivered a token
         self._pushed: dict[int, tuple[OrderKey, int]] = {}  # (key, likely length) by sequence id
         self._num_pushed = 0
-        self.num = 0  # that wait
+        self.num = 0  # waiting sequences
         self.unranked: dict[int, Sequence] = {}  # by id
-        self._parked: dict[int, Sequence] = {}  # by id: KV of theirs was kept when they came
+        self._parked: dict[int, Sequence] = {}  # by id: with KV kept when they came
         self.sums = LoadSums()
-        self.num_tokens = 0  # known tokens of all that wait
-        self.num_begun = 0  # of them, those that have delivered a token
-        self.left_steps = self.left_work = 0  # of all that wait; see `Left`
-        self.num_changes = 0  # so often one came, or went
+        self.num_tokens = 0  # known tokens of all waiting
+        self.num_begun = 0  # sequences that have delivered a token
+        self.left_steps = self.left_work = 0  # of all waiting; see `Left`
+        self.num_changes = 0  # arrivals and departures
 
     def __len__(self) -> int:
         return self.num
@@ -47,12 +47,14 @@ class WaitingQueue:
         return chain(ranked, self.unranked.values()) if self.unranked else ranked
 
     def begun(self) -> Iterator[Sequence]:
-        """Those that have delivered a token, in order."""
+        """The sequences that have delivered a token, in order."""
         ranked = map(_SEQUENCE, self._begun)
-        return chain(ranked, (one for one in self.unranked.values() if one.num_output_tokens))
+        return chain(
+            ranked, (waiting for waiting in self.unranked.values() if waiting.num_output_tokens)
+        )
 
     def at(self, place: int) -> Sequence:
-        """The one with so many before it."""
+        """The sequence at a place in the queue."""
         if place < len(self._order):
             return self._order[place][3]
         return next(islice(self.unranked.values(), place - len(self._order), None))
@@ -64,25 +66,25 @@ class WaitingQueue:
 
     @property
     def any_ranked(self) -> bool:
-        """Whether the first has its rank, or nobody waits."""
+        """Whether the first has its rank, or none waits."""
         return bool(self._order) or not self.num
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Known tokens of all that wait, less those whose KV is kept: what prefill has to do."""
+        """Known tokens of all waiting sequences without kept KV: the work of prefill."""
         if not self._parked:
             return self.num_tokens
-        kept = sum([one.residence.parked_tokens for one in self._parked.values()])
+        kept = sum([parked.residence.parked_tokens for parked in self._parked.values()])
         return self.num_tokens - kept
 
     def columns(self, most: int) -> tuple[Int32, Int32]:
         """(known tokens, likely lengths) of the first `most`, in order."""
         first = list(islice(self, most))
-        known = int32([one.num_known_tokens for one in first])
-        return known, int32([self._pushed[one.id][1] for one in first])
+        known = int32([sequence.num_known_tokens for sequence in first])
+        return known, int32([self._pushed[sequence.id][1] for sequence in first])
 
     def push(self, sequence: Sequence) -> None:
-        """Insert by its key. Raises ValueError for one that is here."""
+        """Insert a sequence by its key. Raises ValueError if it is here already."""
         if sequence.id in self._pushed:
             raise ValueError(f"sequence {sequence.id} waits here already")
         rank, arrival, number = sequence.rank, sequence.arrival, self._num_pushed
@@ -108,20 +110,18 @@ class WaitingQueue:
         self.left_work += sequence.left.work
 
     def unrank(self, sequences: Iterable[Sequence]) -> None:
-        """These are to be ranked anew, in this order; those of them that were to be already keep
-        their turns.
-        """
+        """Have these ranked anew, in this order; those already waiting for it keep their places."""
         unranked = self.unranked
-        for one in sequences:
-            unranked.setdefault(one.id, one)
+        for sequence in sequences:
+            unranked.setdefault(sequence.id, sequence)
         is_all = len(unranked) == len(self._pushed)
         order, begun = self._order, self._begun
-        self._order = [] if is_all else [one for one in order if one[3].id not in unranked]
-        self._begun = [] if is_all else [one for one in begun if one[3].id not in unranked]
+        self._order = [] if is_all else [entry for entry in order if entry[3].id not in unranked]
+        self._begun = [] if is_all else [entry for entry in begun if entry[3].id not in unranked]
         self.num_changes += 1
 
     def remove(self, sequence: Sequence) -> None:
-        """Take one out, wherever it stands. Raises LookupError if it is not here."""
+        """Take a sequence out, wherever it stands. Raises LookupError if it is not here."""
         key, likely = self._pushed.pop(sequence.id, (None, 0))
         if key is None:
             raise LookupError(f"sequence {sequence.id} does not wait here")

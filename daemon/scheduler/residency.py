@@ -1,4 +1,4 @@
-"""Residency: where each sequence's KV is, on the device, in host memory or on the way back.
+"""Residency: the place of each sequence's KV: on the device, in host memory, or on the way back.
 
 FastServe section 4.2 and ALISE Algorithm 2: the sequence that will run last leaves first. The order
 of the slots is that order already: the wait before a sequence runs again is a sum over all that go
@@ -24,10 +24,10 @@ from daemon.state.story import What
 from daemon.wire.columns import Int32, Slots
 
 MAX_RESERVE = 0.25
-"""Most of the pool that is kept ready for bursts."""
+"""The largest share of the pool kept ready for bursts."""
 
 LINK_SHARE = 0.5
-"""Share of a step's time that copies made ahead of need may take on the link."""
+"""The share of a step's time that copies ahead of need may take on the link."""
 
 
 # To look a member up in its enum takes as long as a call.
@@ -47,9 +47,9 @@ class Residency:
         self.num_out = self.num_in = 0  # as in `SwapStats`
         self.link_s = 0.0
         self._returning: dict[int, Sequence] = {}  # RETURNING ones, by slot
-        self._held: set[int] = set()  # slots that no further step computes: they are to leave
-        self._awaits = False  # whether steps count on the next plan's copies, whatever the mode
-        self._unplanned: set[int] = set()  # slots that the next plan brings some of their KV
+        self._held: set[int] = set()  # slots that no further step computes, as they are to leave
+        self._awaits = False  # whether steps rely on the next plan's copies, whatever the mode
+        self._unplanned: set[int] = set()  # slots for which the next plan brings KV
         self._num_parked_blocks = 0  # host blocks of HOST ones
 
     def reset(
@@ -75,7 +75,7 @@ class Residency:
         )
 
     def _move(self, sequence: Sequence, where: Where) -> None:
-        """Change a state, and what is counted of such; no other assignment to `where`."""
+        """Change a state and the counts of it; no other assignment to `where`."""
         residence = sequence.residence
         before = residence.where
         if before is _HOST:
@@ -94,13 +94,13 @@ class Residency:
             self._returning[sequence.slot] = sequence
 
     def _has_device(self, sequence: Sequence) -> None:
-        """Its device blocks have all its KV; the host may have some of it too."""
+        """Note that its device blocks have all its KV; host memory may have some too."""
         self._move(sequence, Where.BOTH if sequence.residence.host_blocks else Where.DEVICE)
 
     # On the device
 
     def on_device(self, order: Slots) -> Slots:
-        """Those of these slots that steps may compute: not returning, and not to leave."""
+        """The slots that steps may compute: not returning, and not to leave."""
         if not self.any_still:
             return order
         away = np.zeros(int(order.max(initial=-1)) + 1, np.bool_)
@@ -110,7 +110,7 @@ class Residency:
 
     @property
     def any_still(self) -> bool:
-        """Whether any sequence has a slot and is not computed."""
+        """Whether any sequence with a slot is not computed."""
         return bool(self._returning or self._held)
 
     def is_returning(self, sequence: Sequence) -> bool:
@@ -128,13 +128,14 @@ class Residency:
         step: int,
         recompute_s: Callable[[int], float],
     ) -> None:
-        """Move a preempted sequence's KV to the host, as far as that pays, with the plan of `step`.
+        """Move a preempted sequence's KV to host memory, as far as that pays, with the plan of
+        `step`.
 
-        `num_valid` tokens of it are, or will be, written by the steps before. What is copied
-        already costs nothing to keep; the rest is copied now if a way out and back is predicted to
-        take less than `recompute_s`, computing so many tokens again, and the host has room. One
-        that is on its way back has its blocks in the host still. One that leaves before the plan
-        that brings its KV here keeps what the host has: a plan's copies out come first.
+        Earlier steps write `num_valid` tokens of it. What is copied already costs nothing to keep;
+        the rest is copied now if the round trip is expected to take less than `recompute_s` of its
+        tokens, and host memory has room. A returning sequence still has its blocks in host memory.
+        One that leaves before the plan that brings its KV keeps its host copy: a plan's copies out
+        come first.
         """
         residence = sequence.residence
         if residence.remote_kv is not None:
@@ -161,7 +162,7 @@ class Residency:
         step: int,
         recompute_s: Callable[[int], float],
     ) -> None:
-        """Copy what the host lacks of a leaver's first `num_valid` tokens, as far as it pays."""
+        """Copy what host memory lacks of a leaver's first `num_valid` tokens, if it pays."""
         residence = sequence.residence
         self.space.keep(residence, num_valid // kv.block_size)
         num_copied = len(residence.host_blocks)
@@ -183,8 +184,8 @@ class Residency:
         residence.parked_tokens = 0
 
     def lose(self, sequence: Sequence) -> None:
-        """Drop what this instance has of a waiting sequence's KV, or of one that leaves its slot;
-        remote KV elsewhere stays.
+        """Drop this instance's KV of a sequence that waits or leaves its slot; remote KV elsewhere
+        stays.
         """
         remote_kv = sequence.residence.remote_kv
         if remote_kv is None or not remote_kv.blocks:
@@ -195,7 +196,7 @@ class Residency:
 
     def host_room(self) -> float:
         """Host blocks that victims may fill, copies of running sequences counted as free; infinite
-        where nothing of victims is kept.
+        where no KV of victims is kept.
         """
         pool = self.space.pool
         if self.mode not in SWAPPING:
@@ -204,7 +205,7 @@ class Residency:
         return pool.num_blocks - pool.num_fenced - kept
 
     def again_s(self, block_size: int, step_time: StepTimeModel) -> float:
-        """What computing a block of a victim again adds to a step; 0 where victims are copied."""
+        """The time that recomputing a victim's block adds to a step; 0 where victims are copied."""
         computed_s = step_time.chunk_s(block_size)
         copied = self.mode in SWAPPING and self.space.pool.num_blocks > 0
         return 0.0 if copied and self.copy_time.in_s <= computed_s else computed_s
@@ -212,11 +213,11 @@ class Residency:
     # Coming back
 
     def await_plan(self, sequence: Sequence) -> None:
-        """The next plan brings a running sequence some of its KV."""
+        """Note that the next plan brings KV of a running sequence."""
         self._unplanned.add(sequence.slot)
 
     def awaits_plan(self, sequence: Sequence) -> bool:
-        """Whether the next plan brings a running sequence some of its KV."""
+        """Whether the next plan brings KV of a running sequence."""
         return sequence.slot in self._unplanned
 
     def take_orders(self, step: int) -> tuple[Int32, Int32, Int32, Int32]:
@@ -228,8 +229,8 @@ class Residency:
     def admit(
         self, sequence: Sequence, kv: KVCache, fetch_from: int, step: int, now: float
     ) -> None:
-        """A sequence got a slot and blocks; with the plan of `step`, those from number
-        `fetch_from` on are copied back from the host, none where that is negative.
+        """Bring the KV of a sequence that got a slot and blocks: with the plan of `step`, blocks
+        from number `fetch_from` on are copied back from host memory, none where that is negative.
 
         Since it computes on, only full blocks of its copy stay as they are.
         """
@@ -258,7 +259,7 @@ class Residency:
     def on_copied(
         self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float
     ) -> None:
-        """Every copy of the plans up to `step` has ended; learn from those since the last call."""
+        """Note that every copy of the plans up to `step` has ended; learn from the newest."""
         self.copy_time.observe(num_out, out_s, num_in, in_s)
         self.num_out += num_out
         self.num_in += num_in
@@ -273,11 +274,11 @@ class Residency:
     # Between instances
 
     def hold(self, sequence: Sequence) -> None:
-        """Have no further step compute a running sequence: it is to leave."""
+        """Have no further step compute a running sequence, as it is to leave."""
         self._held.add(sequence.slot)
 
     def release(self, sequence: Sequence) -> None:
-        """Have steps compute it again: it stays after all."""
+        """Have steps compute a sequence again that stays after all."""
         self._held.discard(sequence.slot)
 
     def leave_remote_kv(
@@ -309,7 +310,7 @@ class Residency:
         self.remote_kvs.keep(sequence, RemoteKV(here, pool, places, num_tokens, from_host=True))
 
     def come_home(self, sequence: Sequence) -> None:
-        """A sequence is queued here: its remote KV in this host pool is its copy again."""
+        """Make the remote KV of a sequence queued here, if in this host pool, its copy again."""
         remote_kv = self.remote_kvs.take_home(sequence)
         if remote_kv is not None:
             residence = sequence.residence
@@ -319,7 +320,7 @@ class Residency:
     def _open(
         self, sequence: Sequence, remote_kv: RemoteKV, kv: KVCache, fetch_from: int, now: float
     ) -> None:
-        """A sequence with remote KV got a slot and blocks; the KV is fetched if it is needed."""
+        """Fetch the remote KV of a sequence that got a slot and blocks, if it is needed."""
         residence = sequence.residence
         if fetch_from < 0:
             self.remote_kvs.drop(sequence)
@@ -332,7 +333,7 @@ class Residency:
         self._move(sequence, Where.RETURNING)
 
     def landed(self, sequence: Sequence) -> None:
-        """The transfer that a sequence waited for is over: its blocks have what they will have."""
+        """Note that the transfer that a sequence waited for is over."""
         self.remote_kvs.drop(sequence)
         self._move(sequence, Where.DEVICE)
 
@@ -350,11 +351,11 @@ class Residency:
         step_time: StepTimeModel,
         now: float,
     ) -> None:
-        """Copy blocks of those that would leave first, until enough could be given away at once.
+        """Copy blocks of sequences that would leave first, until enough could be freed at once.
 
-        Enough is the reserve for bursts and a block for each that runs. No more is copied than
-        fits beside a step on the link. What takes longer to fetch than to compute again can be
-        given away as it is: were it copied, each of many that come back would wait for all.
+        Enough is the reserve for bursts and a block for each running sequence. No more is copied
+        than fits beside a step on the link. Blocks that take longer to fetch than to compute again
+        can be freed without a copy: with one, each of many returning sequences would wait for all.
         """
         pool = self.space.pool
         if not pool.num_blocks or self.space.num_flying or not pool.num_available:
@@ -392,8 +393,8 @@ class Residency:
         return min(most, self.reserve.num_blocks(now) + num_running)
 
     def _make_room(self, num_blocks: int, leaver: Sequence, slots: SlotTable) -> int:
-        """Host blocks that are there, up to so many, once copies of those that leave last are
-        forgotten. They run, so that nothing is lost with their copies.
+        """Host blocks available, up to `num_blocks`, once copies of sequences that leave last are
+        forgotten. These run, so nothing is lost with their copies.
         """
         pool = self.space.pool
         if pool.num_available < num_blocks:

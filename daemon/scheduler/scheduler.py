@@ -1,9 +1,9 @@
 """The iteration-level scheduler of one instance: add, remove, schedule, complete.
 
 Each step takes decodes and prompt chunks under a token budget, as the policy's filler adds them
-(`fillers/`); when blocks run out the last in the policy's order gives way. This file tells a step's
-story. Three rooms hold what it decides on: `order.py` who goes first, `admission.py` who has a slot
-and blocks, `residency.py` where each sequence's KV is.
+(`fillers/`); when blocks run out the last in the policy's order is preempted. This file tells a
+step's story. Three rooms hold its state: `order.py` the order, `admission.py` slots and blocks,
+`residency.py` the place of each sequence's KV.
 """
 
 import msgspec
@@ -69,7 +69,7 @@ class Scheduler:
         self.steady_decodes = SteadyDecodes(self.admission, self.drafting, limits.max_batch_tokens)
         self.moving = Moving(self.admission, self.steady_decodes)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
-        self._row_numbers.flags.writeable = False  # answers show it, many at a time
+        self._row_numbers.flags.writeable = False  # many answers share it
 
     @property
     def policy(self) -> Policy:
@@ -88,7 +88,7 @@ class Scheduler:
 
     @property
     def step_time(self) -> StepTimeModel:
-        """The model of its steps' times, as far as it has learned."""
+        """The learned model of its step times."""
         return self.order.step_time
 
     @property
@@ -113,15 +113,15 @@ class Scheduler:
 
     @property
     def rests(self) -> bool:
-        """Whether, as it had nothing to plan, it has nothing until something here changes."""
+        """Whether only an event, not time, can give it work, when it had nothing to plan."""
         timely = self.order.policy.promotes or self.order.policy.counts_down
         copies = self.residency.mode == PROACTIVE and self.num_running
         return not (self.waiting or timely or copies)
 
-    # What happens between steps
+    # Between steps
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Queue a sequence that is new here; it keeps the time since when it waited elsewhere."""
+        """Queue a sequence that is new here; it keeps the time since which it waited elsewhere."""
         since_s = sequence.waiting_since_s if sequence.instance >= 0 else now
         self.residency.come_home(sequence)
         self.suspects.add(sequence)
@@ -143,7 +143,7 @@ class Scheduler:
         sequence.move(State.FINISHED)
 
     def withdraw(self, sequence: Sequence) -> None:
-        """Remove a waiting sequence that goes to another instance; its KV stays as remote KV."""
+        """Remove a waiting sequence that migrates; its KV stays as remote KV."""
         self.waiting.remove(sequence)
         self.residency.leave_waiting_remote_kv(sequence)
         self.admission.let_go(sequence)
@@ -163,7 +163,9 @@ class Scheduler:
     def on_copied(
         self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float
     ) -> None:
-        """Every swap copy of the plans up to `step` has ended; counts since the last call."""
+        """Note that every swap copy of the plans up to `step` has ended; counts since the last
+        call.
+        """
         self.kv.pool.copies_done(step)
         self.residency.on_copied(step, now, num_out, out_s, num_in, in_s)
 
@@ -178,7 +180,7 @@ class Scheduler:
         self.admission.reserve_running()
 
     def set_max_pause_s(self, max_pause_s: float) -> None:
-        """Change how long streams that have begun may pause, where the policy promises it."""
+        """Change the longest pause of streams that have begun, where the policy bounds it."""
         self._max_pause_s = max_pause_s
         self._set_pace()
 
@@ -186,20 +188,20 @@ class Scheduler:
         self.admission.pace.max_pause_s = self._max_pause_s if self.policy.paces else 0.0
 
     def set_starve_s(self, starve_s: float) -> None:
-        """Change how long a sequence may wait before it is promoted."""
+        """Change the longest wait of a sequence before it is promoted."""
         self.order.set_starve_s(starve_s)
 
     def on_worker_ready(
         self, kv: KVCache, step_time: StepTimeModel, num_host: int, copy_block_s: float, now: float
     ) -> None:
-        """A worker with empty memory, `num_host` blocks of it in the host, computes from now on."""
+        """Begin with a worker of empty memory, with `num_host` blocks in host memory."""
         self._reset(kv, now, num_host, copy_block_s)
         self.order.step_time = step_time
 
     def on_worker_lost(self, kv: KVCache, now: float, blamed: bool) -> list[Sequence]:
-        """The worker died; `kv` is the empty memory that is left.
+        """Reset, as the worker died; `kv` is the empty memory left.
 
-        Returns the sequences that killed it, if it is `blamed` on what it computed.
+        Returns the sequences that killed it, if its work is `blamed`.
         """
         guilty = self.suspects.accuse(self.slots, self.in_flight) if blamed else []
         for slot in self.slots.order().tolist():
@@ -208,19 +210,19 @@ class Scheduler:
         return guilty
 
     def _reset(self, kv: KVCache, now: float, num_host: int = 0, copy_block_s: float = 0.0) -> None:
-        """Replace the memory by the empty `kv`; all that ran waits again."""
+        """Replace the memory by the empty `kv`; all running sequences wait again."""
         self.admission.reset(kv, now, num_host, copy_block_s)
         self.in_flight = InFlight()
         self.drafting.reset()
 
-    # What the Core counts and shows
+    # For the Core's counts and views
 
     def knows_length_of(self, sequence: Sequence) -> bool:
         """Whether enough answers like a sequence's ended here."""
         return self.order.lengths.knows(sequence)
 
     def left_of(self, sequence: Sequence) -> Left:
-        """What answers that ended here let expect of any sequence."""
+        """The expected rest of a sequence's answer, by answers that ended here."""
         return self.order.lengths.left(sequence)
 
     def is_ready(self, sequence: Sequence) -> bool:
@@ -230,7 +232,7 @@ class Scheduler:
         return bool(computed) and self.admission.predicted_room.waits(slot, self.kv)
 
     def take_started(self) -> list[tuple[Sequence, int]]:
-        """(sequence, cached tokens) of those that started since the last call."""
+        """(sequence, cached tokens) of sequences started since the last call."""
         taken = list(self.started)
         self.started.clear()
         return taken
@@ -248,10 +250,10 @@ class Scheduler:
 
     def schedule(self, now: float, slo: Slo | None = None) -> Batch | None:
         """Plan the next step; None if nothing can run and no copy is ordered. `slo`: prompts
-        have the room that this leaves beside decodes, else all that the budget has.
+        have the room that it leaves beside decodes, else the whole budget.
         """
         self.admission.num_promised = 0
-        if self.in_flight.drafts:  # nobody knows where its rows will stand
+        if self.in_flight.drafts:  # the positions of its rows are unknown
             return None
         if not (self.waiting.num or self.slots.num_running or self.residency.space.has_orders):
             self.steady_decodes.forget()
@@ -268,7 +270,7 @@ class Scheduler:
         plain = plain and (not self.waiting.num or self.filler.is_settled())
         if plain and (steady := self.steady_decodes.next(now)) is not None:
             self._copy_ahead(now)
-            return self._emit_again(steady)
+            return self._emit_steady(steady)
         step = StepBuilder(self.limits, self.order.policy, self.slots)
         suspect = self.suspects.first if self.suspects.members else None
         if suspect is not None and self.in_flight:
@@ -280,7 +282,7 @@ class Scheduler:
             room = prompt_room(self.order, most, decodes, prompts, slo, now)
             step.cap(decodes.size + room)
         self.filler.fill(step, decodes, prompts, now)
-        if step.empty and alone >= 0:  # its KV is on its way, or it had to give way
+        if step.empty and alone >= 0:  # its KV is on its way, or it was preempted
             self.filler.fill(step, *self._runnable(-1, now), now)
         self._copy_ahead(now)
         slots, counts = step.rows()
@@ -288,7 +290,7 @@ class Scheduler:
             return None
         batch = self._emit(slots, counts, step.budget if drafts else 0)
         for slot, count in zip(step.prompts, step.chunks, strict=True):
-            sequence = self.admission.seal(slot)  # later steps may share the blocks that it fills
+            sequence = self.admission.seal(slot)  # later steps may share these blocks
             sequence.story.add(now, What.CHUNK, count)
         return batch
 
@@ -311,14 +313,14 @@ class Scheduler:
         return order[decoding], order[pending > ONE]
 
     def _stage_share(self, order: Slots, decoding: Bools) -> Slots:
-        """A pipeline's stages work on distinct sequences: decodes whose last token is still on its
-        way wait for it, and a step takes at most its stage's share of all that run.
+        """The decodes of a pipeline's next step: stages work on distinct sequences, so decodes
+        whose last token is still in flight wait, and a step takes at most its stage's share.
         """
         ready = decoding & (self.slots.last_step[order] <= self.admission.answered_step)
         return order[ready][: -(-order.size // self.limits.stages)]
 
     def _copy_ahead(self, now: float) -> None:
-        """Order copies of those that would leave first, where the swap mode makes them ahead."""
+        """Order copies of sequences that would leave first, where the swap mode copies ahead."""
         if self.residency.mode == PROACTIVE:
             step_time = self.order.step_time
             self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_time, now)
@@ -326,7 +328,7 @@ class Scheduler:
     # Sending and answering
 
     def _emit(self, slots: Slots, counts: Int32, most_drafts: int) -> Batch:
-        """Make the plan of these rows, and count its tokens as computed; drafts are not yet."""
+        """Make the plan of these rows, and count its tokens, except drafts, as computed."""
         self.steady_decodes.forget()
         table = self.slots
         drafts = None
@@ -348,8 +350,8 @@ class Scheduler:
         self.in_flight.add(batch, slots, samples, finals, table)
         return batch
 
-    def _emit_again(self, steady: SteadyDecode) -> Batch:
-        """Make the plan of a step of decodes of all that run."""
+    def _emit_steady(self, steady: SteadyDecode) -> Batch:
+        """Make the plan of a steady decode."""
         columns = steady.columns, steady.starts, steady.counts, steady.samples, steady.fed
         batch = steady.of_times(self.admission.next_batch(*columns))
         self.in_flight.steps.append(steady.count_on(self.slots, batch.step))
@@ -358,7 +360,7 @@ class Scheduler:
     def complete(
         self, step: int, reasons: UInt8, counts: Int32 = _NONE, offers: Int32 = _NONE
     ) -> Answer | None:
-        """Take a step's answer; None if it is not the one awaited. `counts` and `offers` as in
+        """Take a step's answer; None if it is not the awaited one. `counts` and `offers` as in
         `StepDone`. Raises ValueError for columns that no worker may answer.
         """
         flown = self.in_flight.answer(step)
@@ -408,7 +410,7 @@ class Scheduler:
         )
 
     def _joined(self, flown: InFlightStep) -> list[Sequence]:
-        """Those whose first token since they got their slots a step delivered."""
+        """The sequences whose first token since they got their slots this step delivered."""
         table = self.slots
         return [
             member

@@ -1,4 +1,4 @@
-"""Trust in the predictor: for which prompts its predictions are followed."""
+"""Trust in the predictor: whether its predictions are followed, by length of prompt."""
 
 from collections import deque
 from math import fsum
@@ -6,7 +6,7 @@ from math import fsum
 import msgspec
 
 WINDOW = 48
-"""The latest answers that a verdict is about."""
+"""The number of newest answers that a verdict is about."""
 
 LOST_BELOW, REGAINED_FROM = 0.6, 0.7
 """Shares of pairs in the right order; a half is chance. An answer moves the mean by 1 / WINDOW at
@@ -53,13 +53,14 @@ class OrderVerdict:
         return fsum(self.votes) / len(self.votes)
 
     def observe(self, pair: Pair) -> None:
-        """An answer ended."""
-        told, true = pair
+        """Learn from an answer that ended."""
+        predicted, true = pair
         agree = [
-            (told < other_told) == (true < other_true)
-            for other_told, other_true in self.latest
-            if true != other_true and (told > other_told * CLAIM or other_told > told * CLAIM)
-        ]  # of pairs that were predicted to differ by enough, and do
+            (predicted < other_predicted) == (true < other_true)
+            for other_predicted, other_true in self.latest
+            if true != other_true
+            and (predicted > other_predicted * CLAIM or other_predicted > predicted * CLAIM)
+        ]  # of pairs predicted to differ by enough, which do differ
         self.latest.append(pair)
         if not agree:
             return
@@ -68,12 +69,12 @@ class OrderVerdict:
             self.holds = self.share >= (LOST_BELOW if self.holds else REGAINED_FROM)
 
     def state(self, prompt: int) -> VerdictState:
-        """All it has learned, as plain values."""
+        """The learned state, as plain values."""
         return VerdictState(prompt, self.holds, list(self.votes), list(self.latest))
 
     @classmethod
     def restored(cls, state: VerdictState) -> "OrderVerdict":
-        """The verdict whose `state` this was."""
+        """The verdict with this `state`."""
         verdict = cls()
         verdict.holds = state.holds
         verdict.votes.extend(state.votes)
@@ -84,8 +85,8 @@ class OrderVerdict:
 class PredictorTrust:
     """One verdict over all answers, and one for each class of prompts: a power of two of length.
 
-    Where predictions are not trusted, schedulers do as if nothing had been predicted: an adversary
-    that calls long answers short would otherwise make them first. A class follows the verdict over
+    Where predictions are not trusted, schedulers ignore them: an adversary that calls long answers
+    short would otherwise make them first. A class follows the verdict over
     all until its own window is full, and begins with what that says then.
     """
 
@@ -99,7 +100,7 @@ class PredictorTrust:
         return self._verdict(num_prompt_tokens.bit_length()).holds
 
     def observe(self, num_prompt_tokens: int, predicted: int, true: int) -> bool:
-        """An answer ended; whether trust in the predictions for any prompts has changed."""
+        """Learn from an answer; whether trust in predictions for any prompts has changed."""
         prompt = num_prompt_tokens.bit_length()
         before = self._over_all.holds, self._verdict(prompt).holds
         self._over_all.observe((predicted, true))
@@ -114,16 +115,18 @@ class PredictorTrust:
         return own if own is not None and own.full else self._over_all
 
     def state(self) -> list[VerdictState]:
-        """All it has learned, as plain values; the verdict over all comes first."""
+        """The learned state, as plain values; the verdict over all comes first."""
         classes = [verdict.state(prompt) for prompt, verdict in self._classes.items()]
         return [self._over_all.state(-1), *classes]
 
     @classmethod
     def restored(cls, state: list[VerdictState]) -> "PredictorTrust":
-        """The trust whose `state` this was."""
+        """The trust with this `state`."""
         trust = cls()
         trust._over_all, *classes = map(OrderVerdict.restored, state)
-        trust._classes = {one.prompt: own for one, own in zip(state[1:], classes, strict=True)}
+        trust._classes = {
+            written.prompt: own for written, own in zip(state[1:], classes, strict=True)
+        }
         return trust
 
     def older(self) -> tuple[float, list[Pair]]:
@@ -134,5 +137,5 @@ class PredictorTrust:
     def of_older(cls, state: tuple[float, list[Pair]]) -> "PredictorTrust":
         """Trust as an older journal has it: a window of the share that it says."""
         share, latest = state
-        one = VerdictState(-1, share >= LOST_BELOW, [share] * WINDOW, latest)
-        return cls.restored([one])
+        verdict = VerdictState(-1, share >= LOST_BELOW, [share] * WINDOW, latest)
+        return cls.restored([verdict])

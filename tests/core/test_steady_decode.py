@@ -80,10 +80,10 @@ def test_repeated_steps_are_those_that_are_planned_anew(policy: str, seed: int) 
 
 def test_most_steps_of_decodes_alone_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     repeated: list[int] = []
-    emit_again = Scheduler._emit_again
+    emit_again = Scheduler._emit_steady
     monkeypatch.setattr(
         Scheduler,
-        "_emit_again",
+        "_emit_steady",
         lambda self, steady: repeated.append(self.step) or emit_again(self, steady),  # type: ignore[func-returns-value]
     )
     driver = Driver(configured(max_len=200), 200)

@@ -118,7 +118,7 @@ def test_what_others_have_not_fetched_is_counted_as_a_turn_is() -> None:
     now = 1.0 + MAX_PAUSE_S - 0.5 * TURN_S
     left = begun(64, 1)
     room.run(left, now)
-    room.residency.pack(left, 64, room.kv)
+    room.residency.leave_remote_kv(left, 64, room.kv)
     room.slots.leave(left.slot)
     assert room.pace.leaves_room(sequence(15, 2), room.kv, now)
     assert not room.pace.leaves_room(sequence(31, 3), room.kv, now)

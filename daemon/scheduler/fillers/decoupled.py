@@ -40,9 +40,7 @@ class Decoupled(Filler):
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
         self.ends = PaddedEnds(admission.order, self.share)
-        self._num_ahead: int | None = (
-            None  # blocks held by unbegun sequences; None: not counted
-        )
+        self._num_ahead: int | None = None  # blocks held by unbegun sequences; None: not counted
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows: answers that have begun, those that can begin, and then prompts."""

@@ -118,19 +118,19 @@ class Nested(Ordered):
             self._found_none = state  # lenders have less to lend with each token
 
     def _lend_to_prompts(self, step: StepBuilder, now: float) -> bool:
-        """Ask those in for whom there is a lender; whether there was one."""
+        """Admit prompts that find a lender; whether any did."""
         kv = self.admission.kv
-        ones = [self.waiting.at(place) for place in range(min(LOOK_AT, len(self.waiting)))]
+        prompts = [self.waiting.at(place) for place in range(min(LOOK_AT, len(self.waiting)))]
         known, likely = self.waiting.columns(LOOK_AT)
         padding = self.admission.order.lengths.padding(self.share)
         left = np.maximum(np.ceil((likely - known) * padding), 1.0)
         by_left = left.argsort(kind="stable")
-        ones = [ones[place] for place in by_left.tolist()]
+        prompts = [prompts[place] for place in by_left.tolist()]
         known, left = known[by_left], left[by_left]
         steps = left * (1.0 + self._margin) + known // max(1, step.budget) + PROMPT_STEPS
         blocks = -(-(known + left).astype(np.int64) // kv.block_size)
-        loose = np.array([one.level >= OPEN for one in ones])
-        open_to = np.ones(len(ones), np.bool_)
+        loose = np.array([prompt.level >= OPEN for prompt in prompts])
+        open_to = np.ones(len(prompts), np.bool_)
         found = False
         lenders = self._lenders()
         while lenders and open_to.any():
@@ -140,13 +140,13 @@ class Nested(Ordered):
             if place < 0:
                 continue
             open_to[place] = False
-            count = self._blocks_of(ones[place])
+            count = self._blocks_of(prompts[place])
             if count > half:
                 continue
-            if step.room <= 0 or not self._lend_to_prompt(ones[place], lender, count, step, now):
+            if step.room <= 0 or not self._lend_to_prompt(prompts[place], lender, count, step, now):
                 return found
             found = True
-            lenders += [ones[place].slot, lender]
+            lenders += [prompts[place].slot, lender]
         return found
 
     def _blocks_of(self, sequence: Sequence) -> int:

@@ -9,11 +9,11 @@ from daemon.scheduler.policies.base import Policy
 from daemon.state.sequence import Sequence
 
 SCHED_BATCH = 16
-"""PrefillSchedBatch: so many that arrive one after another are put in order. Nobody overtakes one
-of a batch before, so that no prompt starves; an order of all that wait would gain more."""
+"""PrefillSchedBatch: consecutive arrivals that are ordered together. None overtakes an earlier
+batch, so that no prompt starves; an order of all waiting prompts would gain more."""
 
 _LONGEST = 1 << 24
-"""Ranks tell prompts of up to so many tokens apart, and are exact for 2^29 batches."""
+"""The longest prompts that ranks tell apart; they are exact for 2^29 batches."""
 
 
 class PromptSjf(Policy):

@@ -7,7 +7,7 @@ from daemon.state.sequence import Sequence
 
 
 class Sjf(Policy):
-    """Stall-free mixing; of those that wait, the shortest comes next, and nobody gives way."""
+    """Stall-free mixing; the shortest waiting sequence comes next, without preemption."""
 
     name = "sjf"
     meaning = "shortest predicted first; nobody who runs gives way to it"

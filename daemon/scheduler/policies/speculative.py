@@ -1,4 +1,4 @@
-"""ALISE's speculative scheduler: what is predicted to take least goes first, with preemption."""
+"""ALISE's speculative scheduler: shortest predicted time first, with preemption."""
 
 import math
 
@@ -9,31 +9,31 @@ from daemon.scheduler.policies.remaining import remaining_s
 from daemon.state.sequence import Sequence
 
 AGING = 0.22
-"""Seconds of head start for each second of age (the paper's virtual aging): one that waits
-overtakes newcomers that take less by up to so much of its age."""
+"""Seconds of head start for each second of age (the paper's virtual aging): a waiting sequence
+overtakes newcomers that are shorter by up to this share of its age."""
 
 GUESS_TOKENS = 32
-"""Output expected of a request without a prediction. Being doubled as it is reached, it makes those
-that got least come first, as FastServe's queues do."""
+"""Output expected of a request without a prediction. As it is doubled when reached, sequences that
+got least come first, as in FastServe's queues."""
 
 COMMON_TOKENS, HEAVIEST = 400, 4.0
-"""A sequence of so many tokens counts with its time alone, one of four times as many twice, and
-none more than HEAVIEST times: so newcomers hold nobody up for longer than HEAVIEST / AGING times
-what it needs itself, however long its prompt is."""
+"""A sequence of COMMON_TOKENS counts with its time alone, one of four times as many twice, and none
+more than HEAVIEST times: so newcomers delay no sequence for longer than HEAVIEST / AGING times its
+own time, however long its prompt is."""
 
 REVIEW_TOKENS = 32
-"""How often a running sequence's rank is brought up to date."""
+"""Tokens after which a running sequence's rank is updated."""
 
 
 class Speculative(Policy):
     """Ordered by predicted remaining time, times the memory it takes, less a share of age.
 
-    What sequences compete for is memory over time: each runs as fast beside others as alone, but
-    keeps them out. So of two with the same time left the one that holds less goes first; by the
-    root of what it holds, since by all of it the longest answers wait longest at every load.
-    Everything ages alike, so that ageing moves no sequence within a queue: the order by
-    left + AGING * arrival is that by left - AGING * age. An answer that outgrows its prediction is
-    expected to be as long as nine in ten, then twice as long as it is (section 3.1).
+    Sequences compete for memory over time: each runs as fast beside others as alone, but keeps them
+    out. So of two with the same time left the one that holds less goes first; by the root of the
+    tokens held, since by all of them the longest answers wait longest at every load. All age alike,
+    so that ageing moves no sequence within a queue: the order by left + AGING * arrival is that by
+    left - AGING * age. An answer that outgrows its prediction is expected to be as long as nine in
+    ten, then twice as long as it is (section 3.1).
     """
 
     name = "speculative"
@@ -43,12 +43,12 @@ class Speculative(Policy):
     reviews = True
 
     def enter(self, sequence: Sequence, step_time: StepTimeModel) -> None:
-        """Expect what was predicted, or what is common."""
+        """Expect the predicted or the common length."""
         super().enter(sequence, step_time)
         self.on_prediction(sequence)
 
     def on_prediction(self, sequence: Sequence) -> None:
-        """Look again soon, or where it is expected to end."""
+        """Set the next review: soon, or at the expected end."""
         if sequence.expected_tokens < 0:
             sequence.expected_tokens = min(GUESS_TOKENS, sequence.max_tokens)
         self._outgrow(sequence, sequence.num_output_tokens)
@@ -62,12 +62,12 @@ class Speculative(Policy):
         return left_s + AGING * sequence.arrived_s
 
     def review(self, sequence: Sequence, num_output_tokens: int, step_time: StepTimeModel) -> None:
-        """Expect more of one that came further than expected."""
+        """Expect more of a sequence that came further than expected."""
         self._outgrow(sequence, num_output_tokens)
         self._look_after(sequence, num_output_tokens)
 
     def _outgrow(self, sequence: Sequence, num_output_tokens: int) -> None:
-        """Expect more of one that is as long as expected, unless its limit ends it there."""
+        """Expect more of a sequence that is as long as expected, unless its limit ends it there."""
         expected = sequence.expected_tokens
         longer = sequence.high_tokens if sequence.trusted else 0
         if expected <= num_output_tokens and expected < sequence.max_tokens:

@@ -8,7 +8,7 @@ from daemon.state.sequence import Sequence
 
 
 class Srtf(Policy):
-    """Stall-free mixing ordered by the time that is left; a shorter one takes a longer's place."""
+    """Stall-free mixing ordered by the time left; a shorter sequence preempts a longer one."""
 
     name = "srtf"
     meaning = "least predicted time left first; a shorter one displaces"

@@ -4,7 +4,7 @@ from daemon.scheduler.policies.base import LIMIT, PROMPTS_ALONE, Policy
 
 
 class Static(Policy):
-    """Run to completion: finished sequences leave, nobody joins until all have left."""
+    """Run to completion: finished sequences leave, none joins until all have left."""
 
     name = "static"
     meaning = "a batch runs until its last answer is done; nobody joins it"

@@ -1,7 +1,7 @@
 """EcoServe: prompts and answers wait in queues of their own, and answers get exactly their room.
 
-`synced` is the whole of it; the others are its ablations, each of which adds one part to the one
-before: two queues (d), groups of one length (s), the order (o), and lending.
+`synced` is all of it; the others are its ablations, each of which adds one part to the one before:
+two queues (d), groups of one length (s), the order (o), and lending.
 """
 
 from daemon.cost.step_time import StepTimeModel
@@ -18,16 +18,17 @@ from daemon.scheduler.policies.base import (
 from daemon.state.sequence import Sequence
 
 SLO_SCALE = 2.0
-"""Who has no deadline is due after so many times what it takes at the present pace (section 4)."""
+"""The deadline of a sequence without one, in multiples of its time at the present pace (section 4).
+"""
 
 RANGE_TOKENS = 128
-"""Lengths within so many tokens are alike (section 3.3)."""
+"""Lengths within a range of this many tokens are alike (section 3.3)."""
 
 MOST_RANGES = 10_000
 
 
 class SyncedD(Policy):
-    """Two queues, first come first served, and room for what an answer is predicted to take."""
+    """Two queues, first come first served, and room for the predicted length of an answer."""
 
     name = "synced-d"
     meaning = "arrival order; answers begin when their predicted length has room"
@@ -38,7 +39,7 @@ class SyncedD(Policy):
 
 
 class SyncedSd(SyncedD):
-    """Answers that are predicted to be of the same length begin together."""
+    """Answers of the same predicted length begin together."""
 
     name = "synced-sd"
     meaning = "the same; answers of the same predicted length begin together"
@@ -46,7 +47,7 @@ class SyncedSd(SyncedD):
 
 
 class SyncedSdo(SyncedD):
-    """Ordered by ranges of the time that is left, then by what is held, then the longest first."""
+    """Order by ranges of the time left, then by held KV, then the longest first."""
 
     name = "synced-sdo"
     meaning = "the same, by deadline, then memory held, then length"
@@ -58,9 +59,9 @@ class SyncedSdo(SyncedD):
         return ranked(sequence, sequence.level)
 
     def begin_by_s(self, sequence: Sequence, step_time: StepTimeModel) -> float:
-        """When it has to begin to be done by its deadline, with an answer of the predicted length.
+        """The time by which it has to begin to meet its deadline, given the predicted length.
 
-        A deadline is one of the whole answer, so whoever is ordered by it alone comes too late.
+        A deadline is for the whole answer, so a sequence ordered by it alone comes too late.
         """
         num_tokens = likely_tokens(sequence)
         usual_s = step_time.prefill_s(sequence.num_prompt_tokens) + num_tokens * step_time.mean_s
@@ -69,7 +70,7 @@ class SyncedSdo(SyncedD):
 
 
 class SyncedNested(SyncedSdo):
-    """Who has room reserved lends the half that it needs last, and so on within the halves."""
+    """A reservation lends the half that it needs last, and so on within the halves."""
 
     name = "synced-nested"
     meaning = "the same; halves of what is reserved are lent to shorter answers"
@@ -77,14 +78,14 @@ class SyncedNested(SyncedSdo):
 
 
 class Synced(SyncedSdo):
-    """Answers begin while the future peak of all has room: all that is not needed yet is lent."""
+    """Answers begin while the future peak of all has room: blocks not needed yet are lent."""
 
     name = "synced"
     meaning = "deadlines first; memory is lent until it is needed"
     filler = PACKED
 
     def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
-        """The same, but one that has begun and pauses goes before all ranges."""
+        """The same, but a stream that has begun and pauses goes before all ranges."""
         return ranked(sequence, -1 if sequence.num_output_tokens else sequence.level)
 
 

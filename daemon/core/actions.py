@@ -13,7 +13,7 @@ class Submit(msgspec.Struct, frozen=True, tag="Submit", gc=False):
 
     batch: Batch
     work: StepWork
-    sequences: Column  # int64 [R]: of the rows that are sampled
+    sequences: Column  # int64 [R]: of the sampled rows
 
 
 class Started(msgspec.Struct, frozen=True, tag="Started"):
@@ -25,15 +25,15 @@ class Started(msgspec.Struct, frozen=True, tag="Started"):
 
 
 class Deliver(msgspec.Struct, frozen=True, tag="Deliver", gc=False):
-    """Tokens of an answered step that count; those not named here are dropped.
+    """Tokens of an answered step that count; others are dropped.
 
-    Of a sequence with several tokens the last one has the reason. Where that is ERROR it is no
-    token: the sequence failed.
+    Of a sequence's tokens the last one has the reason. Where that is ERROR it is no token: the
+    sequence failed.
     """
 
     instance: int
     step: int
-    rows: Column  # int32 [T]: index among the tokens that the step drew
+    rows: Column  # int32 [T]: index among the step's sampled tokens
     sequences: Column  # int64 [T]; tokens of one sequence follow each other
     reasons: Column  # uint8 [T]: FinishReason; not NONE ends the sequence
 
@@ -62,11 +62,11 @@ class WakeAt(msgspec.Struct, frozen=True, tag="WakeAt"):
 
 
 class Send(msgspec.Struct, frozen=True, tag="Send"):
-    """Blocks go from one instance's pool to another's, once the plans before are computed.
+    """Send blocks from one instance's pool to another's, once the plans before are computed.
 
-    Both ends answer with `TransferEnded`. `layered`: the plan that follows computes what is not
-    there of these blocks yet, and each layer goes as soon as that step has computed it. `at_once`:
-    steps that have answered computed all of it, so that it waits for no plan.
+    Both ends answer with `TransferEnded`. `layered`: the following plan computes the missing part
+    of these blocks, and each layer goes as soon as that step has computed it. `at_once`: answered
+    steps computed all of it, so it waits for no plan.
     """
 
     transfer: int  # a number that is never used again
@@ -74,14 +74,14 @@ class Send(msgspec.Struct, frozen=True, tag="Send"):
     target: int
     blocks: Column  # int32 [n] of the source's KV pool, or of its host pool
     targets: Column  # int32 [n] of the target's KV pool
-    num_tokens: int  # that they hold: all but the last are full
+    num_tokens: int  # in these blocks: all but the last are full
     from_host: bool = False
     layered: bool = False
     at_once: bool = False
 
 
 class CancelSend(msgspec.Struct, frozen=True, tag="CancelSend"):
-    """Nothing more of a transfer needs to be sent; both ends still answer."""
+    """Send nothing more of a transfer; both ends still answer."""
 
     transfer: int
     source: int
@@ -96,13 +96,13 @@ class RoleGiven(msgspec.Struct, frozen=True, tag="RoleGiven"):
 
 
 class FlipShown(msgspec.Struct, frozen=True, tag="FlipShown"):
-    """The first work that only the new role gets was submitted, or there is none."""
+    """The first work of only the new role was submitted, or there is none."""
 
     flip: int
 
 
 class Noted(msgspec.Struct, frozen=True, tag="Noted"):
-    """A sentence on what the Core decided by itself, for the log and the journal."""
+    """A sentence on a decision of the Core itself, for the log and the journal."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""An instance as placement sees it: what it is asked for is worked out then, and not before."""
+"""An instance as placement sees it, computed on demand."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Listing
@@ -14,37 +14,38 @@ from daemon.state.sequence import Sequence
 from daemon.wire.columns import Int32, int32
 
 LOOK = 256
-"""So many of a queue are looked at one by one."""
+"""Most sequences of a queue that are looked at one by one."""
 
 OVERRUN = 4
-"""What is longer than it was likely to be goes on for one in so many of the tokens that it has."""
+"""An answer longer than was likely is taken to go on for this fraction (1 / OVERRUN) of its tokens.
+"""
 
 
 Value = TypeVar("Value")
 
 
 class Kept(Generic[Value]):
-    """A value that is worked out when it is first asked for: `functools.cached_property` without
-    its lock, which takes as long as most of these sums.
+    """A value that is computed on its first use: `functools.cached_property` without its lock,
+    which takes as long as most of these sums.
     """
 
     def __init__(self, work: Callable[[Any], Value]) -> None:
         self._work = work
 
     def __get__(self, view: object, owner: type) -> Value:
-        """Work it out, and put it where attributes are looked for before this is."""
+        """Compute the value, and set it as an attribute, which is found before this."""
         value = self._work(view)
         setattr(view, self._work.__name__, value)
         return value
 
 
 class InstanceView:
-    """One instance, until its queue, its slots or what is on its way to it changes. What is cached
-    here depends on nothing else; blocks also come and go between.
+    """One instance, valid until its queue, its slots or its coming sequences change. Values cached
+    here depend on nothing else; blocks also come and go between.
     """
 
     def __init__(self, home: Instance, coming: Listing[Sequence] = ()) -> None:
-        """`coming` are those that run elsewhere and are to go on here."""
+        """`coming`: the sequences that run elsewhere and will go on here."""
         self._home, self._coming = home, coming
         self._scheduler = scheduler = home.scheduler
         self.instance = home.index
@@ -88,7 +89,7 @@ class InstanceView:
 
     @property
     def free_tokens(self) -> int:
-        """Of that, what nobody holds and nobody has reserved."""
+        """Tokens of the pool that are neither held nor reserved."""
         kv = self._scheduler.kv
         return kv.num_unreserved * kv.block_size
 
@@ -99,25 +100,25 @@ class InstanceView:
 
     @Kept
     def load(self) -> LoadHere:
-        """All that run, wait, or are on their way."""
+        """All sequences that run, wait, or are on their way."""
         slots, queue = self._scheduler.slots, self._scheduler.waiting
         running, waiting = slots.sums, queue.sums
         num = slots.num_running + len(queue)
         prompts = running.prompt_tokens + waiting.prompt_tokens
         likely = running.likely_tokens + waiting.likely_tokens
         heavy = running.num_heavy + waiting.num_heavy
-        for one in self._coming:
+        for sequence in self._coming:
             num += 1
-            prompts += one.num_prompt_tokens
-            likely += one.likely_length
-            heavy += is_heavy(one.num_prompt_tokens, one.likely_length)
+            prompts += sequence.num_prompt_tokens
+            likely += sequence.likely_length
+            heavy += is_heavy(sequence.num_prompt_tokens, sequence.likely_length)
         if self.role is Role.PREFILL:
             likely = prompts + num
         return LoadHere(num, prompts, likely, heavy)
 
     @Kept
     def beyond(self) -> int:
-        """Tokens that those that run longer than was likely have beyond that, and will yet have."""
+        """Tokens that answers longer than was likely have beyond that, and will yet have."""
         if self.role is Role.PREFILL:
             return 0
         table = self._scheduler.slots
@@ -130,20 +131,20 @@ class InstanceView:
 
     @Kept
     def context(self) -> int:
-        """Tokens that those that run have computed."""
+        """Computed tokens of running sequences."""
         table = self._scheduler.slots
         return int(np.add.reduce(table.computed[table.order()]))
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens of them that are counted again for each who shares their blocks."""
+        """Tokens of `context` that are counted again for each further owner of their blocks."""
         kv, order = self._scheduler.kv, self._scheduler.slots.order()
         num_twice = int(np.add.reduce(kv.table.held[order])) - kv.pool.num_held
         return max(0, num_twice) * kv.block_size
 
     @Kept
     def prompt_left(self) -> int:
-        """Tokens of prompts that are being computed, as far as they are not."""
+        """Tokens that running prompts still have to compute."""
         table = self._scheduler.slots
         order = table.order()
         pending = table.known[order] - table.computed[order]
@@ -151,7 +152,7 @@ class InstanceView:
 
     @Kept
     def members(self) -> Members:
-        """Those that run."""
+        """The running sequences."""
         table = self._scheduler.slots
         order = table.order()
         known = table.known[order]
@@ -166,19 +167,21 @@ class InstanceView:
 
     @Kept
     def queued(self) -> tuple[Int32, Int32]:
-        """(known tokens, steps until it is likely to end) of those first in its queue, and of those
-        on their way.
+        """(known tokens, steps until the likely end) of the first sequences in its queue, and of
+        those on their way.
         """
         known, likely = self._scheduler.waiting.columns(LOOK)
         if self._coming:
-            known = np.append(known, int32([one.num_known_tokens for one in self._coming]))
-            likely = np.append(likely, int32([one.likely_length for one in self._coming]))
+            known = np.append(
+                known, int32([sequence.num_known_tokens for sequence in self._coming])
+            )
+            likely = np.append(likely, int32([sequence.likely_length for sequence in self._coming]))
         if self.role is Role.PREFILL:
             return known, np.ones_like(known)
         return known, np.maximum(likely - known, 1)
 
     def cached_tokens(self, newcomer: Newcomer) -> int:
-        """Of a newcomer's tokens, those whose KV is there."""
+        """The newcomer's tokens whose KV is there."""
         kv = self._scheduler.kv
         if not kv.caches_prefixes or not newcomer.hashes:
             return 0

@@ -26,7 +26,7 @@ class InstanceState(msgspec.Struct, frozen=True, array_like=True):
     step_time: tuple[float, ...]
     scheduler: SchedulerState
     alone: tuple[float, float] = (0.0, 0.0)  # of the step times; unknown in an older journal
-    forward_tokens: int = 0  # as its worker said; likewise
+    forward_tokens: int = 0  # of its worker; likewise
     same_until: tuple[int, ...] = ()  # likewise
     most_times: int = 1  # likewise
 
@@ -44,14 +44,14 @@ class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True)
     max_waiting: int = 0  # 0, in an older journal: as configured
     starve_s: float = 0.0  # likewise
     max_pause_s: float = 0.0  # likewise
-    roles: list[tuple[Role, bool]] = []  # of each instance, and whether it is drained; likewise
+    roles: list[tuple[Role, bool]] = []  # by instance, with whether it is drained; likewise
     links: list[tuple[int, int, bool, int]] = []  # ends that are up
-    num_transfers: int = 0  # that there ever were
+    num_transfers: int = 0  # ever ordered
     num_flips: int = 0
-    link_times: list[tuple[int, int, tuple[float, ...]]] = []  # what was learned of the links
+    link_times: list[tuple[int, int, tuple[float, ...]]] = []  # learned times of links
     placement: str = ""  # "", in an older journal: as configured
-    watcher: WatcherState | None = None  # None, in an older journal: nothing was seen yet
-    flips: list[FlipState] = []  # that are not over; in an older journal they were forgotten
+    watcher: WatcherState | None = None  # None, in an older journal: nothing observed yet
+    flips: list[FlipState] = []  # not over; missing in an older journal
 
 
 def checkpoint(core: Core, now: float) -> Checkpoint:
@@ -60,7 +60,7 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
         raise ValueError("only an idle Core can be written down")
     return Checkpoint(
         now=now,
-        instances=[_instance(one) for one in core.instances],
+        instances=[_instance(instance) for instance in core.instances],
         counters=msgspec.structs.replace(core.counters),
         arrivals=core.num_arrivals,
         draining=core.draining,
@@ -69,7 +69,7 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
         max_waiting=core.config.max_waiting,
         starve_s=core.config.starve_s,
         max_pause_s=core.config.max_pause_s,
-        roles=[(one.role, one.drained) for one in core.instances],
+        roles=[(instance.role, instance.drained) for instance in core.instances],
         links=core.migrator.transfers.links.state(),
         num_transfers=core.migrator.transfers.num_ordered,
         num_flips=core.migrator.flips.count,
@@ -81,7 +81,7 @@ def checkpoint(core: Core, now: float) -> Checkpoint:
 
 
 def restore(core: Core, state: Checkpoint) -> None:
-    """Put a Core that was just built into the state that a checkpoint holds."""
+    """Put a new Core into the state of a checkpoint."""
     for instance, written in zip(core.instances, state.instances, strict=True):
         _restore_instance(instance, written)
     core.counters = msgspec.structs.replace(state.counters)
@@ -107,7 +107,7 @@ def restore(core: Core, state: Checkpoint) -> None:
     core.migrator.flips.restore(state.num_flips, state.flips)
     if state.watcher is not None:
         core.watcher.restore(state.watcher)
-    core.rest()  # as one that is idle does: who is asked for a step reckons with the time
+    core.rest()  # as an idle Core does: plans asked for depend on the time
 
 
 def _instance(instance: Instance) -> InstanceState:
@@ -137,10 +137,10 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
         step_s=0.0,
         num_host_blocks=num_host_blocks,
     )
-    told = {name: getattr(state, name) for name in ("forward_tokens", "same_until", "most_times")}
-    instance.ready(msgspec.structs.replace(said, **told))
+    known = {name: getattr(state, name) for name in ("forward_tokens", "same_until", "most_times")}
+    instance.ready(msgspec.structs.replace(said, **known))
     instance.state = WorkerState(state.worker)
-    instance.reckon_due()
+    instance.update_due()
     instance.step_began_s = state.step_began_s
     instance.batch_rows = state.batch_rows
     instance.newest_work = state.newest_work

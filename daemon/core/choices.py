@@ -1,4 +1,4 @@
-"""Choices of roles: what free instances may be made, what each choice comes to, and the fleet."""
+"""Choices of roles: the possible splits, their assignment to instances, and the fleet."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Listing
@@ -12,31 +12,31 @@ from daemon.scheduler.step import LEAST_SHARE
 from daemon.state.role import Role
 
 LEAST_STEPS = 64
-"""So many steps of a kind tell what they take."""
+"""Steps of a kind that are enough to know their times."""
 TYPICAL = StepWork(16, 16 * 512, ((128, 128),), 16)
-"""A step that instances are compared by."""
+"""A step by which instances are compared."""
 ALIKE = 1.5
-"""Cards of one model take times that differ by less, as they are learned."""
+"""The largest ratio of learned times between cards of one model."""
 
 
 def present(free: Listing[Instance], usable: Listing[Instance]) -> str:
-    """The choice that is in force; "" for roles that no choice has. Where none is free it is what
-    those that are pinned come to.
+    """The choice in force; "" for roles that no choice has. Where no instance is free it is that of
+    the pinned ones.
     """
-    roles = {one.role for one in free or usable}
+    roles = {instance.role for instance in free or usable}
     if roles <= {Role.MIXED}:
         return str(Split(0, 1))
     if Role.MIXED in roles:
         return ""
-    every = [one.role for one in usable]
+    every = [instance.role for instance in usable]
     return str(Split(every.count(Role.PREFILL), every.count(Role.DECODE)))
 
 
 def mixed(usable: Listing[Instance], pinned: Iterable[int]) -> Split:
-    """What there is where all free instances do both. An instance that is pinned to prompts gets
-    them first, as placement has it.
+    """The split where all free instances are mixed. An instance pinned to prefill gets prompts
+    first, as placement does.
     """
-    kept = [one.role for one in usable if one.index in pinned]
+    kept = [instance.role for instance in usable if instance.index in pinned]
     num_prefill, num_decode = kept.count(Role.PREFILL), kept.count(Role.DECODE)
     num_mixed = len(usable) - num_prefill - num_decode
     if num_prefill and (num_decode or num_mixed):
@@ -45,8 +45,8 @@ def mixed(usable: Listing[Instance], pinned: Iterable[int]) -> Split:
 
 
 def splits(usable: Listing[Instance], pinned: Iterable[int]) -> list[Split]:
-    """All that free instances can be apart, with those that are pinned."""
-    kept = [one.role for one in usable if one.index in pinned]
+    """All splits that free instances can form with the pinned ones."""
+    kept = [instance.role for instance in usable if instance.index in pinned]
     num_free = len(usable) - len(kept)
     if not num_free:
         return []
@@ -54,56 +54,62 @@ def splits(usable: Listing[Instance], pinned: Iterable[int]) -> list[Split]:
     made = [
         Split(num_prefill + count, num_decode + num_free - count) for count in range(num_free + 1)
     ]
-    return [one for one in made if one.prefill and one.decode]
+    return [split for split in made if split.prefill and split.decode]
 
 
 def assigned(
     choice: str, free: Listing[Instance], usable: Listing[Instance]
 ) -> list[tuple[Instance, Role]]:
-    """Who becomes what, of those that change. Who draws for many stays with that. New decode
+    """The instances that change role, with their new roles. Busy decoders keep theirs. New decode
     instances come first, so that there is a place for what leaves the others.
     """
     if choice == str(Split(0, 1)):
-        return [(one, Role.MIXED) for one in free if one.role is not Role.MIXED]
+        return [(instance, Role.MIXED) for instance in free if instance.role is not Role.MIXED]
     wanted = int(choice.partition(":")[0])
-    members = {one.index for one in free}
-    wanted -= sum(one.role is Role.PREFILL for one in usable if one.index not in members)
-    order = sorted(free, key=_least_drawn)
-    prefill = {one.index for one in order[:wanted]}
-    roles = [(one, Role.PREFILL if one.index in prefill else Role.DECODE) for one in free]
-    changed = [(one, role) for one, role in roles if one.role is not role]
+    members = {instance.index for instance in free}
+    wanted -= sum(
+        instance.role is Role.PREFILL for instance in usable if instance.index not in members
+    )
+    order = sorted(free, key=_fewest_decodes)
+    prefill = {instance.index for instance in order[:wanted]}
+    roles = [
+        (instance, Role.PREFILL if instance.index in prefill else Role.DECODE) for instance in free
+    ]
+    changed = [(instance, role) for instance, role in roles if instance.role is not role]
     return sorted(changed, key=lambda pair: (pair[1] is Role.PREFILL, pair[0].index))
 
 
-def _least_drawn(one: Instance) -> tuple[bool, int, int]:
-    return one.role is not Role.PREFILL, one.scheduler.num_running, one.index
+def _fewest_decodes(instance: Instance) -> tuple[bool, int, int]:
+    return instance.role is not Role.PREFILL, instance.scheduler.num_running, instance.index
 
 
 def are_alike(instances: Iterable[Instance]) -> bool:
-    """Whether one forecast is right for all of them: for devices of a kind that take like times."""
+    """Whether one forecast holds for all instances: devices of a kind with similar times."""
     kinds, times = set(), []
-    for one in instances:
-        device = one.config.device
-        kinds.add((device.partition(":")[0], device.count(","), one.config.stages))
-        times.append(one.step_time.predict_s(TYPICAL))
+    for instance in instances:
+        device = instance.config.device
+        kinds.add((device.partition(":")[0], device.count(","), instance.config.stages))
+        times.append(instance.step_time.predict_s(TYPICAL))
     return len(kinds) == 1 and max(times) <= ALIKE * min(times)
 
 
 def bending(instances: Iterable[Instance]) -> str:
-    """Between what bounds promises choose the chunks of prompts, in words; empty: nowhere."""
-    chunks = [one.limits.prefill_chunk for one in instances if one.config.chunk_is_own]
+    """The bounds of prompt chunks chosen by the SLO, in words; empty: none are chosen."""
+    chunks = [
+        instance.limits.prefill_chunk for instance in instances if instance.config.chunk_is_own
+    ]
     if not chunks:
         return ""
     return f"; chunks of {max(1, int(LEAST_SHARE * min(chunks)))} to {max(chunks)}"
 
 
 def are_linked(instances: Listing[Instance], links: LinkEnds) -> bool:
-    """Whether keys and values can go from each to each other."""
+    """Whether KV can go from each instance to each other."""
     return all(
-        links.up(one.index, other.index)
-        for one in instances
+        links.up(instance.index, other.index)
+        for instance in instances
         for other in instances
-        if one is not other
+        if instance is not other
     )
 
 
@@ -114,19 +120,19 @@ def fleet(
     links: LinkEnds,
     prompt_tokens: float,
 ) -> Fleet:
-    """What is known of the instances and of their steps: with rows that draw, and without."""
+    """The fleet for forecasts: instances, and times of steps with decodes and without."""
     costs = Costs(*decoding.terms)
     alone = Costs(*prompts.terms) if prompts.num_observed >= LEAST_STEPS else costs
     block_size = usable[0].scheduler.kv.block_size
     blocks = max(1, round(prompt_tokens / block_size))
-    times = [time_s for one in links.known_times() if (time_s := one.predict_s(blocks))]
+    times = [time_s for link in links.known_times() if (time_s := link.predict_s(blocks))]
     return Fleet(
         costs=costs,
         alone=alone,
-        kv_tokens=max(1, min(one.capacity_tokens for one in usable)),
-        max_running=min(one.limits.max_running for one in usable),
-        budget_tokens=min(one.step_tokens for one in usable),
-        chunk_tokens=min(one.limits.prefill_chunk for one in usable),
+        kv_tokens=max(1, min(instance.capacity_tokens for instance in usable)),
+        max_running=min(instance.limits.max_running for instance in usable),
+        budget_tokens=min(instance.step_tokens for instance in usable),
+        chunk_tokens=min(instance.limits.prefill_chunk for instance in usable),
         transfer_s=sum(times) / len(times) if times else 0.0,
-        bends=all(one.config.chunk_is_own for one in usable),
+        bends=all(instance.config.chunk_is_own for instance in usable),
     )

@@ -57,14 +57,14 @@ from daemon.state.story import MAX_ENDED, What
 
 
 class HeldBack:
-    """The streams that are held back, by their leader's id."""
+    """The streams held back until their leader's prompt is computed, by the leader's id."""
 
     def __init__(self) -> None:
         self.by_leader: dict[int, list[Sequence]] = {}
         self._num = 0
 
     def __len__(self) -> int:
-        """Streams that are held back, in all."""
+        """The number of streams held back."""
         return self._num
 
     def __contains__(self, sequence: Sequence) -> bool:
@@ -73,27 +73,27 @@ class HeldBack:
         return leader is not None and sequence in self.by_leader.get(leader.id, ())
 
     def add(self, leader: Sequence, followers: list[Sequence]) -> None:
-        """Hold these back until the leader's prompt is computed, or the leader has ended."""
+        """Hold followers back until the leader's prompt is computed, or the leader has ended."""
         self.by_leader[leader.id] = followers
         self._num += len(followers)
         for follower in followers:
             follower.leader = leader
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget one that ends; KeyError if it is not held back."""
+        """Forget a stream that ends; KeyError if it is not held back."""
         assert sequence.leader is not None
         self.by_leader[sequence.leader.id].remove(sequence)
         self._num -= 1
 
     def release(self, leader: Sequence) -> list[Sequence]:
-        """Those that waited for this leader; they do no longer."""
+        """Release and return the streams that waited for this leader."""
         followers = self.by_leader.pop(leader.id, [])
         self._num -= len(followers)
         return followers
 
 
 def handlers(migrator: Migrator, watcher: Watcher) -> dict[type, Callable[[Any], None]]:
-    """By the event's type."""
+    """The migrator's and the watcher's handlers, by the event's type."""
     return {
         LinkChanged: migrator.on_link,
         TransferEnded: migrator.on_transfer,
@@ -106,7 +106,7 @@ def handlers(migrator: Migrator, watcher: Watcher) -> dict[type, Callable[[Any],
 
 
 def note_answer(counters: Counters, instance: Instance, sequence: Sequence, now: float) -> None:
-    """Count its time per token, how wrong its prediction was, and whether it came when due."""
+    """Count an answer: its time per token, its prediction's error, and whether it was in time."""
     predicted, true = sequence.predicted_tokens, sequence.num_output_tokens
     counters.note_answer(now - sequence.first_token_s, true, predicted)
     if not true:
@@ -121,15 +121,15 @@ class Core:
     """The state machine of one daemon: requests, schedulers, their memory, and placement."""
 
     def __init__(self, config: Configured, timed: Timed = untimed) -> None:
-        """`timed` may put something around each decision of placement, to take its time."""
+        """`timed` may wrap each decision of placement, to take its time."""
         self.config = config
-        self.instances = [Instance(i, one, config) for i, one in enumerate(config.instances)]
+        self.instances = [Instance(i, own, config) for i, own in enumerate(config.instances)]
         self.sequences: dict[int, Sequence] = {}
         self.ended: deque[Sequence] = deque(maxlen=MAX_ENDED)  # newest last, for their stories
         self.held_back = HeldBack()
         self.counters = Counters()
         self.draining = False
-        self.emptied = False  # since it drains, and the driver knows
+        self.emptied = False  # `Emptied` was sent since it drains
         self._requests: dict[int, list[Sequence]] = {}
         self.num_arrivals = 0
         self.finish_rate = FinishRate()
@@ -140,7 +140,7 @@ class Core:
         self.migrator = Migrator(self)
         self.dispatch = Dispatch(self, timed)
         self.watcher = Watcher(self)
-        self.touched = set(range(len(self.instances)))  # changed since they were last balanced
+        self.touched = set(range(len(self.instances)))  # changed since the last balancing
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             WorkerReady: self._on_worker_ready,
@@ -180,7 +180,7 @@ class Core:
         return not (self.sequences or busy or self.chores.left) and self.migrator.idle
 
     def handle(self, event: Event) -> list[Action]:
-        """Take one event and say what to do, in order. Raises TypeError for a foreign one."""
+        """Take one event; returns the actions, in order. Raises TypeError for a foreign event."""
         handler = self._handlers.get(type(event))
         if handler is None:
             raise TypeError(f"the Core does not take a {type(event).__name__}")
@@ -202,15 +202,17 @@ class Core:
         return self._actions
 
     def touch(self, index: int) -> Instance:
-        """An instance that this event changes, so that it is asked for a step and balanced."""
+        """Note that this event changes an instance, so it is asked for a step and balanced."""
         self.touched.add(index)
         return self.instances[index]
 
     def rest(self) -> None:
-        """Ask those for a step that events touch from now on, and those whom time alone may give
+        """From now on ask only instances for a step that events touch, or that time alone may give
         one; as a Core does that has become idle.
         """
-        self.touched = {one.index for one in self.instances if not one.scheduler.rests}
+        self.touched = {
+            instance.index for instance in self.instances if not instance.scheduler.rests
+        }
 
     def act(self, action: Action) -> None:
         """Have the driver do something."""
@@ -226,8 +228,8 @@ class Core:
         self.counters.worker_deaths += 1
         guilty = self.touch(event.instance).lost(event.now, event.blamed)
         self.migrator.worker_lost(event.instance)
-        for one in guilty:
-            self.counters.failed += self._end_all(one.request, FinishReason.ERROR, event.now)
+        for sequence in guilty:
+            self.counters.failed += self._end_all(sequence.request, FinishReason.ERROR, event.now)
         self._rehome(event.now)
 
     def _on_given_up(self, event: InstanceGivenUp) -> None:
@@ -236,7 +238,7 @@ class Core:
 
     def _rehome(self, now: float) -> None:
         """Move sequences from instances that cannot run them to instances that can, or may once
-        they have loaded; those that none ever can fail.
+        loaded; fail those that no instance ever can.
         """
         decided = (WorkerState.READY, WorkerState.GIVEN_UP)
         if not any(instance.state in decided for instance in self.instances):
@@ -244,7 +246,7 @@ class Core:
         homeless: list[Sequence] = []
         for instance in self.instances:
             most = instance.capacity_tokens if instance.state is WorkerState.READY else -1
-            homeless += [one for one in instance.scheduler.waiting if one.limit > most]
+            homeless += [waiting for waiting in instance.scheduler.waiting if waiting.limit > most]
         self.chores.add(self._place_homeless, homeless, now)
 
     def _place_homeless(self, sequence: Sequence, now: float) -> None:
@@ -294,7 +296,7 @@ class Core:
                 self.dispatch.on_predicted(sequence, event.now)
 
     def unplaceable(self, sequence: Sequence, now: float) -> None:
-        """No instance can ever hold a sequence: it fails."""
+        """Fail a sequence that no instance can ever hold."""
         sequence.move(State.FINISHED)
         self.instances[0].scheduler.moving.remote_kvs.drop(sequence)  # wherever it lies
         self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), NO_PLACE))
@@ -302,7 +304,7 @@ class Core:
         self._forget(sequence, FinishReason.ERROR, now)
 
     def _release_followers(self, leader: Sequence, now: float) -> None:
-        """Queue the streams that waited for a leader's prompt; they may share it now."""
+        """Queue the streams that waited for a leader's prompt, which they may share now."""
         for follower in self.held_back.release(leader):
             home = self.instances[leader.instance]
             if leader.instance >= 0 and home.takes(follower.limit):
@@ -325,8 +327,8 @@ class Core:
         num_failed = answer.num_failed if answer.causes else 0
         self.counters.output_tokens += answer.rows.size - num_failed
         if answer.rows.size:
-            told = answer.rows, answer.sequences, answer.reasons
-            self._actions.append(Deliver(event.instance, event.step, *told))
+            tokens = answer.rows, answer.sequences, answer.reasons
+            self._actions.append(Deliver(event.instance, event.step, *tokens))
         if self.watcher.on and (answer.work.num_decodes or answer.work.chunks):
             self.watcher.stepped(answer.work, event.elapsed_s)
         if answer.joined:
@@ -345,7 +347,7 @@ class Core:
             self.migrator.after_step(instance, event.now)
 
     def _note_joined(self, joined: list[Sequence], now: float) -> None:
-        """Note the first tokens, and the ends of pauses, that a step brought."""
+        """Note the first tokens and the ends of pauses of a step."""
         for sequence in joined:
             if sequence.first_token_s < 0.0:
                 sequence.first_token_s = now
@@ -398,7 +400,7 @@ class Core:
         batch = scheduler.schedule(now, slo)
         while scheduler.moving.remote_kvs.fetches:
             if self.migrator.after_plan(instance, now) and batch is None:
-                batch = scheduler.schedule(now, slo)  # no answer will come that asks it again
+                batch = scheduler.schedule(now, slo)  # no answer will come to ask it again
         if scheduler.stats.any:
             self.counters.note_preemptions(*astuple(scheduler.take_stats()))
         if batch is None:
@@ -437,7 +439,7 @@ class Core:
         self.counters.aborted += self._end_all(event.request, FinishReason.ABORT, event.now)
 
     def _end_all(self, request: int, reason: FinishReason, now: float) -> int:
-        """End every stream of a request between steps; how many there were."""
+        """End every stream of a request between steps; returns their number."""
         streams = self._requests.get(request, [])[::-1]
         for sequence in streams:
             self._end(sequence, reason, now)

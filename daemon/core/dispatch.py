@@ -1,4 +1,4 @@
-"""Dispatch: which instance a sequence is queued at, at first and again."""
+"""Dispatch: the choice of the instance that a sequence is queued at, at first and again."""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Listing
@@ -23,16 +23,16 @@ from daemon.state.sequence import Sequence
 from daemon.state.story import What
 
 LOOK = 16
-"""So many that wait at an instance are looked at when others outran their predictions."""
+"""Most waiting sequences of an instance that are looked at for rebalancing."""
 
 Decide = Callable[[Sequence, Listing[Instance], Role, float], Instance]
-"""Which of several instances takes a sequence, for the work of a role."""
+"""Chooses which of several instances takes a sequence, for the work of a role."""
 Timed = Callable[[Decide], Decide]
-"""The same decision, with something around it."""
+"""Wraps a decision, to take its time."""
 
 
 def overrun(table: SlotTable) -> PlanError:
-    """By those that run though they were likely to have ended: they are not to be there."""
+    """The plan error of sequences that run though they were likely to have ended."""
     order = table.order()
     known = table.known[order]
     late = known > table.likely_end[order]
@@ -40,22 +40,22 @@ def overrun(table: SlotTable) -> PlanError:
 
 
 def early(ended: list[Sequence]) -> PlanError:
-    """By those that have ended before they were likely to: what would have come is not there."""
+    """The plan error of sequences that ended earlier than was likely."""
     lacking = [
-        one.predicted_tokens - one.num_output_tokens
-        for one in ended
-        if one.predicted_tokens > one.num_output_tokens
+        sequence.predicted_tokens - sequence.num_output_tokens
+        for sequence in ended
+        if sequence.predicted_tokens > sequence.num_output_tokens
     ]
     return PlanError(-sum(lacking), -len(lacking))
 
 
 def untimed(decide: Decide) -> Decide:
-    """A decision as it is."""
+    """A decision without a wrapper."""
     return decide
 
 
 class Dispatched(Protocol):
-    """What dispatch asks of the Core."""
+    """The part of the Core that dispatch uses."""
 
     config: Configured
     instances: list[Instance]
@@ -63,10 +63,10 @@ class Dispatched(Protocol):
     touched: set[int]
 
     def touch(self, index: int) -> Instance:
-        """An instance that this event changes."""
+        """Note that this event changes an instance; returns it."""
 
     def unplaceable(self, sequence: Sequence, now: float) -> None:
-        """No instance can ever hold a sequence: it fails."""
+        """Fail a sequence that no instance can ever hold."""
 
 
 class Dispatch:
@@ -76,7 +76,7 @@ class Dispatch:
         self._core = core
         self.placement: Placement = placement_named(core.config.placement)
         self._decide_timed = timed(self._decide)
-        self._views: dict[int, InstanceView] = {}  # of those that did not change since
+        self._views: dict[int, InstanceView] = {}  # of unchanged instances
 
     def use(self, name: str) -> None:
         """Place by another placement from now on."""
@@ -90,14 +90,14 @@ class Dispatch:
         instances = self._core.instances
         able = able_to_hold(instances, sequence.limit)
         coming = (WorkerState.LOADING, WorkerState.LOST)
-        able = able or [one for one in instances if one.state in coming]
+        able = able or [instance for instance in instances if instance.state in coming]
         if not able:
             self._core.unplaceable(sequence, now)
             return
         wanted = Role.PREFILL
         if sequence.num_output_tokens:
             wanted, pledges = Role.DECODE, self._core.migrator.pledges
-            able = [one for one in able if pledges.keeps(sequence, one)] or able
+            able = [instance for instance in able if pledges.keeps(sequence, instance)] or able
         chosen, left = self.choose(sequence, able, wanted, now), sequence.instance
         if is_anew and chosen.index != left:
             sequence.story.add(now, What.MOVED, left)
@@ -106,7 +106,7 @@ class Dispatch:
     def choose(
         self, sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
     ) -> Instance:
-        """The instance that placement chooses, by role and then by what it is told of each."""
+        """The instance that placement chooses, by role and then by its view of each."""
         return among[0] if len(among) == 1 else self._decide_timed(sequence, among, wanted, now)
 
     def _decide(
@@ -119,14 +119,14 @@ class Dispatch:
         return self._core.instances[self.placement.choose(newcomer, candidates, sequence.id)]
 
     def _views_of(self, pool: Listing[Instance], newcomer: Sequence) -> list[InstanceView]:
-        """What is seen of these instances; where nothing has changed, as it was seen before."""
+        """The views of these instances; an unchanged instance keeps its earlier one."""
         core, views, found = self._core, self._views, []
-        moves, touched = core.migrator.migrations, core.touched
-        targets = moves.targets
+        migrations, touched = core.migrator.migrations, core.touched
+        targets = migrations.targets
         for home in pool:
             index = home.index
-            if index in targets:  # who is on its way grows where it is
-                others = [one for one in moves.coming(index) if one is not newcomer]
+            if index in targets:  # a coming sequence grows where it is
+                others = [coming for coming in migrations.coming(index) if coming is not newcomer]
                 found.append(InstanceView(home, others))
             elif index in touched:
                 found.append(InstanceView(home))
@@ -138,7 +138,7 @@ class Dispatch:
         return found
 
     def forget(self, changed: Iterable[int]) -> None:
-        """Look at these instances anew: what touched them is over."""
+        """Drop the views of changed instances."""
         for index in changed:
             self._views.pop(index, None)
 
@@ -165,15 +165,15 @@ class Dispatch:
         )
 
     def _left_steps(self, sequence: Sequence) -> int:
-        """Steps that a sequence without a prediction is likely to take, by answers that were. One
-        instance's are enough, but where others draw tokens none has ended at the first.
+        """The likely steps of a sequence without a prediction, by ended answers. One instance's are
+        enough, but where others decode, none has ended at the first.
         """
-        homes = [one.scheduler for one in self._core.instances]
-        home = next((one for one in homes if one.knows_length_of(sequence)), homes[0])
+        homes = [instance.scheduler for instance in self._core.instances]
+        home = next((home for home in homes if home.knows_length_of(sequence)), homes[0])
         return home.left_of(sequence).steps
 
     def on_predicted(self, sequence: Sequence, now: float) -> None:
-        """Place one anew that has not begun, if that depends on its length, which is known now."""
+        """Place an unbegun sequence anew, if placement looks at its predicted length."""
         if len(self._core.instances) == 1 or not self.placement.looks_at_lengths:
             return
         if sequence.started or sequence.slot >= 0 or not may_leave(sequence):
@@ -183,15 +183,15 @@ class Dispatch:
         self.place(sequence, now, is_anew=True)
 
     def on_ended(self, index: int, ended: list[Sequence], now: float) -> None:
-        """Answers ended at an instance: those that wait where others run on may come instead."""
+        """Rebalance after answers ended at an instance: others may come from where some run on."""
         if len(self._core.instances) == 1 or not self.placement.rebalances or index < 0:
             return
         home = self._core.instances[index]
         error_s = self._error_s(home, early(ended))
         givers = [
-            (self._error_s(one), one)
-            for one in self._core.instances
-            if error_s < 0.0 and one is not home and one.scheduler.waiting
+            (self._error_s(instance), instance)
+            for instance in self._core.instances
+            if error_s < 0.0 and instance is not home and instance.scheduler.waiting
         ]
         for giver_s, giver in sorted(givers, key=lambda pair: (-pair[0], pair[1].index)):
             if giver_s > 0.0 > error_s:
@@ -205,15 +205,17 @@ class Dispatch:
     def _relieve(
         self, giver: Instance, taker: Instance, giver_s: float, taker_s: float, now: float
     ) -> float:
-        """Move who waits, as far as that lessens both errors; the taker's after that."""
+        """Move waiting sequences as far as that lessens both errors; returns the taker's error
+        then.
+        """
         able = [
-            one
-            for one in islice(giver.scheduler.waiting, LOOK)
-            if not (one.started or one.rebalanced) and may_leave(one)
-            if taker.takes(one.limit) and taker.suits(one)
+            waiting
+            for waiting in islice(giver.scheduler.waiting, LOOK)
+            if not (waiting.started or waiting.rebalanced) and may_leave(waiting)
+            if taker.takes(waiting.limit) and taker.suits(waiting)
         ]
-        loads = [PlanError(one.likely_length, 1) for one in able]
-        costs = ((of.seconds(giver.step_time), of.seconds(taker.step_time)) for of in loads)
+        loads = [PlanError(sequence.likely_length, 1) for sequence in able]
+        costs = ((load.seconds(giver.step_time), load.seconds(taker.step_time)) for load in loads)
         found = list(moves(giver_s, taker_s, costs))
         for number, *_ in found:
             able[number].rebalanced = True

@@ -1,4 +1,4 @@
-"""Deadlines of those that live, for viewers: how many of each SLO class, and the first of them."""
+"""Deadlines of living sequences, for viewers: counts by SLO class, and the earliest."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,18 +14,18 @@ from daemon.state.sequence import Sequence as TokenStream
 def due_now(
     sequences: Iterable[TokenStream], instances: Sequence[Instance], now: float
 ) -> tuple[DueNow, ...]:
-    """Those that have a deadline, counted by scale; of very many, the smallest, in order."""
+    """Sequences with a deadline, counted by scale; of very many scales, the smallest, in order."""
     found: dict[float, DueNow] = {}
-    for one in sequences:
-        if one.deadline_s or one.slo_scale:
-            scale = 0.0 if one.deadline_s else one.slo_scale
-            due_s = due_of(one, instances, num_delivered(one, instances))
-            found[scale] = _with(found.get(scale) or DueNow(scale), one, due_s, now)
+    for sequence in sequences:
+        if sequence.deadline_s or sequence.slo_scale:
+            scale = 0.0 if sequence.deadline_s else sequence.slo_scale
+            due_s = due_of(sequence, instances, num_delivered(sequence, instances))
+            found[scale] = _with(found.get(scale) or DueNow(scale), sequence, due_s, now)
     return tuple(found[scale] for scale in sorted(found)[:MOST_SCALES])
 
 
 def _with(known: DueNow, sequence: TokenStream, due_s: float, now: float) -> DueNow:
-    """These and one more."""
+    """The known counts with one more sequence."""
     is_running = sequence.state is State.RUNNING
     is_late = 0.0 < due_s < now
     left_s = known.least_left_s
@@ -41,8 +41,8 @@ def _with(known: DueNow, sequence: TokenStream, due_s: float, now: float) -> Due
 
 
 def due_of(sequence: TokenStream, instances: Sequence[Instance], num_tokens: int) -> float:
-    """When it is due, with so many tokens now: as long as was predicted, or as it is already. 0:
-    never, or nobody knows.
+    """The due time of a sequence with `num_tokens` so far: by its predicted length, or its present
+    one. 0: never, or unknown.
     """
     if sequence.deadline_s or not sequence.slo_scale or sequence.instance < 0:
         return sequence.deadline_s

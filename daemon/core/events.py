@@ -1,6 +1,6 @@
 """The Core's input events. Time comes in with each event; the Core reads no clock.
 
-The journal is the list of them, in order. A new Core that is given them does the same again.
+The journal is the list of events, in order. A new Core that takes them does the same again.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ from daemon.wire.columns import Column, int32
 class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
     """One instance's configuration; its worker says later how many blocks it has.
 
-    Limits that it leaves open, with 0 or "", are those of `Configured`.
+    Limits left open, with 0 or "", are those of `Configured`.
     """
 
     name: str
@@ -28,12 +28,12 @@ class InstanceConfig(msgspec.Struct, frozen=True, array_like=True):
     depth: int = 0
     swap: str = ""
     decode_admission: str = ""
-    chunk_is_own: bool = False  # nobody wrote its budget or its chunk: the policy has them
-    budget_is_own: bool = False  # nobody wrote its budget
+    chunk_is_own: bool = False  # neither budget nor chunk was configured: the policy has them
+    budget_is_own: bool = False  # its budget was not configured
 
 
 class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True):
-    """The first event of every journal: what the Core was built with."""
+    """The first event of every journal: the Core's configuration."""
 
     now: float
     instances: tuple[InstanceConfig, ...]
@@ -48,15 +48,15 @@ class Configured(msgspec.Struct, frozen=True, tag="Configured", array_like=True)
     depth: int = (
         0  # steps in flight; 0: 1 where a step takes over 20 ms and none begins ahead, else 2
     )
-    swap: str = ""  # what becomes of victims: one of SWAP_MODES, or "": as the policy has it
-    starve_s: float = 0.3  # how long a sequence may wait before it is promoted (FastServe's alpha)
-    placement: str = "least_loaded"  # which instance takes a sequence: one of PLACEMENTS
-    max_pause_s: float = 4.0  # of a stream that has begun, where the policy promises it
-    handoff: str = HandoffMode.AUTO.value  # how prompts go to other instances
-    decode_admission: str = "greedy"  # what room is left for decodes: one of DECODE_ADMISSIONS
+    swap: str = ""  # swap mode of victims: one of SWAP_MODES, or "": the policy's
+    starve_s: float = 0.3  # longest wait before a promotion (FastServe's alpha)
+    placement: str = "least_loaded"  # one of PLACEMENTS
+    max_pause_s: float = 4.0  # of a stream that has begun, where the policy bounds pauses
+    handoff: str = HandoffMode.AUTO.value  # way of prompts to other instances
+    decode_admission: str = "greedy"  # one of DECODE_ADMISSIONS
     slo_ttft_s: float = 2.0  # most that a first token should take
     slo_tpot_s: float = 0.1  # most that each later one should take, in the mean of an answer
-    roles: str = ""  # who gives instances their roles: "auto": the watcher, else nobody
+    roles: str = ""  # "auto": the watcher sets instances' roles; else as configured
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=True):
@@ -69,24 +69,26 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=Tru
     step_s: float
     num_host_blocks: int = 0
     copy_block_s: float = 0.0  # to swap one block out or in
-    token_s: float = 0.0  # what one prompt token more adds to a step
+    token_s: float = 0.0  # time that a further prompt token adds to a step
     forward_tokens: int = 0  # its target forward size, where the policy asks for it
-    row_s: float = 0.0  # what one decoded token more adds to a step; 0: unknown
-    same_until: tuple[int, ...] = ()  # tokens of a step behind which a token's numbers are others
+    row_s: float = 0.0  # time that a further decode adds to a step; 0: unknown
+    same_until: tuple[
+        int, ...
+    ] = ()  # sizes of steps beyond which tokens are computed in another way
     most_times: int = 1  # decode steps that it computes as one
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag="WorkerLost", array_like=True):
-    """An instance's worker died; what it computed is gone, its sequences wait again."""
+    """An instance's worker died; its KV is gone, its sequences wait again."""
 
     now: float
     instance: int
-    blamed: bool = False  # what it computed may have killed it: it was not ended from outside
+    blamed: bool = False  # its work may have killed it: it was not ended from outside
 
 
 class InstanceGivenUp(msgspec.Struct, frozen=True, tag="GivenUp", array_like=True):
-    """An instance's worker, which was lost, is not started again. Should it ever say that it is
-    ready, all is as before.
+    """An instance's lost worker is not started again. If it ever reports ready, all is as
+    before.
     """
 
     now: float
@@ -103,36 +105,37 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="RequestArrived", array_li
     n: int = 1
     priority: int = 0
     hashes: bytes = b""
-    prompt_cost: int = 1  # a prompt token takes a step's time as so many usual ones do
-    deadline_s: float = 0.0  # when the whole answer is due, as `now`; 0: it has no deadline
-    slo_scale: float = 0.0  # else it is due after so many times what it takes alone; 0: it is not
+    prompt_cost: int = 1  # a prompt token's time in a step, in usual tokens
+    deadline_s: float = 0.0  # due time of the whole answer, as `now`; 0: no deadline
+    slo_scale: float = 0.0  # else due after this many times its time alone; 0: not due
 
 
 class Predicted(msgspec.Struct, frozen=True, tag="Predicted", array_like=True):
-    """A predictor's estimate of how long the answers of a request will be."""
+    """A predictor's estimate of the length of a request's answers."""
 
     now: float
     request: int
-    num_tokens: int  # of output, the middle of what may come
-    high_tokens: int = 0  # nine answers in ten are no longer; 0: unknown
+    num_tokens: int  # of output, the median
+    high_tokens: int = 0  # the 0.9 quantile; 0: unknown
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="StepDone", array_like=True):
     """A step answered. R sampled rows, in the plan's order.
 
-    A row may have drawn none or several tokens where no later step in flight goes on from it: the
-    KV of all but the last is then in the blocks that its sequence has. One that ends has one at
-    least, and its reason is that of its last token. Each row of a step that is computed several
-    times drew so many tokens, unless it ended before.
+    A row may have sampled none or several tokens where no later step in flight goes on from it: the
+    KV of all but the last is then in its sequence's blocks. A row that ends has at least one token,
+    and its reason is that of the last. Each row of a step that is computed several times sampled as
+    many tokens, unless it ended before.
     """
 
     now: float
     instance: int
     step: int
-    reasons: Column  # uint8 [R]: STOP where the drawn token ends the sequence
+    reasons: Column  # uint8 [R]: STOP where the sampled token ends the sequence
     elapsed_s: float
-    counts: Column = msgspec.field(default_factory=int32)  # int32 [R], drawn; empty: one each
-    # int32 [R]: tokens that could be drafted behind what a row drew; empty: nobody looked, or none
+    counts: Column = msgspec.field(default_factory=int32)  # int32 [R], sampled; empty: one each
+    # int32 [R]: tokens that could be drafted behind a row's last one; empty: none, or not looked
+    # for
     offers: Column = msgspec.field(default_factory=int32)
 
 
@@ -152,15 +155,15 @@ class CopiesDone(msgspec.Struct, frozen=True, tag="Copied", array_like=True):
 
 
 class PolicyChosen(msgspec.Struct, frozen=True, tag="PolicyChosen", array_like=True):
-    """The operator chose another policy; every sequence that waits or runs is ranked anew."""
+    """The operator chose another policy; every living sequence is ranked anew."""
 
     now: float
     policy: str
-    instance: int = -1  # whose sequences; -1: all
+    instance: int = -1  # the instance to change; -1: all
 
 
 class PlacementChosen(msgspec.Struct, frozen=True, tag="PlacementChosen", array_like=True):
-    """The operator chose another placement; it decides on all that is placed from now on."""
+    """The operator chose another placement for all sequences placed from now on."""
 
     now: float
     placement: str
@@ -194,7 +197,7 @@ class Abort(msgspec.Struct, frozen=True, tag="Abort", array_like=True):
 
 
 class DrainBegun(msgspec.Struct, frozen=True, tag="Drain", array_like=True):
-    """The operator's order to refuse new requests and to finish those that are here."""
+    """The operator's order to refuse new requests and to finish the present ones."""
 
     now: float
 
@@ -206,7 +209,7 @@ class Resumed(msgspec.Struct, frozen=True, tag="Resumed", array_like=True):
 
 
 class Reconfigured(msgspec.Struct, frozen=True, tag="Reconfigured", array_like=True):
-    """The operator changed limits of the running daemon; what waits or runs stays as it is."""
+    """The operator changed limits of the running daemon; living sequences stay as they are."""
 
     now: float
     max_waiting: int  # as in `Configured`
@@ -224,32 +227,32 @@ class Reconfigured(msgspec.Struct, frozen=True, tag="Reconfigured", array_like=T
 
 
 class LinkChanged(msgspec.Struct, frozen=True, tag="Link", array_like=True):
-    """One end of the way from one worker to another opened, or is closed.
+    """One end of the link from one worker to another opened, or is closed.
 
-    Closed: no copy over it touches this instance's blocks any more, and its end of every transfer
-    that was open was answered before.
+    Closed: no copy over it touches this instance's blocks any more, and its end of every open
+    transfer was answered before.
     """
 
     now: float
-    instance: int  # whose worker says it
+    instance: int  # of the reporting worker
     peer: int  # the instance at the other end
     sends: bool  # whether this is the end that blocks leave
     is_up: bool
-    link: int = 0  # its number, the same at both ends; a link that opens anew has another one
+    link: int = 0  # its number, the same at both ends; a reopened link has another
 
 
 class TransferEnded(msgspec.Struct, frozen=True, tag="Transferred", array_like=True):
     """A transfer is over at one of its ends: no copy of it touches this instance's blocks any more.
 
-    At the end that takes blocks in, the first `num_right` of them are whole, and steps may read
-    them. The other end says as many as there are, or 0 where the transfer was broken off.
+    At the target the first `num_right` blocks are whole, and steps may read them. The source
+    reports all blocks, or 0 where the transfer was broken off.
     """
 
     now: float
-    instance: int  # whose worker says it
+    instance: int  # of the reporting worker
     transfer: int
     num_right: int
-    elapsed_s: float  # since this end heard of it first
+    elapsed_s: float  # since this end first heard of it
 
 
 class MoveOrdered(msgspec.Struct, frozen=True, tag="Move", array_like=True):
@@ -270,8 +273,8 @@ class RoleChosen(msgspec.Struct, frozen=True, tag="Role", array_like=True):
 
 
 class RolesChosen(msgspec.Struct, frozen=True, tag="Roles", array_like=True):
-    """The operator's order on who gives instances their roles: the watcher ("auto"), for all of
-    them, or nobody ("mixed"), so that they have their configured ones again.
+    """The operator's order on roles: the watcher sets them for all instances ("auto"), or they have
+    their configured ones again ("mixed").
     """
 
     now: float
@@ -293,7 +296,7 @@ class InstanceResumed(msgspec.Struct, frozen=True, tag="ResumeOne", array_like=T
 
 
 class Tick(msgspec.Struct, frozen=True, tag="Tick", array_like=True):
-    """The time that a `WakeAt` asked for has come."""
+    """The time of a `WakeAt` has come."""
 
     now: float
 

@@ -1,4 +1,4 @@
-"""Flips: changes of an instance's role while it works, and how long each took to show."""
+"""Flips: changes of an instance's role while it works, and the time until each takes effect."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Listing
@@ -27,14 +27,14 @@ class Flip:
     role: Role
     why: str
     at_s: float
-    idle: bool  # nobody waits, or waited, for the new role
+    idle: bool  # no sequence waits, or waited, for the new role
     received: bool = False  # a sequence that came from elsewhere
     flip_s: float = -1.0
     clear_s: float = -1.0
 
     @property
     def over(self) -> bool:
-        """Whether there is nothing more to see."""
+        """Whether it took effect, and nothing of the old role is left."""
         return self.clear_s >= 0.0 and self.flip_s >= 0.0
 
 
@@ -61,32 +61,32 @@ class Flips:
         self._act = act
         self.count = 0
         self.newest: list[Flip] = []
-        self._open: list[Flip] = []  # of them
+        self._open: list[Flip] = []  # flips that are not over
 
     def begin(self, instance: Instance, role: Role, why: str, now: float) -> Flip:
-        """An instance has another role from now on."""
+        """Give an instance another role."""
         self.count += 1
         idle = not is_work(role, instance, self._instances)
         flip = Flip(self.count, instance, instance.role, role, why, now, idle)
         instance.role = role
         self.newest = [*self.newest[1 - MAX_SHOWN :], flip]
-        self._open = [one for one in self.newest if not one.over]
+        self._open = [each for each in self.newest if not each.over]
         return flip
 
     def received(self, instance: Instance) -> None:
-        """A sequence came to an instance from another one."""
+        """Note that a sequence came to an instance from another."""
         for flip in self._of(instance):
             flip.received = True
 
     def submitted(self, instance: Instance, work: StepWork, now: float) -> None:
-        """A step was sent."""
+        """Note that a step was sent."""
         for flip in self._of(instance):
             if flip.flip_s < 0.0 and _is_new(flip, work):
                 flip.flip_s = now - flip.at_s
                 self._act(FlipShown(flip.number))
 
     def look(self, instance: Instance, now: float) -> None:
-        """See whether anything of the old role is left, and whether what new ones waited for ended
+        """See whether anything of the old role is left, and whether all work for new roles ended
         before it came.
         """
         for flip in self._of(instance):
@@ -99,82 +99,82 @@ class Flips:
                     self._act(FlipShown(flip.number))
 
     def state(self) -> list[FlipState]:
-        """Those that are not over."""
+        """The flips that are not over."""
         return [
             FlipState(
-                number=one.number,
-                instance=one.instance.index,
-                was=one.was,
-                role=one.role,
-                why=one.why,
-                at_s=one.at_s,
-                idle=one.idle,
-                received=one.received,
-                flip_s=one.flip_s,
-                clear_s=one.clear_s,
+                number=flip.number,
+                instance=flip.instance.index,
+                was=flip.was,
+                role=flip.role,
+                why=flip.why,
+                at_s=flip.at_s,
+                idle=flip.idle,
+                received=flip.received,
+                flip_s=flip.flip_s,
+                clear_s=flip.clear_s,
             )
-            for one in self.newest
-            if not one.over
+            for flip in self.newest
+            if not flip.over
         ]
 
     def restore(self, count: int, states: Listing[FlipState]) -> None:
-        """Know that there were `count` flips, and those of them that are not over."""
+        """Restore the number of flips, and those that are not over."""
         self.count = count
         self.newest = [
-            Flip(**{**msgspec.structs.asdict(one), "instance": self._instances[one.instance]})
-            for one in states
+            Flip(**{**msgspec.structs.asdict(state), "instance": self._instances[state.instance]})
+            for state in states
         ]
         self._open = list(self.newest)
 
     @property
     def any_open(self) -> bool:
-        """Whether any is not over."""
+        """Whether any flip is not over."""
         return bool(self._open)
 
     def _of(self, instance: Instance) -> list[Flip]:
-        self._open = [one for one in self._open if not one.over]
-        return [one for one in self._open if one.instance is instance]
+        self._open = [flip for flip in self._open if not flip.over]
+        return [flip for flip in self._open if flip.instance is instance]
 
     def status(self, now: float) -> tuple[FlipStatus, ...]:
         """Their part of a snapshot."""
         return tuple(
             FlipStatus(
-                number=one.number,
-                instance=one.instance.config.name,
-                was=one.was,
-                role=one.role,
-                why=one.why,
-                age_s=now - one.at_s,
-                flip_s=one.flip_s,
-                clear_s=one.clear_s,
-                idle=one.idle,
+                number=flip.number,
+                instance=flip.instance.config.name,
+                was=flip.was,
+                role=flip.role,
+                why=flip.why,
+                age_s=now - flip.at_s,
+                flip_s=flip.flip_s,
+                clear_s=flip.clear_s,
+                idle=flip.idle,
             )
-            for one in self.newest
+            for flip in self.newest
         )
 
 
 def is_work(role: Role, instance: Instance, instances: Listing[Instance]) -> bool:
-    """Whether somebody waits for an instance that gets this role: a prompt without a slot, or one
-    that draws tokens where prompts are computed for others.
+    """Whether a sequence waits for an instance that gets this role: a prompt without a slot, or a
+    decoding sequence at a prefill instance.
     """
     if role is not Role.DECODE:
-        queues = [one.scheduler.waiting for one in instances]
+        queues = [home.scheduler.waiting for home in instances]
         if any(len(queue) > queue.num_begun for queue in queues):
             return True
     if role is Role.PREFILL:
         return False
-    givers = (one for one in instances if one is not instance and one.role is Role.PREFILL)
-    return any(_draws(one, sequence) for one in givers for sequence in misplaced(one))
+    givers = (home for home in instances if home is not instance and home.role is Role.PREFILL)
+    return any(_decodes(giver, sequence) for giver in givers for sequence in misplaced(giver))
 
 
-def _draws(home: Instance, sequence: Sequence) -> bool:
+def _decodes(home: Instance, sequence: Sequence) -> bool:
     if sequence.slot < 0:
         return sequence.num_output_tokens > 0
     return not is_prompt(home, sequence)
 
 
 def _is_new(flip: Flip, work: StepWork) -> bool:
-    """Whether a step has work that the old role did not get."""
+    """Whether a step has work that the old role does not get."""
     if flip.role is Role.PREFILL or flip.was is Role.DECODE:
         return bool(work.chunks)
     return flip.received or (flip.role is Role.MIXED and work.num_decodes > 0)

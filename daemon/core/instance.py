@@ -1,4 +1,4 @@
-"""One instance of the Core: its scheduler, its worker's state, and when it plans a step."""
+"""One instance of the Core: its scheduler, its worker's state, and its times to plan a step."""
 
 from collections import deque
 from dataclasses import replace
@@ -29,24 +29,24 @@ from daemon.state.sequence import Sequence
 Number = TypeVar("Number", bound=np.generic)
 SLOW_STEP_S = 0.020
 PLAN_GAP_S = 0.004
-"""How long before the running step's expected end the next one is planned.
+"""The time before the running step's expected end at which the next one is planned.
 
 Enough for a timer that is a millisecond late, the plan's way and its queueing on the device, which
-would else idle; what arrives within it joins a step later.
+would else idle; arrivals within it join a step later.
 """
 
 
 class PromptDelay:
-    """Looks at the steps with prompt tokens, and at the first step with decodes after them."""
+    """Measures pauses behind prompts: steps with prompt tokens, and the next step with decodes."""
 
     def __init__(self) -> None:
-        self.since_s = -1.0  # when the first of the newest steps without decodes began; -1: none
-        self.since_step = 0  # that step
+        self.since_s = -1.0  # start of the first of the newest steps without decodes; -1: none
+        self.since_step = 0  # number of that step
 
     def answered(
         self, flown: InFlightStep, began_s: float, now: float, scheduler: Scheduler
     ) -> tuple[float, int] | None:
-        """How long sequences paused until this answer, and how many; their columns count it too.
+        """(pause, number of sequences) until this answer; their columns count it too.
 
         The step began at `began_s`; its answer has not been taken by the scheduler yet.
         """
@@ -74,7 +74,7 @@ class PromptDelay:
 
 
 class WorkerState(Enum):
-    """Whether an instance's worker can compute."""
+    """The state of an instance's worker."""
 
     LOADING = "loading"
     READY = "ready"
@@ -86,7 +86,7 @@ _READY = WorkerState.READY  # to look it up in its enum takes as long as a call
 
 
 class Instance:
-    """One worker's scheduler, and what is known of the worker."""
+    """One worker's scheduler, and the state of the worker."""
 
     def __init__(self, index: int, config: InstanceConfig, core: Configured) -> None:
         self.index = index
@@ -95,12 +95,12 @@ class Instance:
         self.role = config.role
         self.drained = False  # the operator wants it idle
         self.block_bytes = 0
-        self.step_began_s = 0.0  # when its worker began the oldest step in flight
+        self.step_began_s = 0.0  # start of the oldest step in flight
         self.batch_rows = 0
         self.newest_work = NO_WORK
         self._newest_works: deque[StepWork] = deque(maxlen=STEPS_SHOWN)
-        self.due_s = NEVER  # when its next step should be planned
-        # How long sequences paused behind prompts until the newest answer, and how many; or nobody.
+        self.due_s = NEVER  # time to plan its next step
+        # (pause behind prompts until the newest answer, number of sequences); None: none paused.
         self.behind_prompts: tuple[float, int] | None = None
         self._prompt_delay = PromptDelay()
         self.limits = limits = limits_of(config, core)
@@ -122,18 +122,18 @@ class Instance:
         self.reconfigure(core)
 
     def reconfigure(self, core: Configured) -> None:
-        """Apply other limits from now on, to waiting sequences too."""
+        """Apply changed limits, to waiting sequences too."""
         self.scheduler.set_starve_s(core.starve_s)
         self.scheduler.set_max_pause_s(core.max_pause_s)
 
     @property
     def step_time(self) -> StepTimeModel:
-        """The model of its steps' times, as far as it has learned."""
+        """The learned model of its step times."""
         return self.scheduler.step_time
 
     @property
     def step_tokens(self) -> int:
-        """What its steps are filled up to."""
+        """The tokens that its steps are filled up to."""
         return self.scheduler.limits.step_tokens
 
     @property
@@ -142,36 +142,36 @@ class Instance:
         return self.scheduler.kv.capacity_tokens
 
     def can_hold(self, num_tokens: int) -> bool:
-        """Whether its worker lives and its whole pool could hold so long a sequence."""
+        """Whether its worker lives and its whole pool could hold `num_tokens`."""
         return self.state is WorkerState.READY and self.capacity_tokens >= num_tokens
 
     def takes(self, num_tokens: int) -> bool:
-        """Whether it can hold so long a sequence, and is not to be left."""
+        """Whether it can hold a sequence of `num_tokens`, and is not drained."""
         return not self.drained and self.can_hold(num_tokens)
 
     def suits(self, sequence: Sequence) -> bool:
-        """Whether its role is to compute what comes next of a sequence."""
+        """Whether its role includes the next work of a sequence."""
         other = Role.PREFILL if sequence.num_output_tokens else Role.DECODE
         return self.role is not other
 
     @property
     def may_draft(self) -> bool:
-        """Whether rows may verify drafts: what they draw is known before the next step begins, and
-        some would pay.
+        """Whether rows may verify drafts: their tokens are known before the next step begins, and
+        some drafts would pay.
         """
         alone = not self.config.ahead and self.config.stages == 1
         return alone and self.scheduler.drafting.looks
 
     @property
     def depth(self) -> int:
-        """Steps that may be in flight."""
+        """The number of steps that may be in flight."""
         if self.limits.depth:
             return self.limits.depth
         spare = self.config.ahead or self.scheduler.step_time.mean_s <= SLOW_STEP_S
         return self.config.stages + int(spare)
 
     def ready(self, said: WorkerReady) -> None:
-        """The worker can compute, with empty pools."""
+        """Begin with a worker that can compute, with empty pools."""
         self.state = WorkerState.READY
         self.block_bytes = said.block_bytes
         memory = self._memory(said.num_blocks)
@@ -181,19 +181,19 @@ class Instance:
         self.scheduler.drafting.same_until = said.same_until
         self.scheduler.steady_decodes.most_times = said.most_times
         self.scheduler.limits = replace(self.scheduler.limits, forward_tokens=self._size(said))
-        self.reckon_due()
+        self.update_due()
 
     def _size(self, said: WorkerReady) -> int:
-        """The tokens up to which prompts fill its steps; 0: the budget was written, or is what its
-        policy has on any device.
+        """The tokens up to which prompts fill its steps; 0: the budget was configured, or is
+        its policy's on any device.
         """
         fills = self.config.budget_is_own and POLICIES[self.limits.policy].fills_device
         return (said.forward_tokens or Policy.batch_tokens) if fills else 0
 
     def lost(self, now: float, blamed: bool) -> list[Sequence]:
-        """The worker died: its KV is gone, and the sequences that ran wait again.
+        """Reset, as the worker died: its KV is gone, and running sequences wait again.
 
-        Returns the sequences that killed it, if it is `blamed` on what it computed.
+        Returns the sequences that killed it, if its work is `blamed`.
         """
         self.state = WorkerState.LOST
         self.batch_rows, self.newest_work = 0, NO_WORK
@@ -208,7 +208,7 @@ class Instance:
         self.scheduler.set_policy(chosen, self.limits.swap or chosen.swap, now)
 
     def submitted(self, batch: Batch, now: float) -> InFlightStep:
-        """Note that a step was planned; what is kept of it until it answers."""
+        """Note that a step was planned; returns its record until it answers."""
         in_flight = self.scheduler.in_flight
         if len(in_flight) == 1:
             self.step_began_s = now
@@ -216,11 +216,11 @@ class Instance:
         flown = in_flight.newest
         self.newest_work = flown.work
         self._newest_works.append(flown.work)
-        self.reckon_due()
+        self.update_due()
         return flown
 
     def answered(self, event: StepDone) -> Answer | None:
-        """Take a step's answer and learn from its time; None if it is not the one awaited."""
+        """Take a step's answer and learn from its time; None if it is not the awaited one."""
         self.behind_prompts = None
         flying, delay = self.scheduler.in_flight.steps, self._prompt_delay
         is_looked_at = flying and (flying[0].work.chunks or delay.since_s >= 0.0)
@@ -233,11 +233,11 @@ class Instance:
                 self._note_time(answer, event.now)
                 self.step_time.observe(answer.work, event.elapsed_s)
             self.step_began_s = event.now
-            self.reckon_due()
+            self.update_due()
         return answer
 
     def _note_time(self, answer: Answer, now: float) -> None:
-        """Tell what decides on drafts how long a step of decodes took from plan to answer."""
+        """Have drafting learn a decode step's time from plan to answer."""
         if answer.work.chunks:
             return
         expected_s = self.step_time.predict_s(answer.work)
@@ -245,10 +245,10 @@ class Instance:
             ratio = (now - self.step_began_s) / expected_s
             self.scheduler.drafting.record.timed(answer.drafts[0] > 0, ratio)
 
-    def reckon_due(self) -> None:
-        """Reckon when its next step should be planned: at once, late in the running step, or never.
+    def update_due(self) -> None:
+        """Update the time to plan its next step: at once, late in the running step, or never.
 
-        That changes with its worker's state and the steps in flight alone.
+        It changes with its worker's state and the steps in flight alone.
         """
         flying = len(self.scheduler.in_flight.steps)
         if self.state is not _READY:
@@ -319,7 +319,7 @@ def _levels(scheduler: Scheduler) -> tuple[int, ...]:
     """Sequences at each level of the policy's queues, running or waiting."""
     counts = [0] * scheduler.policy.num_levels
     if counts:
-        members = (one for one in scheduler.slots.members if one is not None)
+        members = (member for member in scheduler.slots.members if member is not None)
         for sequence in (*members, *scheduler.waiting):
             counts[sequence.level] += 1
     return tuple(counts)
@@ -335,11 +335,11 @@ def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
 
 
 def able_to_hold(instances: list[Instance], num_tokens: int) -> list[Instance]:
-    """The instances that can hold so long a sequence, those that are to be left only where no
-    others can; while none is ready, those that are lost.
+    """The instances that can hold `num_tokens`, drained ones only where no others can; while none
+    is ready, the lost ones.
     """
-    if taking := [one for one in instances if one.takes(num_tokens)]:
+    if taking := [instance for instance in instances if instance.takes(num_tokens)]:
         return taking
-    if any(one.state is WorkerState.READY for one in instances):
-        return [one for one in instances if one.can_hold(num_tokens)]
-    return [one for one in instances if one.state is WorkerState.LOST]
+    if any(instance.state is WorkerState.READY for instance in instances):
+        return [instance for instance in instances if instance.can_hold(num_tokens)]
+    return [instance for instance in instances if instance.state is WorkerState.LOST]

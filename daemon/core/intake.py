@@ -30,7 +30,7 @@ class Gate(Protocol):
 
 
 def refused(gate: Gate, event: RequestArrived) -> Rejected | None:
-    """Why a request is refused; None if it is accepted."""
+    """The refusal of a request; None if it is accepted."""
 
     def reject(kind: str, message: str, retry_after_s: float) -> Rejected:
         return Rejected(event.request, kind, message, retry_after_s)
@@ -39,14 +39,16 @@ def refused(gate: Gate, event: RequestArrived) -> Rejected | None:
         return reject("draining", "the daemon takes no new requests now", 0.0)
     length = event.num_prompt_tokens + event.max_tokens
     able = able_to_hold(gate.instances, length)
-    if not able and all(one.state is WorkerState.LOADING for one in gate.instances):
+    if not able and all(instance.state is WorkerState.LOADING for instance in gate.instances):
         return reject("not_ready", "the model is still loading", 1.0)
     if length <= gate.config.max_len and not able:
-        absent = [one for one in gate.instances if one.state is not WorkerState.READY]
+        absent = [
+            instance for instance in gate.instances if instance.state is not WorkerState.READY
+        ]
         if absent:
-            names = " and ".join(one.config.name for one in absent)
-            told = f"{length} tokens fit no instance that serves now, and {names} does not"
-            return reject("not_ready", told, 1.0)
+            names = " and ".join(instance.config.name for instance in absent)
+            message = f"{length} tokens fit no instance that serves now, and {names} does not"
+            return reject("not_ready", message, 1.0)
     if length > gate.config.max_len or not able:
         return reject("too_long", f"{length} tokens do not fit this daemon's memory", 0.0)
     most = gate.config.max_waiting
@@ -61,7 +63,7 @@ def refused(gate: Gate, event: RequestArrived) -> Rejected | None:
 
 
 def accepted(event: RequestArrived, index: int, arrival: int) -> Sequence:
-    """One stream of an accepted request, before which so many arrived."""
+    """One stream of an accepted request; `arrival` sequences arrived before it."""
     sequence = Sequence(
         id=sequence_id(event.request, index),
         num_prompt_tokens=event.num_prompt_tokens,

@@ -1,4 +1,4 @@
-"""The limits of one instance: what is said for it alone, and else what is said for all."""
+"""The limits of one instance: its own settings, and else the common ones."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,11 +9,11 @@ from daemon.scheduler.policies.base import Policy
 
 
 class Said(Protocol):
-    """Where limits are said: a section of a file or an event. 0 and "" leave one open."""
+    """A source of limits: a section of a file or an event. 0 and "" leave a limit open."""
 
     @property
     def policy(self) -> str:
-        """Who runs when: one of POLICIES."""
+        """The scheduling policy: one of POLICIES."""
 
     @property
     def max_running(self) -> int:
@@ -33,11 +33,11 @@ class Said(Protocol):
 
     @property
     def swap(self) -> str:
-        """What becomes of victims: one of SWAP_MODES."""
+        """The swap mode of victims: one of SWAP_MODES."""
 
     @property
     def decode_admission(self) -> str:
-        """What room is left for decodes: one of DECODE_ADMISSIONS."""
+        """The rule of room for decodes: one of DECODE_ADMISSIONS."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,19 +54,19 @@ class InstanceLimits:
 
 
 def says_budget(own: Said, shared: Said) -> bool:
-    """Whether anybody has written the token budget of an instance's steps."""
+    """Whether the token budget of an instance's steps was configured."""
     return bool(own.max_batch_tokens or shared.max_batch_tokens)
 
 
 def says_chunk(own: Said, shared: Said) -> bool:
-    """Whether anybody has written what an instance computes of prompts in a step."""
+    """Whether the prompt chunk of an instance's steps was configured."""
     return says_budget(own, shared) or bool(own.prefill_chunk or shared.prefill_chunk)
 
 
 def limits_of(own: Said, shared: Said) -> InstanceLimits:
-    """The limits of an instance that says `own` among instances of which `shared` is said.
+    """The limits of an instance with its `own` and the `shared` settings.
 
-    A budget that neither says is that of the instance's policy.
+    A budget in neither is that of the instance's policy.
     """
     policy = own.policy or shared.policy
     asked_tokens = own.max_batch_tokens or shared.max_batch_tokens

@@ -3,7 +3,7 @@
 One mechanism with many uses: the handoff from prefill to decode, flips of roles, draining, orders
 of the operator. A running sequence's named blocks are copied ahead while it runs; then no further
 step takes it, it leaves its slot once the steps in flight have answered, and queues at its target,
-where admission fetches what is not there yet. One that waits just changes queues.
+where admission fetches the blocks that are missing. A waiting sequence just changes queues.
 """
 
 from collections.abc import Sequence as Listing
@@ -36,16 +36,16 @@ from daemon.state.story import What
 from daemon.state.transfer_mode import HandoffMode
 
 AHEAD_BLOCKS = 2
-"""So many named blocks that the target lacks are worth a transfer ahead; fewer go with the rest."""
+"""Named blocks lacking at the target that are worth a transfer ahead; fewer go with the rest."""
 
 LAYERED_S = 0.005
-"""What takes longer to send goes layer by layer, where that is chosen by cost: 5 to 8 ms of it stay
-unhidden whatever the length, and short transfers take less (Splitwise, Figure 14).
+"""Time above which a transfer goes layer by layer, where that is chosen by cost: 5 to 8 ms of it
+stay unhidden whatever the length, and short transfers take less (Splitwise, Figure 14).
 """
 
 
 class Chooser(Protocol):
-    """Says where sequences go."""
+    """Chooses the instances of sequences."""
 
     def choose(
         self, sequence: Sequence, among: Listing[Instance], wanted: Role, now: float
@@ -56,8 +56,8 @@ class Chooser(Protocol):
         """Queue a sequence where placement chooses."""
 
 
-class Host(Protocol):
-    """What migration asks of the Core."""
+class MigratingCore(Protocol):
+    """The part of the Core that the migrator uses."""
 
     config: Configured
     instances: list[Instance]
@@ -67,10 +67,10 @@ class Host(Protocol):
 
     @property
     def dispatch(self) -> Chooser:
-        """Who says where sequences go."""
+        """The chooser of instances."""
 
     def touch(self, index: int) -> Instance:
-        """An instance that this event changes."""
+        """Note that this event changes an instance; returns it."""
 
     def act(self, action: Action) -> None:
         """Have the driver do something."""
@@ -79,14 +79,14 @@ class Host(Protocol):
 class Migrator:
     """All migrations, their transfers, and the changes of roles that cause them."""
 
-    def __init__(self, core: Host) -> None:
+    def __init__(self, core: MigratingCore) -> None:
         self._core = core
         self.transfers = Transfers(core.instances)
         self._mode = HandoffMode(core.config.handoff)
         self.flips = Flips(core.instances, core.act)
         self.migrations = Migrations(len(core.instances))
         self.pledges = Pledges(core.instances, self._homes)
-        self._left_s: dict[int, float] = {}  # when those that left with their KV did so
+        self._left_s: dict[int, float] = {}  # time of leaving, of sequences that left with their KV
         for instance in core.instances:
             instance.scheduler.moving.remote_kvs.is_stuck = self._is_stuck
 
@@ -95,26 +95,26 @@ class Migrator:
         return len(self._core.instances) > 1 and instance.role is Role.PREFILL
 
     def _homes(self, sequence: Sequence, source: Instance) -> list[Instance]:
-        """Where the answer of a prompt that an instance computes may be drawn, if not there."""
-        others = (one for one in self._core.instances if one.role is not Role.PREFILL)
+        """The instances that may decode the answer of a prompt computed at `source`."""
+        others = (home for home in self._core.instances if home.role is not Role.PREFILL)
         links, limit = self.transfers.links, sequence.limit
-        return [one for one in others if one.takes(limit) and links.up(source.index, one.index)]
+        return [home for home in others if home.takes(limit) and links.up(source.index, home.index)]
 
     @property
     def idle(self) -> bool:
-        """Whether nothing moves."""
+        """Whether there is neither a migration nor a transfer."""
         return not self.migrations and not self.transfers.open
 
     def _is_stuck(self, sequence: Sequence) -> bool:
-        """Whether nothing runs where a sequence waits. Of two instances that are full of what the
-        other one is to take, one has to give something up.
+        """Whether nothing runs where a sequence waits. Of two instances full of each other's remote
+        KV, one has to give some up.
         """
         return not self._core.instances[sequence.instance].scheduler.num_running
 
     # Events
 
     def on_link(self, event: LinkChanged) -> None:
-        """An end of a link is up or down."""
+        """Note that an end of a link is up or down."""
         self.transfers.links.change(event)
         if not event.is_up:
             for transfer in self.transfers.over_link(event):
@@ -122,19 +122,18 @@ class Migrator:
         self._core.touch(event.instance)
 
     def on_transfer(self, event: TransferEnded) -> None:
-        """A transfer is over at one of its ends."""
-        told = event.transfer, event.num_right, event.elapsed_s
-        self._ended(event.instance, *told, event.now)
+        """Note that a transfer is over at one of its ends."""
+        self._ended(event.instance, event.transfer, event.num_right, event.elapsed_s, event.now)
 
     def on_move(self, event: MoveOrdered) -> None:
-        """The operator moves a sequence."""
+        """Migrate a sequence by the operator's order."""
         sequence = self._core.sequences.get(event.sequence)
         if sequence is not None and sequence.instance >= 0:
             sequence.ordered_to = event.instance
             self.begin(sequence, event.instance, event.now)
 
     def on_role(self, event: RoleChosen) -> None:
-        """An instance has another role from now on; what does not fit it moves away."""
+        """Give an instance another role; sequences that do not fit it migrate."""
         instance = self._core.touch(event.instance)
         if event.role != instance.role:
             flip = self.flips.begin(instance, event.role, event.why, event.now)
@@ -142,27 +141,29 @@ class Migrator:
             self._core.act(RoleGiven(flip.number, event.instance, event.role))
             if flip.idle:
                 self._core.act(FlipShown(flip.number))
-            for migration in [each for each in self.migrations.values() if each.after_prompt]:
+            for migration in [
+                migrating for migrating in self.migrations.values() if migrating.after_prompt
+            ]:
                 leaves_role = migration.source == event.instance and event.role is not Role.PREFILL
                 if leaves_role or (
                     migration.target == event.instance and event.role is Role.PREFILL
                 ):
-                    self._give_up(migration)  # it was handed off for roles that are no more
+                    self._give_up(migration)  # it was handed off for the old roles
             self._drop_pledges(event.instance)
             self._replace_waiting(instance, event.now)
             self.tidy(instance, event.now)
             self.flips.look(instance, event.now)
 
     def _drop_pledges(self, index: int) -> None:
-        """An instance is not what it was: prompts that are to be handed off look for a place anew
-        once they are computed.
+        """Drop the places of prompts from or to a changed instance: they look for a place anew once
+        they are computed.
         """
         for sequence, pledge in self.pledges.values():
             if index in (pledge.source, pledge.target) and sequence not in self.migrations:
                 self.pledges.drop(sequence)
 
     def on_drain_one(self, event: InstanceDrained) -> None:
-        """Everything is to leave an instance."""
+        """Drain an instance: everything is to leave it."""
         instance = self._core.touch(event.instance)
         instance.drained = True
         self._drop_pledges(event.instance)
@@ -170,7 +171,7 @@ class Migrator:
         self._core.chores.add(self._clear_out, list(instance.scheduler.waiting), event.now)
 
     def _clear_out(self, sequence: Sequence, now: float) -> None:
-        """Have one that waits go elsewhere, if it still does where everything is to leave."""
+        """Have a sequence go elsewhere, if it still waits at a drained instance."""
         if sequence.slot < 0 and sequence.state is not State.FINISHED:
             home = self._core.instances[sequence.instance]
             if home.drained and home.state is WorkerState.READY:
@@ -179,22 +180,22 @@ class Migrator:
                     self.begin(sequence, target.index, now)
 
     def on_resume_one(self, event: InstanceResumed) -> None:
-        """An instance is used again."""
+        """Use an instance again."""
         self._core.touch(event.instance).drained = False
 
     def worker_lost(self, index: int) -> None:
-        """A worker died: its ends are over, and what was to leave it waits."""
+        """End the transfers and migrations of an instance whose worker died."""
         self.transfers.lost(index)
         for migration in list(self.migrations.values()):
             if index in (migration.source, migration.target):
                 self._give_up(migration)
         self._drop_pledges(index)
 
-    # What should be elsewhere
+    # Sequences that should be elsewhere
 
     def tidy(self, instance: Instance, now: float) -> None:
-        """Have those move that should not stay at an instance: all, where it is drained; those that
-        decode, where it computes prompts for others.
+        """Migrate the sequences that should not stay at an instance: all of a drained one; those
+        that decode of a prefill instance.
         """
         if instance.state is not WorkerState.READY:
             return
@@ -217,44 +218,48 @@ class Migrator:
                     finds_room = False
 
     def _may_leave(self, instance: Instance) -> bool:
-        """Whether there is any place for what an instance computed for others: looked at after each
-        of its steps, and before all that run there are.
+        """Whether there is any place for sequences that should leave an instance: a cheap test
+        after each of its steps, before all that run there are looked at.
         """
         if instance.drained:
             return True
-        others = (one for one in self._core.instances if one is not instance and one.takes(0))
-        wanted = [one.index for one in others if one.role is not Role.PREFILL]
+        others = (home for home in self._core.instances if home is not instance and home.takes(0))
+        wanted = [home.index for home in others if home.role is not Role.PREFILL]
         links = self.transfers.links
         waits = len(instance.scheduler.waiting) > 0
-        return bool(wanted) and (waits or any(links.up(instance.index, one) for one in wanted))
+        return bool(wanted) and (
+            waits or any(links.up(instance.index, target) for target in wanted)
+        )
 
     def _target(self, sequence: Sequence, source: Instance, now: float) -> Instance | None:
-        """Where one that is to leave goes; None if there is nowhere, so that it stays."""
+        """The target of a leaving sequence; None if there is none, so that it stays."""
         fitting, wanted = destinations(sequence, source, self._core.instances, self.transfers.links)
-        paced = [one for one in fitting if one.scheduler.pace.max_pause_s]
+        paced = [home for home in fitting if home.scheduler.pace.max_pause_s]
         if paced and self._comes_begun(sequence, source):
-            # Without a place it goes where nobody gives way for it, or it might come back at once.
+            # Without a place it goes where it preempts none, or it might come back at once.
             placed = source.drained or self.pledges.target(sequence) >= 0
             keeps = self.pledges.keeps if placed else self.pledges.has_room
-            fitting = [one for one in fitting if keeps(sequence, one)]
+            fitting = [home for home in fitting if keeps(sequence, home)]
         return self._core.dispatch.choose(sequence, fitting, wanted, now) if fitting else None
 
     def _comes_begun(self, sequence: Sequence, source: Instance) -> bool:
-        """Whether one that leaves an instance will have a token when it comes, and so a pace."""
+        """Whether a leaving sequence will have a token when it comes, and so a pace."""
         if sequence.slot < 0:
             return sequence.num_output_tokens > 0
         hands_off = source.role is Role.PREFILL and not source.drained
         return hands_off or not is_prompt(source, sequence)
 
     def _replace_waiting(self, instance: Instance, now: float) -> None:
-        """Have prompts that wait here queue where prompts are computed, if that is elsewhere."""
-        others = (one for one in self._core.instances if one is not instance and one.takes(0))
-        if instance.role is Role.DECODE and any(one.role is not Role.DECODE for one in others):
-            prompts = [one for one in instance.scheduler.waiting if not one.num_output_tokens]
+        """Have prompts that wait at a decode instance queue where prompts are computed."""
+        others = (home for home in self._core.instances if home is not instance and home.takes(0))
+        if instance.role is Role.DECODE and any(home.role is not Role.DECODE for home in others):
+            prompts = [
+                waiting for waiting in instance.scheduler.waiting if not waiting.num_output_tokens
+            ]
             self._core.chores.add(self._replace, prompts, now)
 
     def _replace(self, sequence: Sequence, now: float) -> None:
-        """Have a prompt queue elsewhere, if it still waits where answers are drawn."""
+        """Have a prompt queue elsewhere, if it still waits at a decode instance."""
         if sequence.slot < 0 and sequence.state is not State.FINISHED:
             home = self._core.instances[sequence.instance]
             begun = sequence.num_output_tokens or sequence.residence.parked_tokens
@@ -262,13 +267,13 @@ class Migrator:
                 self._core.touch(home.index).scheduler.withdraw(sequence)
                 self._core.dispatch.place(sequence, now)
 
-    # Moving
+    # Migrating
 
     def begin(
         self, sequence: Sequence, target: int, now: float, after_prompt: bool = False
     ) -> None:
-        """Have a sequence go on at another instance, as soon as it can, or once its prompt is
-        computed. One that has begun stays where it is until the other instance can keep its pace.
+        """Migrate a sequence as soon as possible, or once its prompt is computed. One that has
+        begun stays where it is until the target can keep its pace.
         """
         there = self._core.instances[target]
         if sequence.instance == target or sequence.strikes or not there.takes(sequence.limit):
@@ -287,18 +292,18 @@ class Migrator:
                 self.migrations.add(Migration(sequence, sequence.instance, target, False))
                 return
             if sequence.residence.remote_kv is None:
-                self._left_s.pop(sequence.id, None)  # an earlier move of it is over
+                self._left_s.pop(sequence.id, None)  # its earlier migration is over
             self._core.touch(sequence.instance).scheduler.withdraw(sequence)
             sequence.story.add(now, What.MOVED, sequence.instance)
             self._queue(sequence, target, now)
 
     def before_step(self, instance: Instance, batch: Batch, now: float) -> None:
-        """A step was planned at an instance that computes prompts for others: what it completes of
-        them goes along, layer by layer, where that is quicker.
+        """Send the blocks that a planned step of a prefill instance completes, layer by layer,
+        where that is quicker.
 
-        Where an answer goes on is chosen at the last chunk of its prompt. Blocks that go ahead
-        chunk by chunk need a target before: then it is the one of the first chunk of which
-        anything goes, and only where nothing went it is chosen anew at the last.
+        The target of an answer is chosen at the last chunk of its prompt. Blocks that go ahead
+        chunk by chunk need a target before: then it is chosen at the first chunk that is sent, and
+        only where nothing was sent it is chosen anew at the last.
         """
         for row in (batch.counts > 1).nonzero()[0].tolist():
             sequence = instance.scheduler.slots.member(int(batch.slots[row]))
@@ -327,7 +332,7 @@ class Migrator:
             self.pledges.give(migration.sequence, migration.source, migration.target)
 
     def _choose_anew(self, migration: Migration, source: Instance, now: float) -> None:
-        """Where nothing of a prompt went ahead, its answer may still go on anywhere."""
+        """Choose the target of a prompt anew, if none of its blocks went ahead."""
         if migration.after_prompt and not (migration.sent or migration.held):
             target = self._target(migration.sequence, source, now)
             if target is not None:
@@ -335,13 +340,13 @@ class Migrator:
                 self._give_place(migration)
 
     def _layers_pay(self, source: Instance, sequence: Sequence) -> bool:
-        """Whether what is computed of a prompt takes so long to send that layers go one by one."""
+        """Whether a prompt's blocks take so long to send that sending by layers pays."""
         if self._mode == HandoffMode.LAYERED:
             return True
         links, count = self.transfers.links, sequence.num_sealed_blocks
-        homes = (one for one in self._core.instances if one is not source)
+        homes = (home for home in self._core.instances if home is not source)
         return any(
-            links.time(source.index, one.index).predict_s(count) > LAYERED_S for one in homes
+            links.time(source.index, home.index).predict_s(count) > LAYERED_S for home in homes
         )
 
     def _send_layers(self, migration: Migration, now: float) -> None:
@@ -357,7 +362,7 @@ class Migrator:
             sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), migration.target)
 
     def after_step(self, instance: Instance, now: float) -> None:
-        """A step of an instance has answered: go on with what is to leave it."""
+        """Go on with migrations from an instance, as a step of it has answered."""
         if self.transfers.open:
             for transfer in self.transfers.answered(instance.index):
                 self._count(transfer, transfer.num_right, self._core.touch(transfer.target))
@@ -372,37 +377,37 @@ class Migrator:
             self.flips.look(instance, now)
 
     def _relieve(self, instance: Instance, now: float) -> None:
-        """Have streams that wait for long at an instance go on where there is room."""
+        """Migrate streams that wait long at an instance to where there is room."""
         for sequence, target in refuges(
             instance, self._core.instances, self.pledges, self.transfers.links, now
         ):
             self.begin(sequence, target.index, now)
 
     def after_copies(self, instance: Instance, now: float) -> None:
-        """Swap copies of an instance have ended: who waits for its own to leave it may go, and no
-        step that computes it will say so.
+        """Go on with migrations from an instance whose swap copies have ended: a sequence may have
+        waited for its own, and no step that computes it will answer.
         """
         for migration in self.migrations.leaving(instance.index):
             if migration.held:
                 self._advance(migration, now)
 
     def after_plan(self, instance: Instance, now: float) -> bool:
-        """A step was planned, or a sequence admitted: order what was asked of remote KV. Returns
-        whether any of it will not come, so that its sequence can be computed now.
+        """Order the fetches of remote KV, as a step was planned or a sequence admitted. Returns
+        whether any is impossible, so that its sequence can be computed now.
         """
         will_run = False
         for fetch in instance.scheduler.moving.take_fetches():
             send = self.transfers.fetch(fetch, instance.index, now)
             if send is not None:
                 self._core.act(send)
-            else:  # the way is gone: computed again from what is here
+            else:  # the link is gone: the rest is computed again
                 first = fetch.first * instance.scheduler.kv.block_size
                 self._land(fetch.sequence, instance, first, now)
                 will_run = True
         return will_run
 
     def ended(self, sequence: Sequence, is_fault: bool) -> None:
-        """A sequence ended, wherever it was; `is_fault`: what it computed is not to be cached."""
+        """Forget a sequence that ended, wherever it was; `is_fault`: its KV must not be cached."""
         self.migrations.pop(sequence.id)
         self.pledges.drop(sequence.id)
         self._left_s.pop(sequence.id, None)
@@ -413,7 +418,7 @@ class Migrator:
                 self._core.act(CancelSend(transfer.number, transfer.source))
 
     def _advance(self, migration: Migration, now: float) -> None:
-        """Take a move one step further."""
+        """Take a migration one step further."""
         sequence, source = migration.sequence, self._core.instances[migration.source]
         target = self._core.instances[migration.target]
         if sequence.instance != migration.source or sequence.state is State.FINISHED:
@@ -422,7 +427,7 @@ class Migrator:
         if not target.takes(sequence.limit):
             self._give_up(migration)
             return
-        if sequence.state is not State.RUNNING:  # it gave way meanwhile
+        if sequence.state is not State.RUNNING:  # it was preempted meanwhile
             self.migrations.pop(sequence.id)
             self.begin(sequence, migration.target, now)
             return
@@ -449,23 +454,23 @@ class Migrator:
     def _goes_ahead(self, migration: Migration, now: float) -> bool:
         """Copy named blocks ahead, if they are worth a transfer; whether any are on their way.
 
-        Of one that draws tokens that is done once: what it fills meanwhile goes with the rest.
+        For a decoding sequence that is done once: blocks filled meanwhile go with the rest.
         """
         sequence = migration.sequence
         if self.transfers.ahead_of(sequence):
             return True
         if not migration.ahead:
             return False
-        draws_none = is_prompt(self._core.instances[migration.source], sequence)
-        least = 1 if draws_none else AHEAD_BLOCKS
+        is_prefill = is_prompt(self._core.instances[migration.source], sequence)
+        least = 1 if is_prefill else AHEAD_BLOCKS
         send = self.transfers.send_ahead(sequence, migration.target, least, now)
         if send is None:
             return False
-        self._core.touch(migration.source)  # its blocks come later now: who waits may do so in vain
+        self._core.touch(migration.source)  # its blocks get free later now
         migration.sent = True
         self._core.act(send)
         sequence.story.add(now, What.SENT_AHEAD, len(send.blocks), migration.target)
-        migration.ahead = draws_none
+        migration.ahead = is_prefill
         return True
 
     def _queue(self, sequence: Sequence, target: int, now: float) -> None:
@@ -477,7 +482,7 @@ class Migrator:
         self.after_plan(instance, now)
 
     def _give_up(self, migration: Migration) -> None:
-        """A sequence stays where it is after all."""
+        """Give a migration up: its sequence stays where it is."""
         self.migrations.pop(migration.sequence.id)
         self.pledges.drop(migration.sequence.id)
         self._stay(migration)
@@ -502,7 +507,7 @@ class Migrator:
         sequence = transfer.sequence
         migration = self.migrations.get(sequence.id)
         if migration is not None and num_right < len(transfer.blocks):
-            migration.ahead = False  # what fails once goes with the rest, or is computed again
+            migration.ahead = False  # failed blocks go with the rest, or are computed again
         if instance != transfer.target:
             return
         self._count(transfer, num_right, home)
@@ -516,7 +521,7 @@ class Migrator:
             self._advance(migration, now)
 
     def _land(self, sequence: Sequence, home: Instance, num_tokens: int, now: float) -> None:
-        """A sequence that waited for its KV runs from now on."""
+        """Have a sequence that waited for its KV run from now on."""
         home.scheduler.moving.landed(sequence, num_tokens, now)
         left_s = self._left_s.pop(sequence.id, -1.0)
         if left_s >= 0.0:
@@ -526,5 +531,5 @@ class Migrator:
         counters = self._core.counters
         counters.sent_blocks += num_right
         counters.sent_bytes += num_right * home.block_bytes
-        is_awaited = transfer.sequence.state is not State.FINISHED  # else it was called off
+        is_awaited = transfer.sequence.state is not State.FINISHED  # else it was cancelled
         counters.handoffs_failed += is_awaited and num_right < len(transfer.blocks)

@@ -10,7 +10,7 @@ from daemon.state.sequence import Sequence
 
 @dataclass(slots=True, eq=False)
 class Migration:
-    """A running sequence that is to go on elsewhere."""
+    """A running sequence that is to go on at another instance."""
 
     sequence: Sequence
     source: int

@@ -1,4 +1,4 @@
-"""Relief: a stream that waits for long where it is goes on where there is room."""
+"""Relief: a stream that waits long at its instance goes on where there is room."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Listing
@@ -12,17 +12,17 @@ from daemon.state.role import Role
 from daemon.state.sequence import Sequence
 
 WAIT_SHARE = 0.25
-"""Of the longest pause: whoever waits for less may come back before it is worth a move."""
+"""The share of the longest pause after which a move is worth it; before, a stream may resume."""
 
 LOOK = 8
-"""So many of those that wait longest are looked at, after each step of their instance."""
+"""Most streams that are looked at after each step of their instance, longest wait first."""
 
 
 def refuges(
     home: Instance, instances: Listing[Instance], pledges: Pledges, links: LinkEnds, now: float
 ) -> Iterator[tuple[Sequence, Instance]]:
-    """(stream, where it may go) of those that wait for long at an instance. Nobody gives way for
-    them there: so none is sent to and fro. Where the policy promises no pace nobody is moved.
+    """(stream, target) of streams that wait long at an instance. No stream is preempted for them at
+    the target: so none is sent to and fro. Where the policy bounds no pauses none is moved.
     """
     pace = pace_of(home)
     if not pace.max_pause_s:
@@ -32,18 +32,20 @@ def refuges(
     for sequence in list(islice(waiting, LOOK)):
         due_s = sequence.paused_since_s + pause_s
         able = [
-            one
-            for one in instances
-            if one is not home and one.takes(sequence.limit) and pace_of(one).max_pause_s
-            if not one.scheduler.waiting.num_begun and pledges.has_room(sequence, one)
-            if _comes_in_time(sequence, one, links, now, due_s)
+            instance
+            for instance in instances
+            if instance is not home
+            and instance.takes(sequence.limit)
+            and pace_of(instance).max_pause_s
+            if not instance.scheduler.waiting.num_begun and pledges.has_room(sequence, instance)
+            if _comes_in_time(sequence, instance, links, now, due_s)
         ]
         if able and not sequence.strikes and sequence.ordered_to != home.index:
             yield sequence, min(able, key=_load)
 
 
 def _load(instance: Instance) -> tuple[bool, float]:
-    """Instances that are there for answers first, and then those with most room."""
+    """The key of targets: not prefill instances, then those with most room."""
     kv = instance.scheduler.kv
     return instance.role is Role.PREFILL, pace_of(instance).num_tokens / kv.capacity_tokens
 
@@ -51,8 +53,8 @@ def _load(instance: Instance) -> tuple[bool, float]:
 def _comes_in_time(
     sequence: Sequence, target: Instance, links: LinkEnds, now: float, due_s: float
 ) -> bool:
-    """Whether what is kept of its KV can go there before the stream is due; where it is due
-    already, whether it can go there at all.
+    """Whether its kept KV can go there before the stream is due; where it is due already, whether
+    it can go there at all.
     """
     source = kv_home(sequence)
     if source in (None, target.index):

@@ -1,6 +1,6 @@
-"""What an instance keeps for answers, for viewers: loans, groups, who is ready, the future peak.
+"""An instance's reservations, for viewers: loans, groups, ready answers, the future peak.
 
-EcoServe, sections 3.2 to 3.4. All of it is counted when somebody looks, and nothing between steps.
+EcoServe, sections 3.2 to 3.4. All of it is counted for a snapshot, and nothing between steps.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ def used_slots(scheduler: Scheduler) -> Slots:
 
 
 def written_share(scheduler: Scheduler) -> float:
-    """The share of the pool's token places that hold the KV of a token that somebody needs."""
+    """The share of the pool's token places that hold the KV of a needed token."""
     kv, used = scheduler.kv, used_slots(scheduler)
     if not kv.capacity_tokens:
         return 0.0
@@ -40,7 +40,7 @@ def written_share(scheduler: Scheduler) -> float:
 
 
 def reserved_status(scheduler: Scheduler) -> ReservedStatus | None:
-    """What is kept by predictions; None where the policy keeps nothing by them."""
+    """The reservations by predictions; None where the policy makes none."""
     filler = scheduler.filler
     if not isinstance(filler, Decoupled):
         return None
@@ -61,7 +61,7 @@ def reserved_status(scheduler: Scheduler) -> ReservedStatus | None:
 
 
 def _groups(filler: Decoupled, begun: Slots, ready: Slots) -> list[GroupStatus]:
-    """Those of the same end in blocks, as the filler groups them; the largest groups first."""
+    """Answers with the same end in blocks, as the filler groups them; largest groups first."""
     block = filler.admission.kv.block_size
     slots = np.concatenate([begun, ready])
     is_ready = np.arange(slots.size) >= begun.size
@@ -71,11 +71,11 @@ def _groups(filler: Decoupled, begun: Slots, ready: Slots) -> list[GroupStatus]:
     num_ready = np.bincount(group[is_ready], minlength=tokens.size)
     columns = tokens.tolist(), (num_all - num_ready).tolist(), num_ready.tolist()
     groups = [GroupStatus(*row) for row in zip(*columns, strict=True)]
-    return sorted(groups, key=lambda one: (-one.num_begun - one.num_ready, one.end_token))
+    return sorted(groups, key=lambda group: (-group.num_begun - group.num_ready, group.end_token))
 
 
 def _peak(filler: PackedByPeak, begun: Slots) -> PeakStatus:
-    """The peak as answers are let in by it: half a block of each is not used on average."""
+    """The peak as answers begin by it: half a block of each is unused on average."""
     kv, known = filler.admission.kv, filler.slots.known[begun]
     peak = FuturePeak(known, np.maximum(filler.ends.now(begun) - known, 1))
     num_tokens = peak.peak + begun.size * kv.block_size // 2
@@ -93,7 +93,7 @@ def _lending(scheduler: Scheduler) -> LendingStatus:
         num_loans=len(loans),
         num_blocks=sum(loan.num_blocks for loan in loans),
         num_owed=lending.num_owed,
-        shown=_nested(scheduler, [one for one in lenders if lending.lender_of(one) < 0]),
+        shown=_nested(scheduler, [slot for slot in lenders if lending.lender_of(slot) < 0]),
     )
 
 
@@ -110,7 +110,7 @@ def _nested(scheduler: Scheduler, lenders: list[int]) -> tuple[LoanStatus, ...]:
     while coming and len(rows) < MAX_LOANS_SHOWN:
         loan, due_token = coming.pop()
         slot = loan.borrower
-        lent = [(one, first * block) for one, first in kv.lending.loans_of(slot)]
+        lent = [(other, first * block) for other, first in kv.lending.loans_of(slot)]
         coming += lent[::-1]
         rows.append(
             LoanStatus(
@@ -121,7 +121,7 @@ def _nested(scheduler: Scheduler, lenders: list[int]) -> tuple[LoanStatus, ...]:
                 num_tokens=int(table.known[slot]),
                 num_held=int(kv.table.held[slot]),
                 num_reserved=kv.lending.num_reserved(slot),
-                num_lent=sum(one.num_blocks for one, _ in lent),
+                num_lent=sum(other.num_blocks for other, _ in lent),
             )
         )
     return tuple(rows)

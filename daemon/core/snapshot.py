@@ -19,10 +19,10 @@ class LoanStatus(msgspec.Struct, frozen=True, array_like=True):
     """A sequence that lends reserved blocks, borrows some, or both."""
 
     sequence: int
-    host: int  # the sequence that it borrows from; -1: nobody
+    host: int  # the lender, a sequence; -1: none
     num_borrowed: int  # blocks, here and below
-    due_token: int  # of its lender, until which it has to be gone; -1: it borrows nothing
-    num_tokens: int  # that it has itself; what it lends is due in tokens from there on
+    due_token: int  # of its lender, by which it has to leave; -1: it borrows nothing
+    num_tokens: int  # of its own; its loans are due in tokens from there on
     num_held: int
     num_reserved: int  # in all: what it may hold, what it lends, what it is owed
     num_lent: int
@@ -34,7 +34,7 @@ class LendingStatus(msgspec.Struct, frozen=True):
     num_hosts: int = 0
     num_loans: int = 0
     num_blocks: int = 0  # that are lent
-    num_owed: int = 0  # that borrowers have left, and steps in flight still name
+    num_owed: int = 0  # left by borrowers, while steps in flight still name them
     shown: tuple[LoanStatus, ...] = ()
     """At most 64: each lender, then its borrowers, the first due first; likewise a borrower
     that lends itself. First come the lenders whose loans are due in the fewest tokens."""
@@ -49,14 +49,14 @@ class GroupStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PeakStatus(msgspec.Struct, frozen=True):
-    """The most that all who have begun are expected to hold together."""
+    """The most blocks that all begun answers are expected to hold together."""
 
     num_blocks: int
     num_steps: int  # until then
 
 
 class ReservedStatus(msgspec.Struct, frozen=True):
-    """What an instance keeps for answers, where its policy does so by predictions."""
+    """An instance's reservations for answers, where its policy makes them by predictions."""
 
     ready: int = 0  # answers that hold the KV of their prompts, and wait for room
     ready_blocks: int = 0  # that these hold
@@ -79,7 +79,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     kv_blocks: int
     kv_free: int  # blocks that hold nothing; free + held + cached + fenced are all
     kv_held: int
-    kv_cached: int  # blocks that nobody needs, and that a later prompt may share
+    kv_cached: int  # blocks that no sequence needs, and that a later prompt may share
     kv_fenced: int
     kv_block_bytes: int
     block_map: Column  # uint8 [<= 4096]: BlockUse of each block, or of the busiest of a stretch
@@ -99,9 +99,9 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     link_s: float = 0.0  # how long the swap link was busy, both directions; cumulative
     levels: tuple[int, ...] = ()  # sequences in each queue level, waiting or running; () if none
     kv_reserved: int = 0  # of the free and cached ones, reserved for sequences that run
-    drained: bool = False  # the operator wants it idle: what is here moves away
-    parcels: int = 0  # sequences that left it, and whose KV is still in its pools
-    parcel_blocks: int = 0  # of them, blocks of its KV pool
+    drained: bool = False  # the operator wants it idle: its sequences migrate
+    parcels: int = 0  # sequences that left it with remote KV in its pools
+    parcel_blocks: int = 0  # blocks of its KV pool that this KV takes
     step_p99_s: float = 0.0  # of the steps of the last minute; 0: there was none
     fallbacks: tuple[tuple[str, str], ...] = ()  # kernels that torch stands in for, and why
     watts: float | None = None  # that its card draws; None: unknown, here and below
@@ -113,11 +113,11 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     kv_written: float = 0.0  # share of the pool's token places that hold a token's KV
     batch_budget: int = 0  # the most tokens of a step; 0: unknown
     newest_tokens: tuple[int, ...] = ()  # of the newest steps, at most 64, oldest first
-    reserved: ReservedStatus | None = None  # None: its policy keeps nothing by predictions
+    reserved: ReservedStatus | None = None  # None: its policy reserves nothing by predictions
 
     @property
     def kv_used(self) -> int:
-        """Blocks that somebody needs, or that a step or copy in flight names."""
+        """Blocks that a sequence needs, or that a step or copy in flight names."""
         return self.kv_held + self.kv_fenced
 
 
@@ -125,7 +125,7 @@ class TransferStatus(msgspec.Struct, frozen=True, array_like=True):
     """Blocks on their way from one instance's pool to another's."""
 
     transfer: int
-    sequence: int  # whose they are
+    sequence: int  # owner of the blocks
     source: str  # names of instances
     target: str
     num_blocks: int
@@ -147,31 +147,31 @@ class FlipStatus(msgspec.Struct, frozen=True, array_like=True):
     age_s: float  # since it was ordered
     flip_s: float  # until the first work that only the new role gets was sent; -1: not yet
     clear_s: float  # until nothing of the old role was left; -1: not yet
-    idle: bool  # there was no such work when it was ordered, or it ended before it came
+    idle: bool  # there was no such work, or it ended before it came
 
 
 class RolesExpected(msgspec.Struct, frozen=True, array_like=True):
-    """What a choice of roles is expected to come to. Times are means; -1: more than can be done."""
+    """The forecast of a choice of roles. Times are means; -1: overloaded."""
 
     choice: str  # "mixed", or prefill:decode
-    attainment: float  # share of answers that keep both promises
+    attainment: float  # share of answers that meet both SLOs
     ttft_kept: float
     tpot_kept: float
     ttft_s: float
     tpot_s: float
-    kv_share: float  # of the pools where tokens are drawn
+    kv_share: float  # of the pools of decoding instances
 
 
 class RolesStatus(msgspec.Struct, frozen=True):
-    """Who gives instances their roles, and why they have these."""
+    """The choice of roles, and the reason for it."""
 
-    mode: str = "mixed"  # "auto": the watcher does; "mixed": nobody
+    mode: str = "mixed"  # "auto": the watcher sets roles; "mixed": they stay as configured
     present: str = "mixed"  # the choice that is in force; "undecided": roles that no choice has
     pinned: tuple[str, ...] = ()  # names of instances that keep their roles
-    decision: str = ""  # what the last look came to
+    decision: str = ""  # outcome of the last look
     age_s: float = 0.0  # since it first said so
     expected: tuple[RolesExpected, ...] = ()  # of the choices, mixed first
-    measured: float = 1.0  # share of answers that kept both promises, of the present load
+    measured: float = 1.0  # share of the present load's answers that met both SLOs
     num_measured: int = 0
 
 
@@ -198,19 +198,19 @@ class SequenceStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 MOST_SCALES = 32
-"""So many scales are counted apart: what configurations had, one after another, is bounded."""
+"""Most SLO scales counted separately: configurations may change them without bound."""
 
 
 class Due(msgspec.Struct, frozen=True, array_like=True):
     """The answers that had a deadline, of one SLO scale."""
 
-    scale: float  # 0: the requests named their deadlines themselves
+    scale: float  # 0: the requests had deadlines of their own
     kept: int = 0
     missed: int = 0
 
 
 class DueNow(msgspec.Struct, frozen=True):
-    """The sequences that live and have a deadline, of one SLO scale."""
+    """The living sequences with a deadline, of one SLO scale."""
 
     scale: float  # as `Due.scale`
     running: int = 0
@@ -259,7 +259,7 @@ class Counters(msgspec.Struct):
     due: tuple[Due, ...] = ()  # by scale, the one that was counted last at the end
     drafts: int = 0  # rows of steps that verified drafted tokens beside their own
     draft_tokens: int = 0
-    accepted_tokens: int = 0  # drafts that were drawn
+    accepted_tokens: int = 0  # drafts that were accepted
 
     def note_first(self, ttft_s: float) -> None:
         """Count an answer's first token."""
@@ -295,8 +295,8 @@ class Counters(msgspec.Struct):
 
     def note_due(self, scale: float, is_kept: bool) -> None:
         """Count an answer that finished and had a deadline; `scale`: as `Due.scale`."""
-        old = next((one for one in self.due if one.scale == scale), Due(scale))
-        others = [one for one in self.due if one.scale != scale]
+        old = next((due for due in self.due if due.scale == scale), Due(scale))
+        others = [due for due in self.due if due.scale != scale]
         counted = Due(scale, old.kept + is_kept, old.missed + (not is_kept))
         self.due = (*others[-(MOST_SCALES - 1) :], counted)
 
@@ -308,7 +308,7 @@ class Counters(msgspec.Struct):
         self.swaps_in += num_in
 
     def note_drafts(self, num_rows: int, num_tokens: int, num_accepted: int) -> None:
-        """Count the rows of a step that drafted, their drafts, and those that were drawn."""
+        """Count the rows of a step that drafted, their drafts, and the accepted ones."""
         self.drafts += num_rows
         self.draft_tokens += num_tokens
         self.accepted_tokens += num_accepted
@@ -333,7 +333,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Story(msgspec.Struct, frozen=True, tag="Story"):
-    """One sequence from its arrival on; without marks if nobody knows it (any more)."""
+    """One sequence from its arrival on; without marks if it is unknown or forgotten."""
 
     sequence: int
     time_s: float
@@ -349,11 +349,11 @@ class Story(msgspec.Struct, frozen=True, tag="Story"):
 
 
 class BlockOwners(msgspec.Struct, frozen=True, tag="BlockOwners"):
-    """Who owns the blocks of one instance, cell by cell of its `block_map`."""
+    """The owners of one instance's blocks, cell by cell of its `block_map`."""
 
     instance: int
     time_s: float
-    owners: Column  # int64 [cells]: a sequence that has the block, -1: nobody
+    owners: Column  # int64 [cells]: a sequence that has the block, -1: none
     shares: Column  # int32 [cells]: how many sequences have it; the most in a stretch
 
 

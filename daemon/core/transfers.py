@@ -1,6 +1,6 @@
 """Transfers: blocks on their way from one instance's pool to another's, and the links they take.
 
-A transfer owns a share of its blocks at both ends, whatever becomes of the sequence meanwhile. Each
+A transfer owns a share of its blocks at both ends, whatever happens to the sequence meanwhile. Each
 end lets go of its share by its own worker's answer alone: the source may be reading, the target's
 blocks may be written, until then. A worker that died has no pool any more, and its end is over.
 """
@@ -30,28 +30,28 @@ class OpenTransfer:
     target: int
     blocks: list[int]
     targets: list[int]
-    digests: list[bytes]  # of the first of them, as far as they are known
+    digests: list[bytes]  # of the first blocks, as far as known
     first: int  # the number of the first in the sequence
     num_tokens: int
     link: int
-    ahead: bool  # nobody waits for it: what lands is cached
+    ahead: bool  # no sequence waits for it: landed blocks are cached
     from_host: bool
     layered: bool  # it goes with the step that computes it
     began_s: float
     source_pool: BlockPool | None
     target_pool: BlockPool | None
-    step: int = 0  # of the source, that computes a layered one
+    step: int = 0  # of the source, which computes a layered transfer
     at_once: bool = False  # no plan in flight computes any of it
-    num_right: int = -1  # of a layered one that has landed before its step has answered
+    num_right: int = -1  # of a layered transfer that landed before its step answered
 
     @property
     def over(self) -> bool:
-        """Whether both ends are."""
+        """Whether both ends are over."""
         return self.source_pool is None and self.target_pool is None
 
 
 class LinkEnds:
-    """Which worker can send to which, as both ends said."""
+    """The links between workers, as both ends reported them."""
 
     def __init__(self) -> None:
         # The number of each end's link that is up, by (instance, peer, whether it sends).
@@ -60,7 +60,7 @@ class LinkEnds:
         self.num_changes = 0
 
     def change(self, event: LinkChanged) -> None:
-        """One end is up or down."""
+        """Note that one end is up or down."""
         self.num_changes += 1
         end = (event.instance, event.peer, event.sends)
         if event.is_up:
@@ -69,28 +69,28 @@ class LinkEnds:
             del self._ends[end]
 
     def lost(self, instance: int) -> None:
-        """A worker died, and with it its ends."""
+        """Drop the ends of a worker that died."""
         self.num_changes += 1
         self._ends = {end: link for end, link in self._ends.items() if end[0] != instance}
 
     def link(self, source: int, target: int) -> int:
-        """The number of the link that way whose ends are both up; -1: there is none."""
+        """The number of the link from source to target with both ends up; -1: none."""
         link = self._ends.get((source, target, True), -1)
         return link if link == self._ends.get((target, source, False)) else -1
 
     def up(self, source: int, target: int) -> bool:
-        """Whether blocks can go that way."""
+        """Whether blocks can go from source to target."""
         return self.link(source, target) >= 0
 
     def time(self, source: int, target: int) -> LinkTime:
-        """How long transfers that way take, as far as it is known."""
+        """The learned time of transfers from source to target."""
         time = self._times.get((source, target))
         if time is None:
             time = self._times[source, target] = LinkTime()
         return time
 
     def known_times(self) -> list[LinkTime]:
-        """Of all ways that were asked for."""
+        """The learned times of all links asked for."""
         return [time for _, time in sorted(self._times.items())]
 
     def state(self) -> list[tuple[int, int, bool, int]]:
@@ -98,17 +98,19 @@ class LinkEnds:
         return [(*end, link) for end, link in sorted(self._ends.items())]
 
     def restore(self, ends: Listing[tuple[int, int, bool, int]]) -> None:
-        """Put it into a state."""
+        """Restore the ends."""
         self.num_changes += 1
         self._ends = {(instance, peer, sends): link for instance, peer, sends, link in ends}
 
     def learned(self) -> list[tuple[int, int, tuple[float, ...]]]:
-        """What is known of the times: (source, target, a model's state)."""
+        """The learned times: (source, target, a model's state)."""
         return [(*way, time.state()) for way, time in sorted(self._times.items())]
 
     def restore_times(self, times: Listing[tuple[int, int, tuple[float, ...]]]) -> None:
-        """Know this of the times."""
-        self._times = {(source, target): LinkTime.restored(one) for source, target, one in times}
+        """Restore the learned times."""
+        self._times = {
+            (source, target): LinkTime.restored(state) for source, target, state in times
+        }
 
 
 class Transfers:
@@ -118,7 +120,7 @@ class Transfers:
         self._instances = instances
         self.links = LinkEnds()
         self.open: dict[int, OpenTransfer] = {}
-        self._of: dict[Sequence, list[OpenTransfer]] = {}  # of them, those of each sequence
+        self._of: dict[Sequence, list[OpenTransfer]] = {}  # by sequence
         self._early: list[dict[int, OpenTransfer]] = [{} for _ in instances]  # see `answered`
         self.num_ordered = 0
 
@@ -126,17 +128,19 @@ class Transfers:
         return iter(self.open.values())
 
     def of(self, sequence: Sequence) -> Listing[OpenTransfer]:
-        """Those of one sequence, oldest first."""
+        """The transfers of one sequence, oldest first."""
         return self._of.get(sequence, ())
 
     def ahead_of(self, sequence: Sequence) -> bool:
         """Whether blocks of a sequence are on their way ahead of it."""
-        return any(one.ahead and one.target_pool is not None for one in self.of(sequence))
+        return any(
+            transfer.ahead and transfer.target_pool is not None for transfer in self.of(sequence)
+        )
 
     # Ordering
 
     def fetch(self, fetch: Fetch, target: int, now: float) -> Send | None:
-        """Send what an admitted sequence lacks of its remote KV; None where no link is up."""
+        """Send the remote KV that an admitted sequence lacks; None where no link is up."""
         remote_kv, source = fetch.remote_kv, fetch.remote_kv.instance
         if not remote_kv.blocks or not self.links.up(source, target):
             return None
@@ -155,8 +159,8 @@ class Transfers:
     def send_ahead(
         self, sequence: Sequence, target: int, least: int, now: float, layered: bool = False
     ) -> Send | None:
-        """Send the named full blocks of a running sequence that the target has not; None if they
-        are fewer than `least`, no link is up, or the target has no room to spare for so many.
+        """Send the named full blocks of a running sequence that the target lacks; None if they are
+        fewer than `least`, no link is up, or the target has no room to spare.
         """
         source, there = sequence.instance, self._instances[target].scheduler
         if not self.links.up(source, target):
@@ -211,7 +215,7 @@ class Transfers:
         return ordered
 
     def _own(self, transfer: OpenTransfer, source_pool: BlockPool, shared: bool) -> None:
-        """Own a share of the blocks at both ends; `shared`: a slot has the targets already."""
+        """Take a share of the blocks at both ends; `shared`: a slot has the targets already."""
         transfer.source_pool, transfer.target_pool = source_pool, self._pool(transfer.target)
         source_pool.share(transfer.blocks)
         if shared:
@@ -223,7 +227,7 @@ class Transfers:
     def ended(
         self, instance: int, number: int, num_right: int, elapsed_s: float
     ) -> OpenTransfer | None:
-        """An end is over: let go of its blocks. Returns the transfer if that is news."""
+        """Let go of the blocks of an end that is over. Returns the transfer if that is news."""
         transfer = self.open.get(number)
         if transfer is None:
             return None
@@ -253,26 +257,26 @@ class Transfers:
             del self._of[transfer.sequence]
 
     def _is_computing(self, transfer: OpenTransfer) -> bool:
-        """Whether the step that computes a layered one has not answered, so that it may fail."""
+        """Whether the step that computes a layered transfer has not answered, and may fail."""
         sequence = transfer.sequence
         if sequence.slot < 0 or sequence.instance != transfer.source:
             return False
         return self._instances[transfer.source].scheduler.moving.answered_step < transfer.step
 
     def answered(self, instance: int) -> list[OpenTransfer]:
-        """Land the layered ones that came before their steps have answered, now that some have at
-        their source; those.
+        """Land and return layered transfers that arrived before their steps answered, once these
+        have.
         """
         early = self._early[instance]
         landed = []
-        for one in [early[number] for number in sorted(early)]:
-            if not self._is_computing(one):
-                ended = self.ended(one.target, one.number, one.num_right, 0.0)
+        for transfer in [early[number] for number in sorted(early)]:
+            if not self._is_computing(transfer):
+                ended = self.ended(transfer.target, transfer.number, transfer.num_right, 0.0)
                 landed += [ended] if ended is not None else []
         return landed
 
     def _land(self, transfer: OpenTransfer, pool: BlockPool, num_right: int) -> None:
-        """What is right and full is cached from now on; then let go."""
+        """Cache the right and full blocks, and let go of all."""
         whole = transfer.num_tokens // self._block_size(transfer.target)
         named = min(num_right, whole, len(transfer.digests))
         if self._instances[transfer.target].scheduler.kv.caches_prefixes:
@@ -283,13 +287,13 @@ class Transfers:
         self._early[transfer.source].pop(transfer.number, None)
 
     def lost(self, instance: int) -> None:
-        """A worker died: its ends are over."""
+        """End the transfers of a worker that died at its ends."""
         self.links.lost(instance)
         for transfer in list(self.open.values()):
             if transfer.source == instance:
                 transfer.source_pool = None
                 if transfer.num_right >= 0 and transfer.target_pool is not None:
-                    self._taint(transfer)  # nobody will ever know whether it was computed well
+                    self._taint(transfer)  # it is unknown whether it was computed right
                     self._land(transfer, transfer.target_pool, 0)
             if transfer.target == instance:
                 transfer.target_pool = None
@@ -298,20 +302,20 @@ class Transfers:
                 self._close(transfer)
 
     def over_link(self, event: LinkChanged) -> list[OpenTransfer]:
-        """Those over a link whose end at the instance that says so is not over."""
+        """The transfers over a link whose end at the reporting instance is not over."""
         ends = (event.instance, event.peer) if event.sends else (event.peer, event.instance)
         return [
-            one
-            for one in self.open.values()
-            if (one.source, one.target) == ends
-            and one.link == event.link
-            and (one.source_pool if event.sends else one.target_pool) is not None
+            transfer
+            for transfer in self.open.values()
+            if (transfer.source, transfer.target) == ends
+            and transfer.link == event.link
+            and (transfer.source_pool if event.sends else transfer.target_pool) is not None
         ]
 
     def taint(self, sequence: Sequence) -> None:
-        """What was computed of a sequence is not to be cached anywhere."""
-        for one in self.of(sequence):
-            self._taint(one)
+        """Have no blocks of a sequence cached anywhere."""
+        for transfer in self.of(sequence):
+            self._taint(transfer)
 
     def _taint(self, transfer: OpenTransfer) -> None:
         if transfer.target_pool is not None:  # else it has landed, and others may bring the same

@@ -37,7 +37,9 @@ def snapshot(core: Core, now: float) -> CoreSnapshot:
     by_state = sorted(core.sequences.values(), key=lambda s: (s.state is not State.RUNNING, s.id))
     return CoreSnapshot(
         instances=tuple(instance.status() for instance in core.instances),
-        sequences=tuple(status(core, one, now) for one in islice(by_state, MAX_SEQUENCES_SHOWN)),
+        sequences=tuple(
+            status(core, sequence, now) for sequence in islice(by_state, MAX_SEQUENCES_SHOWN)
+        ),
         running=core.num_running,
         waiting=core.num_waiting,
         draining=core.draining,
@@ -53,18 +55,20 @@ def _transfers(core: Core, now: float) -> tuple[TransferStatus, ...]:
     transfers, homes = core.migrator.transfers, core.instances
     return tuple(
         TransferStatus(
-            transfer=one.number,
-            sequence=one.sequence.id,
-            source=homes[one.source].config.name,
-            target=homes[one.target].config.name,
-            num_blocks=len(one.blocks),
-            num_bytes=len(one.blocks) * homes[one.target].block_bytes,
-            age_s=now - one.began_s,
-            expected_s=transfers.links.time(one.source, one.target).predict_s(len(one.blocks)),
-            ahead=one.ahead,
-            from_host=one.from_host,
+            transfer=transfer.number,
+            sequence=transfer.sequence.id,
+            source=homes[transfer.source].config.name,
+            target=homes[transfer.target].config.name,
+            num_blocks=len(transfer.blocks),
+            num_bytes=len(transfer.blocks) * homes[transfer.target].block_bytes,
+            age_s=now - transfer.began_s,
+            expected_s=transfers.links.time(transfer.source, transfer.target).predict_s(
+                len(transfer.blocks)
+            ),
+            ahead=transfer.ahead,
+            from_host=transfer.from_host,
         )
-        for one in transfers
+        for transfer in transfers
     )
 
 
@@ -103,7 +107,7 @@ def status(core: Core, sequence: Sequence, now: float) -> SequenceStatus:
 def story(core: Core, sequence_id: int, now: float) -> Story:
     """The story of a sequence that lives or has ended a short while ago; else one without marks."""
     living = core.sequences.get(sequence_id)
-    ended = (one for one in reversed(core.ended) if one.id == sequence_id)
+    ended = (sequence for sequence in reversed(core.ended) if sequence.id == sequence_id)
     sequence = living or next(ended, None)
     if sequence is None:
         return Story(sequence_id, now)
@@ -124,7 +128,7 @@ def story(core: Core, sequence_id: int, now: float) -> Story:
 
 
 def _due(core: Core, sequence: Sequence, *, is_living: bool) -> float:
-    """When it is or was due; of an answer that has ended by its true length, as it is counted."""
+    """The due time of a sequence; of an ended answer by its true length, as it is counted."""
     if is_living:
         return due_of(sequence, core.instances, num_delivered(sequence, core.instances))
     if sequence.instance < 0:
@@ -134,7 +138,7 @@ def _due(core: Core, sequence: Sequence, *, is_living: bool) -> float:
 
 
 def _paused(core: Core, sequence: Sequence, now: float) -> tuple[float, float]:
-    """How long it has paused, and how much of that behind prompts."""
+    """(its pauses so far, the part behind prompts)."""
     behind_prompts_s = sequence.behind_prompts_s
     if sequence.state is State.RUNNING:
         table = core.instances[sequence.instance].scheduler.slots

@@ -1,4 +1,7 @@
-"""Whose next step should be planned when, so that an event asks only the instances it touches."""
+"""Wakes: the times at which instances' next steps should be planned.
+
+So an event asks only the instances that it touches for a step.
+"""
 
 from heapq import heappop, heappush
 
@@ -6,9 +9,9 @@ NEVER, AT_ONCE = float("inf"), float("-inf")
 
 
 class Wakes:
-    """A heap of (when its next step should be planned, instance), the soonest first.
+    """A heap of (time to plan its next step, instance), soonest first.
 
-    A time that was set anew leaves its old entry behind, which is dropped when it comes up.
+    A time that is set anew leaves its old entry behind, which is dropped when it comes up.
     """
 
     def __init__(self, num_instances: int) -> None:
@@ -17,18 +20,18 @@ class Wakes:
         self._restless: list[int] = []
 
     def set(self, instance: int, due_s: float) -> None:
-        """The instance's next step should be planned then, not when it was said before."""
+        """Set the time to plan an instance's next step, in place of an earlier one."""
         if due_s != self._due_s[instance]:
             self._due_s[instance] = due_s
             if due_s != NEVER:
                 heappush(self._heap, (due_s, instance))
 
     def ask_again(self, instance: int) -> None:
-        """The instance had nothing to plan; the time alone may change that by the next event."""
+        """Ask an instance without a plan again at the next event: time alone may change that."""
         self._restless.append(instance)
 
     def take(self, now: float) -> list[int]:
-        """The instances whose steps should be planned by now, in order; each is taken once."""
+        """Take the instances whose steps should be planned by now, in order, each once."""
         heap, due_s = self._heap, self._due_s
         if not self._restless and not (heap and heap[0][0] <= now):
             return []
@@ -42,7 +45,7 @@ class Wakes:
 
     @property
     def next_s(self) -> float:
-        """When the soonest of those that `take` left is due."""
+        """The soonest time that `take` left."""
         heap, due_s = self._heap, self._due_s
         while heap and heap[0][0] != due_s[heap[0][1]]:
             heappop(heap)

@@ -1,4 +1,4 @@
-"""The watcher of roles: looks at the load every few seconds, and gives instances their roles.
+"""The watcher of roles: it looks at the load every few seconds, and sets instances' roles.
 
 It sees what the Core sees, in events' time, and flips through `Migrator` as an operator does. An
 instance whose role was written in the configuration, or chosen by the operator, is pinned: it keeps
@@ -40,21 +40,22 @@ from daemon.state.sequence import Sequence
 from daemon.state.slo import Slo
 
 REMEMBERED = 0.9999
-"""What one step leaves of the weight of those before it: minutes, so that many batches are seen."""
+"""The factor by which older steps lose weight with each step: minutes, so many batches are seen."""
 HORIZON_S = 300.0
 MOVED_MISSES = 0.5
-"""Of the answers that a change moves, so many are taken to miss their promises; a change has to
-make up for them within the horizon."""
+"""The share of the answers moved by a change that is assumed to miss its SLO; a change has to make
+up for them within the horizon."""
 
 
 HINDERED_S = 60.0
-"""Roles that no choice is possible for become mixed after so long: links come back, most times."""
+"""The time after which roles without a possible choice become mixed: most links come back before.
+"""
 UNSERVABLE = frozenset(("draining", "too_long", "not_ready"))
-"""Requests that are refused for these are no load: no choice of roles could have served them."""
+"""Refusals that are no load: no choice of roles could have served these requests."""
 
 
 class WatcherState(msgspec.Struct, frozen=True, array_like=True):
-    """All that a watcher knows."""
+    """The state of a watcher."""
 
     mode: str
     pinned: list[int]
@@ -72,7 +73,7 @@ class WatcherState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WatchedCore(Protocol):
-    """What the watcher needs of the Core."""
+    """The part of the Core that the watcher uses."""
 
     config: Configured
     instances: list[Instance]
@@ -95,20 +96,20 @@ class Watcher:
         self.due_s = NEVER  # of the next look
         self._window = LoadWindow()
         self._decider = Decider()
-        self._decoding = StepTimeModel(memory=REMEMBERED)  # of steps with rows that draw
-        self._prompts = StepTimeModel(memory=REMEMBERED)  # of those without
+        self._decoding = StepTimeModel(memory=REMEMBERED)  # of steps with decodes
+        self._prompts = StepTimeModel(memory=REMEMBERED)  # of steps without
         self._usable: list[int] = []
         self._linked: tuple[tuple[int, list[int]], bool] = (-1, []), False
         # (prompt tokens, cached ones, `_num_shared`) before the present load.
         self._counted = 0, 0, 0
-        self._num_shared = 0  # prompt tokens that further answers of a request have from its first
+        self._num_shared = 0  # prompt tokens that further answers of a request share with its first
         self._decided = Decided(MIXED, "nothing was seen yet")
         self._decided_s = core.config.now
         self._expected: list[Forecast] = []
 
     @property
     def is_known(self) -> bool:
-        """Whether it is in another state than one that a configuration without it makes."""
+        """Whether its state differs from that of a configuration without it."""
         return bool(self.mode or self.pinned != _pinned(self._core.config))
 
     @property
@@ -116,33 +117,35 @@ class Watcher:
         """Whether it watches."""
         return self.mode == AUTO and len(self._core.instances) > 1
 
-    # What it is told
+    # Notes
 
     def on_chosen(self, event: RolesChosen) -> None:
-        """The operator has it decide, for all instances, or leave roles as configured."""
+        """Decide for all instances, or leave roles as configured, by the operator's order."""
         self.mode, self.pinned, self.due_s = event.mode, set(), NEVER
         self._window, self._decider = LoadWindow(), Decider()
         self._decided, self._expected = Decided(MIXED, "nothing was seen yet"), []
         self._decided_s = event.now
         if event.mode != AUTO:
-            for one in self._core.instances:
-                self._flip(one, one.config.role, event.now, "operator")
+            for instance in self._core.instances:
+                self._flip(instance, instance.config.role, event.now, "operator")
 
     def on_role(self, event: RoleChosen) -> None:
-        """The operator chose an instance's role: it keeps that."""
+        """Pin the role of an instance that the operator chose."""
         self.pinned.add(event.instance)
         self._core.migrator.on_role(event)
         if self._window.since_s >= 0.0:
             self._decider.begin(event.now)
 
     def arrived(self, event: RequestArrived, refusal: Rejected | None) -> None:
-        """A request came."""
+        """Note a request."""
         if refusal is not None and refusal.kind in UNSERVABLE:
             return
         self._window.arrived(event.now, event.num_prompt_tokens, event.n)
         if self.due_s == NEVER:
             self.due_s = self._window.edge_s
-            self._usable = [one.index for one in self._core.instances if _is_usable(one)]
+            self._usable = [
+                instance.index for instance in self._core.instances if _is_usable(instance)
+            ]
             self._begin(event.now)
         if refusal is None:
             self._num_shared += (event.n - 1) * event.num_prompt_tokens
@@ -150,12 +153,12 @@ class Watcher:
             self._decider.ended(event.now, False, self._present())
 
     def stepped(self, work: StepWork, elapsed_s: float) -> None:
-        """A step took so long."""
+        """Learn from a step's time."""
         (self._decoding if work.num_decodes else self._prompts).observe(work, elapsed_s)
 
     def ended(self, sequence: Sequence, reason: int, now: float) -> None:
-        """An answer has ended. One whose client left says nothing of lengths, and of promises only
-        where one was broken by then: else the least patient would make a choice look better.
+        """Note an ended answer. One whose client left counts for no length, and for the SLO only
+        where it was broken by then: else impatient clients would make a choice look better.
         """
         num = sequence.num_output_tokens
         kept = reason != FinishReason.ERROR and self._keeps(sequence, num, now)
@@ -167,7 +170,7 @@ class Watcher:
         self._decider.ended(sequence.arrived_s, kept, self._present())
 
     def _keeps(self, sequence: Sequence, num_tokens: int, now: float) -> bool:
-        """Whether an answer has broken no promise by now."""
+        """Whether an answer has met both SLOs so far."""
         config, first_s = self._core.config, sequence.first_token_s
         began_s = first_s if first_s >= 0.0 else now
         if began_s - sequence.arrived_s > config.slo_ttft_s:
@@ -175,20 +178,20 @@ class Watcher:
         return num_tokens < 2 or now - first_s <= config.slo_tpot_s * (num_tokens - 1)
 
     def slo(self, instance: Instance) -> Slo | None:
-        """What an instance's steps are to keep, so that its prompts' chunks may be shorter; None:
-        they are as configured. Where prompts are computed for others nobody waits beside them.
+        """The SLO that an instance's steps keep by shorter prompt chunks; None: chunks are as
+        configured. At a prefill instance no answer waits beside prompts.
         """
         chooses = self.on and instance.config.chunk_is_own and instance.role is not Role.PREFILL
         return self._slo if chooses else None
 
-    # What it does
+    # Decisions
 
     def look(self, now: float) -> None:
-        """Close what is past, and decide if it is time to."""
+        """Close past buckets, and decide if it is time to."""
         changed = self._window.close(now)
         self.due_s = self._window.edge_s
-        usable = [one for one in self._core.instances if _is_usable(one)]
-        indices = [one.index for one in usable]
+        usable = [instance for instance in self._core.instances if _is_usable(instance)]
+        indices = [instance.index for instance in usable]
         if changed or indices != self._usable:
             self._usable = indices
             self._begin(self._window.since_s if changed else now)
@@ -202,9 +205,9 @@ class Watcher:
             self._say(decided, now)
 
     def _decide(self, usable: list[Instance], here: str, now: float) -> Decided | None:
-        """What the choice should be; None: nothing can be chosen, and that has been said."""
+        """The choice to make; None: nothing can be chosen, which was noted."""
         why_not = "" if here == MIXED else self._hindered(usable)
-        if not why_not:  # mixed instances stay so whatever hinders others
+        if not why_not:  # mixed instances stay mixed whatever hinders a choice
             if decided := self._decider.without(now, here, self._expected):
                 return decided
             why_not = self._hindered(usable)
@@ -215,22 +218,24 @@ class Watcher:
                 self._leave_behind(usable, why_not, now)
             return None
         self._expected = self._forecasts(usable, load, here)
-        moved = sum(one.scheduler.num_running for one in self._free(usable)) / 2.0
+        moved = sum(instance.scheduler.num_running for instance in self._free(usable)) / 2.0
         cost = MOVED_MISSES * moved / max(1.0, load.answer_rate * HORIZON_S)
         return self._decider.look(now, here, self._expected, cost)
 
     def status(self, now: float) -> RolesStatus:
         """Its part of a snapshot."""
-        names = [one.config.name for one in self._core.instances]
+        names = [instance.config.name for instance in self._core.instances]
         here = self._present()
         measured = self._decider.measured(here)
         return RolesStatus(
             mode=self.mode or "mixed",
             present=here or "undecided",
-            pinned=tuple(names[one] for one in sorted(self.pinned)),
+            pinned=tuple(names[index] for index in sorted(self.pinned)),
             decision=self._decided.why + bending(self._core.instances) if self.on else "",
             age_s=now - self._decided_s,
-            expected=tuple(RolesExpected(*msgspec.structs.astuple(one)) for one in self._expected),
+            expected=tuple(
+                RolesExpected(*msgspec.structs.astuple(expected)) for expected in self._expected
+            ),
             measured=measured.share,
             num_measured=measured.num,
         )
@@ -241,14 +246,14 @@ class Watcher:
         self._counted = counters.prompt_tokens, counters.cached_tokens, self._num_shared
 
     def _free(self, usable: list[Instance]) -> list[Instance]:
-        return [one for one in usable if one.index not in self.pinned]
+        return [instance for instance in usable if instance.index not in self.pinned]
 
     def _present(self) -> str:
-        usable = [one for one in self._core.instances if _is_usable(one)]
+        usable = [instance for instance in self._core.instances if _is_usable(instance)]
         return present(self._free(usable), usable)
 
     def _hindered(self, usable: list[Instance]) -> str:
-        """Why there is nothing to choose, if so."""
+        """The reason why nothing can be chosen; empty: something can."""
         if not splits(usable, self.pinned):
             return "no other roles are possible"
         if not are_alike(usable):
@@ -260,9 +265,9 @@ class Watcher:
         return ""
 
     def _are_linked(self, usable: list[Instance]) -> bool:
-        """Of n instances n^2 links are looked at, and only where any has changed."""
+        """Whether all usable instances are linked: n^2 links, looked at only after a change."""
         links = self._core.migrator.transfers.links
-        asked = links.num_changes, [one.index for one in usable]
+        asked = links.num_changes, [instance.index for instance in usable]
         if asked != self._linked[0]:
             self._linked = asked, are_linked(usable, links)
         return self._linked[1]
@@ -275,27 +280,27 @@ class Watcher:
         return self._window.load(self._unended(), num_cached / num_prompt if num_prompt else 0.0)
 
     def _unended(self) -> list[Answer]:
-        """Answers of the present load that have begun and not ended: others, of which there may be
-        thousands, say nothing of lengths.
+        """Answers of the present load that have begun and not ended: others, perhaps thousands,
+        tell nothing of lengths.
         """
         since_s, found = self._window.since_s, []
         for home in self._core.instances:
             table, waiting = home.scheduler.slots, home.scheduler.waiting
             for slot in table.order().tolist():
-                one = table.member(slot)
-                if one.arrived_s >= since_s:
-                    num_tokens = int(table.delivered[slot]) - one.num_prompt_tokens
-                    found.append((one.num_prompt_tokens, num_tokens))
+                running = table.member(slot)
+                if running.arrived_s >= since_s:
+                    num_tokens = int(table.delivered[slot]) - running.num_prompt_tokens
+                    found.append((running.num_prompt_tokens, num_tokens))
             if waiting.num_begun:
                 found.extend(
-                    (one.num_prompt_tokens, one.num_output_tokens)
-                    for one in waiting.begun()
-                    if one.arrived_s >= since_s
+                    (begun.num_prompt_tokens, begun.num_output_tokens)
+                    for begun in waiting.begun()
+                    if begun.arrived_s >= since_s
                 )
         return found
 
     def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:
-        """Of mixed, then of splits."""
+        """The forecasts of mixed, then of splits."""
         links, slo = self._core.migrator.transfers.links, self._slo
         known = fleet(usable, self._decoding, self._prompts, links, load.prompt_tokens)
         first = forecast(load, known, slo, mixed(usable, self.pinned))
@@ -309,12 +314,12 @@ class Watcher:
         ]
 
     def _change(self, decided: Decided, usable: list[Instance], now: float) -> None:
-        for one, role in assigned(decided.choice, self._free(usable), usable):
-            self._flip(one, role, now, f"auto: {decided.why}")
+        for instance, role in assigned(decided.choice, self._free(usable), usable):
+            self._flip(instance, role, now, f"auto: {decided.why}")
         self._core.act(Noted(f"roles: {decided.why}"))
 
     def _leave_behind(self, usable: list[Instance], why_not: str, now: float) -> None:
-        """Give up roles that were right once, where nothing can be chosen any more."""
+        """Make instances mixed, where nothing can be chosen any more."""
         if self._free(usable) and self._present() != MIXED:
             self._change(Decided(self._decider.mix(now), why_not), usable, now)
 
@@ -326,10 +331,10 @@ class Watcher:
         if decided != self._decided:
             self._decided, self._decided_s = decided, now
 
-    # Between lives
+    # Checkpoints
 
     def state(self) -> WatcherState:
-        """All that it knows."""
+        """The state of this watcher."""
         return WatcherState(
             mode=self.mode,
             pinned=sorted(self.pinned),
@@ -347,7 +352,7 @@ class Watcher:
         )
 
     def restore(self, state: WatcherState) -> None:
-        """Know all that this state has."""
+        """Restore a state."""
         self.mode, self.pinned, self.due_s = state.mode, set(state.pinned), state.due_s
         self._window = LoadWindow.restored(state.window)
         self._decider = Decider(msgspec.convert(msgspec.to_builtins(state.decider), DeciderState))
@@ -361,8 +366,8 @@ class Watcher:
 
 def _pinned(config: Configured) -> set[int]:
     """The instances whose roles were written in the configuration."""
-    return {index for index, one in enumerate(config.instances) if one.role is not Role.MIXED}
+    return {index for index, own in enumerate(config.instances) if own.role is not Role.MIXED}
 
 
-def _is_usable(one: Instance) -> bool:
-    return one.state is WorkerState.READY and not one.drained
+def _is_usable(instance: Instance) -> bool:
+    return instance.state is WorkerState.READY and not instance.drained

@@ -306,7 +306,7 @@ class Admission:
         return next((first for first in self.waiting if not self._awaits_other(first)), None)
 
     def _awaits_other(self, sequence: Sequence, plan: AdmissionPlan | None = None) -> bool:
-        """Whether the first block that a waiting sequence lacks is on its way for another already."""
+        """Whether another transfer brings the first block that a waiting sequence lacks."""
         if not (sequence.residence.parked_tokens and self.residency.remote_kvs.coming):
             return False
         plan = plan or self.plan(sequence)

@@ -28,7 +28,13 @@ from daemon.engine.cuda.candidates import (
     new_scratch,
 )
 from daemon.engine.cuda.meter import ProductCall
-from daemon.engine.cuda.product_implementations import Library, Strips, Tiles, Vector, Way
+from daemon.engine.cuda.product_implementations import (
+    Implementation,
+    Library,
+    Strips,
+    Tiles,
+    Vector,
+)
 from daemon.engine.cuda.products import Product, ProductShape, choose_products, spread, summary
 
 H200 = DeviceRoom(processors=132, shared_bytes=232_448, early=True)
@@ -46,7 +52,12 @@ class FalseMeter:
         self.broken = broken
 
     def usable(
-        self, way: Way, states: torch.Tensor, weight: Any, bias: Any, plain: Way = LIBRARY
+        self,
+        way: Implementation,
+        states: torch.Tensor,
+        weight: Any,
+        bias: Any,
+        plain: Implementation = LIBRARY,
     ) -> bool:
         return way.name not in self.broken
 

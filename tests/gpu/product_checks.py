@@ -10,7 +10,7 @@ from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.candidates import DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
-from daemon.engine.cuda.product_implementations import Strips, Tiles, Way
+from daemon.engine.cuda.product_implementations import Implementation, Strips, Tiles
 from daemon.engine.cuda.products import Product, choose_products
 from daemon.engine.cuda.triton.skinny import Scratch, Strip, Tile, strip_product, tiled_product
 
@@ -227,7 +227,7 @@ def relative_error(
     return float(((got.double() - expected).abs() / expected.abs().clamp(min=usual)).max())
 
 
-def _ours(ways: Sequence[Way]) -> list[Strips | Tiles]:
+def _ours(ways: Sequence[Implementation]) -> list[Strips | Tiles]:
     return [way for way in ways if isinstance(way, Strips | Tiles)]
 
 

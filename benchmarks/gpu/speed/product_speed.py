@@ -12,7 +12,7 @@ from benchmarks.gpu.timing import host_seconds
 from daemon.engine.cuda.candidates import LIBRARY, DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import CudaMeter, Meter, ProductCall
-from daemon.engine.cuda.product_implementations import Way
+from daemon.engine.cuda.product_implementations import Implementation
 from daemon.engine.cuda.products import Product, calls, choose_products, in_front
 from tests.gpu.product_checks import SHAPES_8B
 
@@ -120,7 +120,7 @@ def _overlap(
 
 
 def _seconds(
-    way: Way,
+    way: Implementation,
     group: Sequence[Product],
     states: torch.Tensor,
     meter: Meter,

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import linear
 
 from daemon.engine.cuda.candidates import SCRATCH_CELLS, DeviceRoom
-from daemon.engine.cuda.product_implementations import Way
+from daemon.engine.cuda.product_implementations import Implementation
 from daemon.engine.cuda.triton.block_products import TENSOR_ROWS, BlockTile, block_product
 from daemon.engine.cuda.triton.blocks import unpack_rows
 from daemon.engine.cuda.triton.skinny import Scratch
@@ -50,7 +50,7 @@ class PlainBlocks:
     def __call__(
         self, states: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """See `Way`."""
+        """See `Implementation`."""
         plain = QuantisedLinear(weight.columns, weight.rows, None, [weight])(states)
         return plain if bias is None else plain + bias
 
@@ -65,7 +65,7 @@ class UnpackedBlocks:
     def __call__(
         self, states: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """See `Way`."""
+        """See `Implementation`."""
         panel = self.panel.view(states.dtype)
         height = min(_height(len(panel), weight.columns), weight.rows)
         out = states.new_empty((*states.shape[:-1], weight.rows))
@@ -102,7 +102,7 @@ class MultipliedBlocks:
         bias: torch.Tensor | None,
         compile_only: bool = False,
     ) -> torch.Tensor:
-        """See `Way`; `compile_only`: make the kernel that the call needs, and compute nothing."""
+        """See `Implementation`; `compile_only`: make the kernel of the call, compute nothing."""
         out = states.new_empty((len(states), weight.rows))
         parts = (self.tile, self.splits, self.scratch, compile_only)
         return block_product(weight.format, states, weight.data, bias, out, *parts)
@@ -123,8 +123,8 @@ def _height(cells: int, columns: int) -> int:
 
 
 def block_candidates(
-    rows: int, weight: QuantisedWeight, library: Way, room: DeviceRoom, scratch: Scratch
-) -> list[Way]:
+    rows: int, weight: QuantisedWeight, library: Implementation, room: DeviceRoom, scratch: Scratch
+) -> list[Implementation]:
     """Implementations for up to `rows` rows, the library's first."""
     padded = power_of_2(rows)
     return [

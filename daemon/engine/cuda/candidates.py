@@ -7,12 +7,12 @@ import torch
 import triton
 
 from daemon.engine.cuda.product_implementations import (
+    Implementation,
     Library,
     LightLibrary,
     Strips,
     Tiles,
     Vector,
-    Way,
 )
 from daemon.engine.cuda.triton.early import early
 from daemon.engine.cuda.triton.skinny import Scratch, Strip, Tile
@@ -82,12 +82,12 @@ class DeviceRoom:
 
 def candidates(
     rows: int, out_features: int, in_features: int, room: DeviceRoom, scratch: Scratch
-) -> list[Way]:
+) -> list[Implementation]:
     """Implementations for up to `rows` rows, at most `MAX_ROWS`, the library's first.
 
     A wide table: measurement does the rest.
     """
-    ways: list[Way] = [LIBRARY]
+    ways: list[Implementation] = [LIBRARY]
     if torch.backends.cuda.is_built():
         ways.append(LightLibrary())
     if rows == 1:

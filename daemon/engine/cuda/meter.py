@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from triton.errors import TritonError
 
-from daemon.engine.cuda.product_implementations import Library, Way
+from daemon.engine.cuda.product_implementations import Implementation, Library
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _WAKE_S = 0.05
 class ProductCall:
     """A product, and the kernel in front of it, which also decides how early it can begin."""
 
-    way: Way
+    way: Implementation
     states: torch.Tensor
     weight: Any
     bias: torch.Tensor | None
@@ -44,11 +44,11 @@ class Meter(Protocol):
 
     def usable(
         self,
-        way: Way,
+        way: Implementation,
         states: torch.Tensor,
         weight: Any,
         bias: torch.Tensor | None,
-        plain: Way = _LIBRARY,
+        plain: Implementation = _LIBRARY,
     ) -> bool:
         """Whether an implementation runs here and agrees with `plain`; afterwards it is warm."""
 
@@ -65,11 +65,11 @@ class CudaMeter:
 
     def usable(
         self,
-        way: Way,
+        way: Implementation,
         states: torch.Tensor,
         weight: Any,
         bias: torch.Tensor | None,
-        plain: Way = _LIBRARY,
+        plain: Implementation = _LIBRARY,
     ) -> bool:
         """See `Meter`; waits for the device."""
         expected = plain(states, weight, bias)

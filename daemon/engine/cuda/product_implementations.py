@@ -9,7 +9,7 @@ from torch.nn.functional import linear
 from daemon.engine.cuda.triton.skinny import Scratch, Strip, Tile, strip_product, tiled_product
 
 
-class Way(Protocol):
+class Implementation(Protocol):
     """Computes states [T, in_features] times weight [out_features, in_features]^T, plus bias.
 
     The weight is a tensor, or a `QuantisedWeight` whose columns are in the states' order.
@@ -34,7 +34,7 @@ class Library:
     def __call__(
         self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """See `Way`."""
+        """See `Implementation`."""
         return linear(states, weight, bias)
 
 
@@ -47,7 +47,7 @@ class LightLibrary:
     def __call__(
         self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """See `Way`."""
+        """See `Implementation`."""
         before = torch.backends.cuda.preferred_blas_library()
         torch.backends.cuda.preferred_blas_library("cublaslt")
         try:
@@ -65,7 +65,7 @@ class Vector:
     def __call__(
         self, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        """See `Way`."""
+        """See `Implementation`."""
         state = states.view(-1)
         product = torch.mv(weight, state) if bias is None else torch.addmv(bias, weight, state)
         return product.view(1, -1)
@@ -89,7 +89,7 @@ class Strips:
         bias: torch.Tensor | None,
         compile_only: bool = False,
     ) -> torch.Tensor:
-        """See `Way`; `compile_only`: make the kernel that the call needs, and compute nothing."""
+        """See `Implementation`; `compile_only`: make the kernel of the call, compute nothing."""
         out = _output(states, weight)
         return strip_product(states, weight, bias, out, self.strip, compile_only)
 
@@ -116,7 +116,7 @@ class Tiles:
         bias: torch.Tensor | None,
         compile_only: bool = False,
     ) -> torch.Tensor:
-        """See `Way`; `compile_only`: make the kernel that the call needs, and compute nothing."""
+        """See `Implementation`; `compile_only`: make the kernel of the call, compute nothing."""
         out, parts = _output(states, weight), (self.tile, self.splits, self.scratch)
         return tiled_product(states, weight, bias, out, *parts, compile_only)
 

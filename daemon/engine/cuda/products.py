@@ -22,7 +22,7 @@ from torch.nn.functional import rms_norm
 from daemon.engine.cuda.candidates import LIBRARY, MAX_ROWS, DeviceRoom, candidates, new_scratch
 from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.meter import CudaMeter, Meter, ProductCall
-from daemon.engine.cuda.product_implementations import Way
+from daemon.engine.cuda.product_implementations import Implementation
 from daemon.engine.cuda.triton import add_norm
 from daemon.engine.cuda.triton.skinny import Scratch
 from daemon.engine.cuda.triton.tiles import power_of_2
@@ -51,9 +51,9 @@ class Product(nn.Module):
     here, so CUDA graphs can hold it; all products of a process belong on one stream.
     """
 
-    plain: Way = LIBRARY
+    plain: Implementation = LIBRARY
     """The implementation that is right by definition."""
-    default: Way = LIBRARY
+    default: Implementation = LIBRARY
     """The implementation that serves every number of rows, and that others must beat."""
     max_rows = MAX_ROWS
     """Rows from which on only the library competes."""
@@ -63,7 +63,7 @@ class Product(nn.Module):
         self.held = weight  # what ways read
         self.bias = bias
         self.out_features, self.in_features = weight.shape
-        self.ways: tuple[Way, ...] = ()
+        self.ways: tuple[Implementation, ...] = ()
 
     @property
     def weight(self) -> torch.Tensor:
@@ -86,7 +86,7 @@ class Product(nn.Module):
         weight = self.held
         return torch.empty((rows, self.in_features), dtype=weight.dtype, device=weight.device)
 
-    def candidates(self, rows: int, room: DeviceRoom, scratch: Scratch) -> list[Way]:
+    def candidates(self, rows: int, room: DeviceRoom, scratch: Scratch) -> list[Implementation]:
         """Implementations worth measuring for `rows` rows, the library's first."""
         return candidates(rows, self.out_features, self.in_features, room, scratch)
 
@@ -197,9 +197,11 @@ def choose_products(
     return chosen
 
 
-def spread(found: Mapping[int, Way], default: Way = LIBRARY) -> tuple[Way, ...]:
+def spread(
+    found: Mapping[int, Implementation], default: Implementation = LIBRARY
+) -> tuple[Implementation, ...]:
     """An implementation for each number of rows up to the largest measured; 0 is the library's."""
-    ways: list[Way] = [default]
+    ways: list[Implementation] = [default]
     for count in sorted(found):
         ways += [found[count]] * (count + 1 - len(ways))
     return tuple(ways)
@@ -241,12 +243,12 @@ def _choose(
     room: DeviceRoom,
     scratch: Scratch,
     by_torch: ByTorch,
-) -> dict[int, Way]:
+) -> dict[int, Implementation]:
     """The fastest implementation for each number of rows. Where not even the library computes the
     product, the plain one takes its place.
     """
     first = group[0]
-    found: dict[int, Way] = {}
+    found: dict[int, Implementation] = {}
     for count in rows:
         if count > first.max_rows:
             break
@@ -263,10 +265,10 @@ def _choose(
 def _fastest(
     group: list[Product],
     states: torch.Tensor,
-    ways: list[Way],
+    ways: list[Implementation],
     meter: Meter,
     before: Callable[[], object],
-) -> Way:
+) -> Implementation:
     """Time each implementation once, the best again in alternation; the library wins near ties."""
     library, *others = ways
     operands = states, group[0].held, group[0].bias
@@ -292,7 +294,7 @@ def in_front(states: torch.Tensor, by_torch: ByTorch = NONE) -> Callable[[], obj
 
 
 def calls(
-    way: Way,
+    way: Implementation,
     group: list[Product],
     states: torch.Tensor,
     before: Callable[[], object] | None = None,

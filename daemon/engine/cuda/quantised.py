@@ -14,7 +14,7 @@ from daemon.engine.cuda.block_implementations import (
     new_panel,
 )
 from daemon.engine.cuda.candidates import DeviceRoom
-from daemon.engine.cuda.product_implementations import Way
+from daemon.engine.cuda.product_implementations import Implementation
 from daemon.engine.cuda.products import JoinedProduct, Product
 from daemon.engine.cuda.triton.skinny import Scratch
 from daemon.engine.cuda.unpacking import can_read, unpack
@@ -27,7 +27,7 @@ from daemon.engine.quantised.weight import QuantisedWeight
 class BlockProduct(Product):
     """A `Product` whose weight is quantised; states are of type `dtype`."""
 
-    plain: Way = PlainBlocks()
+    plain: Implementation = PlainBlocks()
     max_rows = MAX_BLOCK_ROWS
 
     def __init__(
@@ -35,7 +35,7 @@ class BlockProduct(Product):
         weight: QuantisedWeight,
         bias: torch.Tensor | None,
         dtype: torch.dtype,
-        library: Way,
+        library: Implementation,
     ) -> None:
         super().__init__(replace(weight, order=None), bias)
         self.default = library
@@ -67,7 +67,7 @@ class BlockProduct(Product):
         data = self.held.data
         return torch.empty((rows, self.in_features), dtype=self._dtype, device=data.device)
 
-    def candidates(self, rows: int, room: DeviceRoom, scratch: Scratch) -> list[Way]:
+    def candidates(self, rows: int, room: DeviceRoom, scratch: Scratch) -> list[Implementation]:
         """See `Product`."""
         return block_candidates(rows, self.held, self.default, room, scratch)
 

@@ -151,7 +151,7 @@ def test_the_host_stands_in_where_a_pool_cannot_be_opened(
         assert not pair.sender.direct
     assert [record.message for record in caplog.records] == [
         "transfer: this pool is not shared, host memory is used: expandable segments",
-        "handoff: the pool there cannot be opened, host memory is used: no peer access",
+        "transfer: the pool there cannot be opened, host memory is used: no peer access",
     ][opened : opened + 1]
 
 

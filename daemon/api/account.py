@@ -63,9 +63,9 @@ class Account:
                 raise self._exceeded(f"{self.key.requests_per_minute} requests", wait_s)
             self._requests.charge(1.0, now)
 
-    def priority(self, asked: int | None) -> int:
+    def priority(self, requested: int | None) -> int:
         """The priority of a request, given the one it asks for: never better than the key's."""
-        return self.key.priority if asked is None else max(asked, self.key.priority)
+        return self.key.priority if requested is None else max(requested, self.key.priority)
 
     def begin(self, num_answers: int, num_prompt_tokens: int, spending: Spending) -> "Lease":
         """Begin answers; the lease must be ended with them. Raises ApiError: 429 where the key has

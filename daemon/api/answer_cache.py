@@ -13,7 +13,7 @@ REFUSED_S = 60.0
 """Time that a refusal is kept: its cause may have been this machine's memory or disk."""
 
 
-class _Asked(Generic[Found]):
+class _Question(Generic[Found]):
     """A question in progress, and the number of callers that wait for its answer."""
 
     def __init__(self, task: "asyncio.Task[Found]") -> None:
@@ -33,7 +33,7 @@ class AnswerCache(Generic[Found]):
         self._most = most
         self._keep_s = keep_s
         self._known: OrderedDict[bytes, tuple[Found, float]] = OrderedDict()  # until when
-        self._asked: dict[tuple[str, bytes], _Asked[Found]] = {}
+        self._questions: dict[tuple[str, bytes], _Question[Found]] = {}
 
     async def get(self, text: bytes, owner: str, ask: Ask[Found]) -> Found:
         """The cached answer, or else that of `ask`, which is cancelled if all callers leave."""
@@ -42,24 +42,24 @@ class AnswerCache(Generic[Found]):
         if known is not None and until_s > asyncio.get_running_loop().time():
             self._known.move_to_end(key)
             return known
-        asked = self._asked.get((owner, key))
-        if asked is None:
-            asked = self._asked[owner, key] = _Asked(asyncio.create_task(ask()))
-            asked.task.add_done_callback(lambda done: self._answered(key, done))
-        asked.num_waiting += 1
+        question = self._questions.get((owner, key))
+        if question is None:
+            question = self._questions[owner, key] = _Question(asyncio.create_task(ask()))
+            question.task.add_done_callback(lambda done: self._answered(key, done))
+        question.num_waiting += 1
         try:
-            return await asyncio.shield(asked.task)  # others may wait for the same
+            return await asyncio.shield(question.task)  # others may wait for the same
         finally:
-            asked.num_waiting -= 1
-            if not asked.num_waiting:
-                asked.task.cancel()
-                if self._asked.get((owner, key)) is asked:
-                    del self._asked[owner, key]
+            question.num_waiting -= 1
+            if not question.num_waiting:
+                question.task.cancel()
+                if self._questions.get((owner, key)) is question:
+                    del self._questions[owner, key]
 
     def close(self) -> None:
         """Cancel all questions."""
-        for asked in self._asked.values():
-            asked.task.cancel()
+        for question in self._questions.values():
+            question.task.cancel()
 
     def _answered(self, key: bytes, task: "asyncio.Task[Found]") -> None:
         if task.cancelled() or task.exception() is not None:

@@ -122,8 +122,8 @@ def _named(message: str, kind: type, body: bytes) -> ApiError:
         if field in INSTEAD:
             message = f"`{field}` is not supported here: {INSTEAD[field]}"
             return invalid(message, field, "unsupported_parameter")
-        said = f"`{field}` is an unknown field{'' if where else _meant(field, kind)}"
-        return invalid(said, field, "unknown_parameter")
+        message = f"`{field}` is an unknown field{'' if where else _meant(field, kind)}"
+        return invalid(message, field, "unknown_parameter")
     missing = _MISSING.search(message)
     if missing:
         field = f"{where}.{missing.group(1)}" if where else missing.group(1)

@@ -62,8 +62,8 @@ def _is_plain(path: str) -> bool:
 def _meant(parts: list[str], path: str) -> bool:
     """Whether the requested path ends with a known one, `/v1` aside."""
     plain = [part for part in path.split("/") if part and part != "v1"]
-    asked = [part for part in parts if part != "v1"]
-    return bool(plain) and asked[-len(plain) :] == plain
+    requested = [part for part in parts if part != "v1"]
+    return bool(plain) and requested[-len(plain) :] == plain
 
 
 def _spelled_like(parts: list[str], paths: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from daemon.api.choice import AnswerChoice
 from daemon.api.errors import ApiError, invalid, rejection, unavailable
 from daemon.api.job import Job
-from daemon.api.logprobs import Rows, asked, by_row
+from daemon.api.logprobs import Rows, by_row, requested
 from daemon.api.metrics.metrics import Metrics
 from daemon.api.predictions import Predictions
 from daemon.models.grammar import BROKEN_OFF
@@ -170,7 +170,7 @@ class RuntimeLink:
     ) -> None:
         try:
             if logprobs and row in logprobs:
-                choice.take(token, reason, asked(token, logprobs[row], self._depth(choice)))
+                choice.take(token, reason, requested(token, logprobs[row], self._depth(choice)))
             else:
                 choice.take(token, reason)
         except Exception:

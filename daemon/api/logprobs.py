@@ -40,7 +40,7 @@ def by_row(logprobs: Logprobs | None) -> Rows:
     return {row: _Row(chosen[i], ids[i], values[i]) for i, row in enumerate(logprobs.rows.tolist())}
 
 
-def asked(token: int, row: _Row, depth: int) -> TokenLogprob | None:
+def requested(token: int, row: _Row, depth: int) -> TokenLogprob | None:
     """The part of a row that a request wants; None for `depth` -1."""
     if depth < 0:
         return None

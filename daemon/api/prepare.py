@@ -113,39 +113,39 @@ def prepare_completion(request: CompletionRequest, text: Text, serving: Serving)
     if prompt_only and not request.echo:
         raise invalid("`max_tokens` may be 0 only with `echo`", "max_tokens")
     _check_limit(*limit, serving.max_len)
-    asked = _separate(request.prompt)
-    prompts = [_prompt(prompt, request, text, serving) for prompt in asked]
+    sources = _separate(request.prompt)
+    prompts = [_prompt(prompt, request, text, serving) for prompt in sources]
     # An engine samples a token after every prompt that it computes.
     work = _work(request, prompts, limit, COMPLETION_MAX_TOKENS, serving, "prompt")
     if not request.echo:
         return work
     scored = work.sampling.prompt_logprobs >= 0
     echoes = tuple(
-        Echo(prompt, _offsets(given_as, prompt, work, text) if scored else [], text.token_bytes)
-        for given_as, prompt in zip(asked, prompts, strict=True)
+        Echo(prompt, _offsets(source, prompt, work, text) if scored else [], text.token_bytes)
+        for source, prompt in zip(sources, prompts, strict=True)
     )
     return msgspec.structs.replace(work, echoes=echoes, prompt_only=prompt_only)
 
 
 def _prompt(
-    asked: str | list[int], request: CompletionRequest, text: Text, serving: Serving
+    source: str | list[int], request: CompletionRequest, text: Text, serving: Serving
 ) -> Prompt:
-    if isinstance(asked, str):
-        words, tokens = asked, text.encode(asked, True, serving, "prompt")
+    if isinstance(source, str):
+        words, tokens = source, text.encode(source, True, serving, "prompt")
     else:
-        tokens = _token_ids(asked, request.max_tokens, serving)
+        tokens = _token_ids(source, request.max_tokens, serving)
         decoded = tokens if request.echo else tokens[:DECODED_TOKENS]
         words = text.decode(decoded, with_special=request.skip_special_tokens is False)
     echo = words if request.echo else ""
     return text.prompt(tokens, serving.block_size, echo, words)
 
 
-def _offsets(asked: str | list[int], prompt: Prompt, work: Work, text: Text) -> list[int]:
+def _offsets(source: str | list[int], prompt: Prompt, work: Work, text: Text) -> list[int]:
     """The offsets of a prompt's tokens in its text, in letters."""
-    if isinstance(asked, str):
-        return text.offsets(asked, special=True)
+    if isinstance(source, str):
+        return text.offsets(source, special=True)
     detokenizer = Detokenizer(text.token_bytes, text.hidden(work.shows_special))
-    return offsets_of_tokens(prompt.text, asked, detokenizer)
+    return offsets_of_tokens(prompt.text, source, detokenizer)
 
 
 def template_values(given: dict[str, Any] | None) -> dict[str, Any]:
@@ -227,8 +227,8 @@ def _no_room(num_tokens: int, limit: tuple[int | None, str], max_len: int, param
     wanted, name = limit
     if wanted is None or num_tokens >= max_len:
         return too_long(param, max_len, f"has {num_tokens}, and needs room for one more")
-    asked = f"`{name}` asks for {shown(wanted)} more"
-    return too_long(param, max_len, f"has {num_tokens} and {asked}: {shown(num_tokens + wanted)}")
+    request = f"`{name}` asks for {shown(wanted)} more"
+    return too_long(param, max_len, f"has {num_tokens} and {request}: {shown(num_tokens + wanted)}")
 
 
 def _work(
@@ -280,5 +280,5 @@ def _wanted(limit: int | None, room: int, default: int) -> int:
 
 def _bound_by(request: Common) -> str:
     """The field that a grammar comes from, if there is one."""
-    asked = wanted(request)
-    return "tools" if asked is None else asked.field
+    wanted_form = wanted(request)
+    return "tools" if wanted_form is None else wanted_form.field

@@ -204,8 +204,8 @@ class _Process:
         self._metrics.count("client_events", events, "event", lambda: tally.totals)
         predictions = self._link.predictions
         if predictions is not None:
-            asked = "Requests whose length was to be predicted, by outcome."
-            self._metrics.count("predictions", asked, "outcome", lambda: predictions.outcomes)
+            text = "Requests whose length was to be predicted, by outcome."
+            self._metrics.count("predictions", text, "outcome", lambda: predictions.outcomes)
 
     async def _predict(self) -> None:
         if self._link.predictions is None:

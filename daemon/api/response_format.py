@@ -107,17 +107,17 @@ def _lark(grammar: str, field: str) -> str:
         raise invalid(f"`{field}` is no EBNF: {why}", field, "invalid_grammar") from None
 
 
-def grammar_of(asked: Wanted | None) -> str:
+def grammar_of(wanted_form: Wanted | None) -> str:
     """llguidance's grammar, as text; empty for plain text. Raises ApiError 400, 501.
 
     It is not compiled here: `daemon.api.grammar` does that where it can do no harm.
     """
-    match asked.form if asked is not None else None:
+    match wanted_form.form if wanted_form is not None else None:
         case JsonObjectFormat():
             return _of_schema(b'{"type": "object"}', "")
-        case JsonSchemaFormat(json_schema=JsonSchema(schema=given)) if asked is not None:
-            schema = followed(decoded(given, asked.schema_field), asked.schema_field)
-            return _of_schema(msgspec.json.encode(schema), asked.schema_field)
+        case JsonSchemaFormat(json_schema=JsonSchema(schema=given)) if wanted_form is not None:
+            schema = followed(decoded(given, wanted_form.schema_field), wanted_form.schema_field)
+            return _of_schema(msgspec.json.encode(schema), wanted_form.schema_field)
         case GrammarFormat(grammar=grammar):
             return _matcher().grammar_from_lark(grammar)
         case RegexFormat(regex=regex):

@@ -99,8 +99,8 @@ class Api:
         """`POST /v1/chat/completions`."""
         body = await self._body(request, _chat_decoder)
         serving, text = self._admit(request, body)
-        asked = await self._threaded(request, lambda: conversation(body, serving))
-        rendered = await self._templates.render(asked, serving, owner_of(request))
+        template_input = await self._threaded(request, lambda: conversation(body, serving))
+        rendered = await self._templates.render(template_input, serving, owner_of(request))
         work = await self._threaded(request, lambda: prepare_chat(body, rendered, text, serving))
         shape = ChatShape(self._model.name, text.token_bytes, _include_usage(body))
         return await self._answer(request, body, work, text, serving, shape)
@@ -109,10 +109,10 @@ class Api:
         """`POST /tokenize`."""
         body = await self._body(request, _tokenize_decoder)
         serving, text = self._admit(request, body)
-        asked = await self._threaded(request, lambda: asked_conversation(body))
+        template_input = await self._threaded(request, lambda: asked_conversation(body))
         rendered = None
-        if asked is not None:
-            rendered = await self._templates.render(asked, serving, owner_of(request))
+        if template_input is not None:
+            rendered = await self._templates.render(template_input, serving, owner_of(request))
         return json_answer(
             await self._threaded(request, lambda: tokenize(body, rendered, text, serving))
         )

@@ -83,8 +83,8 @@ class References:
 
     def _refused(self, schema: Schema, what: str) -> ApiError:
         where = self._paths.get(id(schema), self._where)
-        said = f"`{where}` has a `$ref` {str(schema['$ref'])[:100]!r} that {what}"
-        return invalid(said, self._param, "invalid_schema")
+        message = f"`{where}` has a `$ref` {str(schema['$ref'])[:100]!r} that {what}"
+        return invalid(message, self._param, "invalid_schema")
 
 
 def quoted(reference: Any) -> Any:

@@ -76,15 +76,15 @@ def what_is_wrong(folder: Path) -> str:
 
 def render(template: ChatTemplate, question: bytes) -> bytes:
     """A conversation's text, or why there is none."""
-    asked = _decode(question)
-    messages = [template_message(message) for message in asked.messages]
+    conversation = _decode(question)
+    messages = [template_message(message) for message in conversation.messages]
     try:
         text = template.render(
             messages,
-            asked.begin_answer,
-            described(asked.tools),
-            asked.values,
-            continue_last=asked.continue_last,
+            conversation.begin_answer,
+            described(conversation.tools),
+            conversation.values,
+            continue_last=conversation.continue_last,
         )
         return _encode(Rendered(text, template.calls))
     except ApiError as error:

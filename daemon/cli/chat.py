@@ -79,13 +79,13 @@ def _talk(arguments: argparse.Namespace) -> Talk:
         if not served:
             raise ChatError(f"{url} serves no model")
         model = served[0]
-    asked = ChatOptions(
+    options = ChatOptions(
         model,
         max_tokens=arguments.max_tokens,
         temperature=arguments.temperature,
         seed=arguments.seed,
     )
-    return Talk(endpoint, asked, Conversation(_text(arguments.system)))
+    return Talk(endpoint, options, Conversation(_text(arguments.system)))
 
 
 def _question(words: list[str]) -> str:

@@ -96,9 +96,9 @@ _OFFERED: dict[str, Sequence[str] | str] = {
 """Values that shell completion offers, by dotted key."""
 
 
-def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
+def build_parser(named: Collection[str] = ()) -> argparse.ArgumentParser:
     """The parser of every command. Workbench commands import large libraries for their flags:
-    only those named in `asked` get them, so that `serve` starts fast.
+    only those in `named` get them, so that `serve` starts fast.
     """
     parser = Parser(prog="llmd", description="Serve language models on this machine.")
     parser.add_argument("--version", action="version", version=f"llmd {__version__}")
@@ -125,7 +125,7 @@ def build_parser(asked: Collection[str] = ()) -> argparse.ArgumentParser:
         ("profile", "measure this machine, or import a published table"),
         ("key", "make an API key"),
     ):
-        if name in asked or asks_for_all(asked):
+        if name in named or asks_for_all(named):
             import_module(f"daemon.cli.{name}").add_arguments(
                 commands.add_parser(name, help=help_text)
             )

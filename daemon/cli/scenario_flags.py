@@ -92,7 +92,7 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_scheduling(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("scheduling, as a daemon has it where nothing is said")
+    group = parser.add_argument_group("scheduling, by default as in a daemon")
     policy = group.add_argument(
         "--policy", metavar="P", help=f"one of those below {_default(Scenario, 'policy')}"
     )

@@ -54,20 +54,20 @@ def deal(cores: Cores, num_workers: int, threads: int = 0) -> list[CoreShare]:
 
 
 def _share(
-    cores: Cores, part: Sequence[CpuCore], threads: int, asked: bool, num_workers: int
+    cores: Cores, part: Sequence[CpuCore], threads: int, configured: bool, num_workers: int
 ) -> CoreShare:
-    """The share of a worker that may use `part`; `asked`: the configuration sets its threads."""
+    """The share of a worker that may use `part`; `configured`: its threads are set."""
     cpus = tuple(sorted(cpu for core in part for cpu in core.cpus))
     kept = () if len(part) == len(cores.cores) else cpus
     why = _of(part, cores)
-    if asked and threads > len(cpus):
+    if configured and threads > len(cpus):
         # Pinned, threads would wait for each other on one core: let them go where it is idle.
         return CoreShare(threads, (), f"daemon.threads, more than the CPUs of its {why}: not kept")
     if num_workers > 1:
         why += f" for {num_workers} workers"
     if num_workers > len(cores.cores):
         why += ", which share them"
-    if asked:
+    if configured:
         return CoreShare(threads, kept, f"daemon.threads; {why}")
     if cores.granted < len(cores.cores):
         why += f"; the control group grants {cores.quota:g} processors"

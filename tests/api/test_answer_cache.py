@@ -35,7 +35,7 @@ async def test_one_owner_s_question_waits_for_no_other_owner_s() -> None:
         assert await cache.get(b"same", "c", saying("c's")) == "b's"
     never.set()
     assert await stuck == "a's"
-    assert not cache._asked
+    assert not cache._questions
 
 
 async def test_it_is_asked_no_further_once_all_have_left() -> None:
@@ -54,7 +54,7 @@ async def test_it_is_asked_no_further_once_all_have_left() -> None:
         assert await cache.get(b"x", "a", saying("second")) == "second"
     assert cancelled == ["first"]
     await asyncio.gather(*askers, return_exceptions=True)
-    assert not cache._asked
+    assert not cache._questions
 
 
 async def test_an_answer_is_kept_for_as_long_as_it_is_worth() -> None:

@@ -95,31 +95,33 @@ def _of_choice(
 ) -> str:
     """The grammar where the model may call or answer."""
     answer: dict[str, Any]
-    asked = wanted(request)
-    match asked.form if asked is not None else None:
+    wanted_form = wanted(request)
+    match wanted_form.form if wanted_form is not None else None:
         case None:
             needed = not several or any(function.strict for function in functions)
             return held(functions, form, tokens, several) if needed else ""
         case JsonObjectFormat():
             answer = {"type": "object"}
-        case JsonSchemaFormat(json_schema=given) if asked is not None:
-            answer = followed(decoded(given.schema, asked.schema_field), asked.schema_field)
+        case JsonSchemaFormat(json_schema=given) if wanted_form is not None:
+            answer = followed(
+                decoded(given.schema, wanted_form.schema_field), wanted_form.schema_field
+            )
         case _:
-            raise _not_both(asked)
+            raise _not_both(wanted_form)
     if form.bare:
-        raise _not_both(asked)
+        raise _not_both(wanted_form)
     own = answer.get("x-guidance")
     layout = {"whitespace_pattern": WHITESPACE, **(own if isinstance(own, dict) else {})}
     return either(functions, form, tokens, several, {**answer, "x-guidance": layout})
 
 
-def _not_both(asked: Wanted | None) -> ApiError:
-    assert asked is not None
-    kind = f" {asked.form.type!r}" if asked.field == "response_format" else ""
+def _not_both(wanted_form: Wanted | None) -> ApiError:
+    assert wanted_form is not None
+    kind = f" {wanted_form.form.type!r}" if wanted_form.field == "response_format" else ""
     return invalid(
-        f"`{asked.field}`{kind} cannot be combined with `tools` here, "
+        f"`{wanted_form.field}`{kind} cannot be combined with `tools` here, "
         "unless `tool_choice` is 'none' or asks for a call",
-        asked.field,
+        wanted_form.field,
     )
 
 

@@ -285,7 +285,7 @@ async def test_a_predictor_that_sends_rubbish_is_replaced(
         beside.predictions._process._frame(b"\xc1")
         assert (await beside.predicted(2)).num_tokens
         assert beside.pid not in {0, first}
-    assert "sent what is no answer" in caplog.text
+    assert "sent no valid answer" in caplog.text
 
 
 async def test_time_is_counted_of_answers_alone(tmp_path: Path):

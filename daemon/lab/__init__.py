@@ -1,1 +1,1 @@
-"""The laboratory tries the daemon without users: simulations, plans, profiles, load, reports."""
+"""The laboratory: simulations, plans, profiles, load tests and reports, without users."""

@@ -42,8 +42,7 @@ class SavedLimits:
     """Original limits by card UUID, in memory as in the file. One process holds it."""
 
     def __init__(self, path: Path) -> None:
-        """Lock and read the file. Raises PowerError if another process has it, or it cannot be
-        used.
+        """Lock and read the file. Raises PowerError if another process has it, or it is unusable.
 
         A damaged file is renamed, and then there are no limits.
         """

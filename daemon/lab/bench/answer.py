@@ -1,4 +1,4 @@
-"""What came of one request: when its tokens came, what the server counted, how it ended."""
+"""The record of one request: its tokens' times, the server's counts, its end."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from daemon.client.sse import Event
 from daemon.lab.report.records import Outcome
 
 CUT_SHORT = {"abort", "error"}
-"""Finish reasons by which servers say that they gave up."""
+"""Finish reasons by which servers say that they cut an answer short."""
 
 
 def _doubles() -> "array[float]":
@@ -48,7 +48,7 @@ class ClientAnswer:
             self.fail(f"in mid-stream: {event.fault}")
 
     def close(self) -> None:
-        """The stream has ended as HTTP has it: whole or cut short."""
+        """The stream has ended in HTTP's sense: the answer is whole or cut short."""
         if self.outcome is not Outcome.UNFINISHED:
             return
         if not self.finished:
@@ -56,7 +56,7 @@ class ClientAnswer:
             return
         self.outcome = Outcome.FINISHED
         # The last token may have no text of its own (half a character, an end token): then it came
-        # with the event that says why the answer ended.
+        # with the event that has the finish reason.
         silent = self.num_tokens > len(self.token_s) or not self.token_s
         if silent and self.end_event_s == self.end_event_s:
             self.token_s.append(self.end_event_s)

@@ -24,24 +24,24 @@ from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import Workload, WorkloadSpec, asked_rate
 
 UNKNOWN_LEN = 2**31 - 1
-"""Where neither the server nor the user says how long its context is, nothing is dropped."""
+"""The length limit if neither the server nor the user knows the context: nothing is dropped."""
 
 Watch = Callable[[LoadGenerator, int], AbstractAsyncContextManager[None]]
-"""Shows a load of so many answers while it runs."""
+"""Shows the progress of a load with this number of answers."""
 
 
 class BenchSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Which endpoint to measure, and how requests are written."""
+    """The endpoint to measure, and the form of its requests."""
 
     url: str
-    model: str = ""  # the first that is served
+    model: str = ""  # empty: the first that is served
     api_key: str = ""
     chat: bool = False
     prompt_form: PromptForm = "ids"
-    prompt_seed: int | None = None  # of the prompts' tokens; None: another one every time
+    prompt_seed: int | None = None  # of the prompts' tokens; None: a new one each time
     ignore_eos: bool = True
     n: int = 1  # answers of each request, each with a row of its own
-    max_len: int = 0  # tokens of a prompt and its answer; 0: what the server says
+    max_len: int = 0  # tokens of a prompt and its answer; 0: the server's limit
     timeout_s: float = 600.0  # of a whole answer; 0: none
     warm_up: int = 0  # requests before the run, all at once, not recorded
     label: str = ""  # instead of the URL
@@ -60,7 +60,7 @@ class Measured:
 async def measure(
     spec: BenchSpec, wanted: WorkloadSpec, watch: Watch = lambda *_: nullcontext()
 ) -> Measured:
-    """Run the load against the endpoint; Ctrl-C ends it early and loses nothing.
+    """Run the load against the endpoint; Ctrl-C ends it early and keeps the results.
 
     Raises BenchError, WorkloadError and OSError, before the load begins.
     """
@@ -95,7 +95,7 @@ async def measure(
 async def _warm_up(
     client: Client, form: Form, prompts: Prompts, workload: Workload, count: int, notes: list[str]
 ) -> None:
-    """Raises BenchError where every request of it fails."""
+    """Send the warm-up requests. Raises BenchError if all of them fail."""
     rows = [index % len(workload) for index in range(count)]
     bodies = [
         form.body(prompts.of_warm_up(index, row), int(workload.output_tokens[row]))

@@ -1,4 +1,4 @@
-"""A request of several choices: each is an answer of its own, with a row of its own."""
+"""A request with several choices: each is an answer with a row of its own."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from daemon.lab.workload.workload import Workload
 
 
 class EventSink(Protocol):
-    """What takes the events of one request's stream; times are of one monotonic clock."""
+    """A receiver of one request's events; times are of one monotonic clock."""
 
     sent_s: float
     ended_s: float
@@ -30,7 +30,7 @@ class EventSink(Protocol):
 
 
 class Choices:
-    """Deals one stream's events out to the answers of its choices, of `equal` length or not."""
+    """Distributes one stream's events to the answers of its choices, of `equal` length or not."""
 
     def __init__(self, answers: Sequence[ClientAnswer], equal: bool) -> None:
         self._answers = answers
@@ -38,7 +38,7 @@ class Choices:
 
     @property
     def sent_s(self) -> float:
-        """When the request left."""
+        """The time at which the request left."""
         return self._answers[0].sent_s
 
     @sent_s.setter
@@ -48,7 +48,7 @@ class Choices:
 
     @property
     def ended_s(self) -> float:
-        """When its stream had ended."""
+        """The time at which its stream ended."""
         return self._answers[0].ended_s
 
     @ended_s.setter
@@ -57,7 +57,7 @@ class Choices:
             answer.ended_s = now_s
 
     def take(self, event: Event, now_s: float) -> None:
-        """Each choice goes to its answer; a fault, and the counts, to all of them."""
+        """Pass each choice to its answer; a fault and the counts go to all answers."""
         for choice in event.choices or ():
             if 0 <= choice.index < len(self._answers):
                 self._answers[choice.index].take(Event(choices=[choice]), now_s)
@@ -74,27 +74,29 @@ class Choices:
             answer.close()
 
     def fail(self, error: str, outcome: Outcome = Outcome.FAILED) -> None:
-        """What is not whole by now fails."""
+        """Fail every answer that is not whole yet."""
         for answer in self._answers:
             answer.fail(error, outcome)
 
     def _shares(self, usage: Usage) -> list[int]:
-        """Of the server's count, which is that of all answers together: where they differ in
-        length, what each one's events are of all events.
+        """The server's count, which is for all answers together, divided among them: evenly if they
+        have the same length, else by their events.
         """
         events = [len(answer.token_s) for answer in self._answers]
         if self._equal or not sum(events):
             return [usage.completion_tokens // len(events)] * len(events)
-        return [round(usage.completion_tokens * one / sum(events)) for one in events]
+        return [round(usage.completion_tokens * count / sum(events)) for count in events]
 
 
 def sink_of(answers: Sequence[ClientAnswer], equal: bool) -> EventSink:
-    """What takes the stream of a request with so many choices, asked to be of `equal` length."""
+    """The receiver of a request's stream, for its answers, which were asked to be of `equal`
+    length.
+    """
     return answers[0] if len(answers) == 1 else Choices(answers, equal)
 
 
 def each_answer(workload: Workload, n: int) -> Workload:
-    """A workload with a row for each of the `n` answers to its requests, in their order."""
+    """A workload with a row for each of the `n` answers to its requests, in order."""
     return replace(
         workload,
         arrival_s=np.repeat(workload.arrival_s, n),

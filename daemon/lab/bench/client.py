@@ -1,4 +1,4 @@
-"""The HTTP side: one session, any number of connections, one streamed answer a call."""
+"""The HTTP side: one session, any number of connections, one streamed answer per call."""
 
 from time import perf_counter
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ TOO_MANY = 429
 
 
 class Client:
-    """Speaks to one endpoint; used as a context manager inside of an event loop."""
+    """Talks to one endpoint; used as a context manager inside an event loop."""
 
     def __init__(self, url: str, api_key: str, timeout_s: float) -> None:
         self.url = base_url(url)
@@ -47,7 +47,7 @@ class Client:
         await self._session.close()
 
     async def stream(self, path: str, body: bytes, answer: EventSink) -> None:
-        """Send a request and follow its stream to the end; what goes wrong on the way fails it."""
+        """Send a request and follow its stream to the end; an error fails its answer."""
         try:
             async with self._session.post(
                 self.url + path, data=body, trace_request_ctx=answer
@@ -67,7 +67,7 @@ class Client:
             answer.ended_s = perf_counter()
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body. Raises BenchError where nobody answers."""
+        """Status and body. Raises BenchError where no server answers."""
         return await self._whole("GET", path, None)
 
     async def post(self, path: str, body: bytes) -> tuple[int, bytes]:

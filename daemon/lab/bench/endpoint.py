@@ -1,4 +1,4 @@
-"""What an endpoint serves and which requests it takes: asked once, before the load."""
+"""The endpoint's model and the form of request that it takes: asked once, before the load."""
 
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from daemon.lab.bench.prompts import FIRST_ID, Int64, as_text
 PromptForm = Literal["ids", "text"]
 PROBE_TOKENS = 64
 NOT_UNDERSTOOD = (400, 404, 415, 422, 500)
-"""What servers answer to a body whose form they do not know."""
+"""Statuses with which servers refuse a body of unknown form."""
 
 
 class _Card(msgspec.Struct):
@@ -31,23 +31,23 @@ class Cards(msgspec.Struct):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """How a request is written."""
+    """The form of a request."""
 
     model: str
     chat: bool = False
     prompt: PromptForm = "ids"
     ignore_eos: bool = True
     n: int = 1  # choices
-    extra_tokens: int = 0  # that the server adds to a text, such as a chat template's
+    extra_tokens: int = 0  # tokens that the server adds to a text, such as a chat template's
 
     @property
     def path(self) -> str:
-        """Where requests go."""
+        """The path of requests."""
         return "/v1/chat/completions" if self.chat else "/v1/completions"
 
     def body(self, ids: Int64, num_output: int, stream: bool = True) -> bytes:
-        """The body of a request whose prompt is to have `len(ids)` tokens. One choice is
-        greedy; several are drawn, as servers refuse to draw equal ones.
+        """The body of a request whose prompt is to have `len(ids)` tokens. A single choice is
+        greedy; several are sampled, as servers refuse equal ones.
         """
         fields: dict[str, Any] = {"model": self.model}
         if self.prompt == "ids":
@@ -69,7 +69,7 @@ class Form(msgspec.Struct, frozen=True):
 
 
 async def find_model(client: Client, wanted: str) -> _Card:
-    """The model by name, or the first; its length is None where the server does not say.
+    """Find the model by name, or the first; its length is None where the server does not say.
 
     Raises BenchError.
     """
@@ -92,9 +92,9 @@ async def find_model(client: Client, wanted: str) -> _Card:
 
 
 async def settle_form(client: Client, form: Form, notes: list[str]) -> Form:
-    """The form of request that the server takes, found with one or two small requests.
+    """Find the form of request that the server takes, with one or two small requests.
 
-    Token ids that are refused become words, and a note. Raises BenchError where nothing is taken.
+    If token ids are refused, prompts become words, with a note. Raises BenchError if no form works.
     """
     status, body = await _probe(client, form)
     if form.prompt == "ids" and status in NOT_UNDERSTOOD:

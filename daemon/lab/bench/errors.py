@@ -1,4 +1,4 @@
-"""What goes wrong before a run can begin, and the counts of what went wrong within one."""
+"""Errors that prevent a run, and the counts of errors within a run."""
 
 import re
 from collections import Counter

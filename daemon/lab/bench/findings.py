@@ -1,4 +1,4 @@
-"""What a run says of its own soundness: lateness, CPU, errors, lengths, cached prompts."""
+"""A run's own soundness: lateness, CPU use, errors, lengths, cached prompts."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,14 @@ from daemon.lab.report.records import Float64, Outcome
 from daemon.lab.workload.workload import Workload
 
 LATE_S = 0.050
-"""Sends later than this at the 99th percentile are told in the report's label."""
+"""99th percentile of lateness above which the report's label mentions it."""
 
 BUSY_SHARE = 0.7
-"""Of a core; above it, in runs of a second or more, this process may be what is slow."""
+"""Share of a core above which this process may be the bottleneck, in runs of a second or more."""
 
 
 def lateness_p99_s(sent: SentLoad, workload: Workload) -> float:
-    """How long after its time a request's headers left, 99th percentile; 0 where none left."""
+    """The 99th percentile of how late requests' headers left; 0 where none left."""
     late_s = _lateness_s(sent, workload)
     return float(np.percentile(late_s, 99)) if late_s.size else 0.0
 
@@ -40,7 +40,7 @@ def findings(
     share = sent.cpu_s / wall_s
     yield (
         f"this process used {share:.0%} of a core for {num_events / wall_s:,.0f} events/s"
-        + (": it may be what is slow" if share > BUSY_SHARE and wall_s >= 1 else "")
+        + (": it may be the bottleneck" if share > BUSY_SHARE and wall_s >= 1 else "")
     )
     done = [answer for answer in sent.answers if answer.outcome is Outcome.FINISHED]
     yield from _token_findings(done)

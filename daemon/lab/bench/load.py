@@ -1,4 +1,4 @@
-"""The open loop: every request leaves at its time, whatever became of those before it."""
+"""The open loop: every request leaves at its time, whether or not earlier ones have ended."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from daemon.lab.report.records import Float64
 
 @dataclass(slots=True)
 class SentLoad:
-    """What a run leaves: the answers to the requests that left, in order of arrival."""
+    """The result of a run: the answers to the requests that left, in order of arrival."""
 
     start_s: float  # of the clock of the answers' times
-    answers: list[ClientAnswer] = field(default_factory=list)  # of each, all its choices
+    answers: list[ClientAnswer] = field(default_factory=list)  # each request's choices in a row
     ended: int = 0  # of them
     end_s: float = 0.0
     cpu_s: float = 0.0  # of this process
@@ -34,7 +34,7 @@ class LoadGenerator:
         self.sent = SentLoad(perf_counter())
 
     async def run(self, bodies: Sequence[bytes], arrival_s: Float64) -> SentLoad:
-        """Until every answer has ended, or `stop`."""
+        """Send until every answer has ended, or `stop`."""
         cpu_s = process_time()
         self.sent = sent = SentLoad(perf_counter())
         self._sending = asyncio.create_task(self._send(bodies, arrival_s.tolist()))
@@ -49,7 +49,7 @@ class LoadGenerator:
         return sent
 
     def stop(self) -> None:
-        """End the run now: nothing more is sent, and answers stay as far as they came."""
+        """End the run now: no more requests leave, and answers keep the tokens that came."""
         if self._sending is not None:
             self.sent.interrupted = True
             self._sending.cancel()
@@ -58,7 +58,7 @@ class LoadGenerator:
         sent = self.sent
         async with asyncio.TaskGroup() as group:
             for body, due_s in zip(bodies, arrival_s, strict=True):
-                # Never skipped: where all come at once, requests leave while others are queued.
+                # Always awaited: where all come at once, requests leave while others are queued.
                 await asyncio.sleep(max(0.0, sent.start_s + due_s - perf_counter()))
                 answers = [ClientAnswer() for _ in range(self._form.n)]
                 sent.answers += answers
@@ -79,9 +79,11 @@ async def send_at_once(client: Client, form: Form, bodies: Sequence[bytes]) -> l
 
 
 async def _follow(client: Client, form: Form, body: bytes, answers: list[ClientAnswer]) -> None:
-    """Stream one request. In a task group an error would end all the others: it fails this one."""
+    """Stream one request. An error fails this one alone: raised in the task group it
+    would end all.
+    """
     sink = sink_of(answers, form.ignore_eos)
     try:
         await client.stream(form.path, body, sink)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on
+    except Exception as error:  # noqa: BLE001 - any error fails one request; the run goes on
         sink.fail(f"{type(error).__name__}: {error}")

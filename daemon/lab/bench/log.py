@@ -1,4 +1,4 @@
-"""From the answers of a real run to the log that simulated runs leave too."""
+"""The log of a real run, from its answers: in the format of simulated runs."""
 
 import numpy as np
 
@@ -11,10 +11,10 @@ from daemon.lab.workload.workload import Workload
 def run_log(sent: SentLoad, workload: Workload, fixed_length: bool) -> RunLog:
     """The log of the requests that left; a run that was ended early has fewer than its workload.
 
-    An arrival is the time at which a request was due, so that a late generator is not hidden in
+    An arrival is the time at which a request was due, so that a late generator does not hide in
     better latencies. `fixed_length`: answers were asked to be as long as the workload says;
-    otherwise a finished answer's own length is the true one. Gaps are between events, of which
-    a server may send fewer than tokens.
+    otherwise a finished answer's own length is the true one. Gaps are between events; a server may
+    send fewer events than tokens.
     """
     answers = sent.answers
     count = len(answers)

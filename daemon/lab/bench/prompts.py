@@ -1,4 +1,4 @@
-"""Prompts of an exact number of tokens, drawn so that only equal prefixes are equal."""
+"""Prompts of an exact number of tokens, random so that only equal prefixes are equal."""
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Prompts:
-    """The token ids of a workload's prompts, by seed; another seed shares nothing with them."""
+    """The token ids of a workload's prompts, by seed; prompts of another seed share nothing."""
 
     def __init__(self, workload: Workload, seed: int) -> None:
         self._workload = workload
@@ -52,7 +52,7 @@ class Prompts:
         return np.concatenate((shared, own))
 
     def of_warm_up(self, index: int, row: int) -> Int64:
-        """Ids of the length of a row's prompt, equal to no request's."""
+        """Ids for a warm-up, as long as a row's prompt and equal to no request's."""
         return self._draw(_WARM_UP, index, int(self._workload.prompt_tokens[row]))
 
     def _draw(self, kind: int, index: int, num_tokens: int) -> Int64:

@@ -1,12 +1,12 @@
 """Capacity: the highest arrival rate at which a scenario keeps its goal, by bisection.
 
-The workload is built anew for each rate with the same seed: the same lengths in the same order,
-and the same arrivals, nearer together. A rate counts where `Goal` says so.
+The workload is built anew for each rate with the same seed: the same lengths in the same order, and
+the same arrivals, closer together. `Goal` says whether a rate passes.
 
-Verdicts need not be monotone: a finite run at a slightly higher rate may fall out better. The
-search does not look for such luck. It keeps a rate that passed below one that failed and halves
-what lies between, so that every rate it tried up to the answer passed and every one above failed;
-rates that it did not try may differ. All tried rates are in the answer.
+Verdicts need not be monotone: a finite run at a slightly higher rate may turn out better. The
+search does not look for such luck. It keeps a rate that passed below one that failed and halves the
+interval between, so that every tried rate up to the answer passed and every one above failed; rates
+that were not tried may differ. All tried rates are in the answer.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from daemon.lab.simulator.run import prepare, run
 from daemon.lab.simulator.scenario import Scenario
 
 WARM_UP = 0.1
-"""Share of requests, the first ones, that do not count in a goal's latencies."""
+"""Share of requests, from the first on, that do not count in a goal's latencies."""
 
 _FIRST_RATE = 1.0
 _MOST_STEPS = 24  # strides from the first rate
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, and how."""
+    """The result of a search, and its circumstances."""
 
     rps: float  # 0: no rate that was tried passed
     failed_rps: float  # the lowest rate tried that failed
@@ -64,9 +64,9 @@ def find_capacity(
 ) -> Capacity:
     """Bracket from the workload's rate (or 1) by steps of `stride` (> 1), then bisect.
 
-    Where that rate is near the answer, a short stride tries fewer rates. `progress` is told of
-    every rate once it is judged. Raises PlannerError where the workload has no rate, is too short,
-    or passes at every rate; and what `prepare` and `run` raise.
+    Where that rate is near the answer, a short stride tries fewer rates. `progress` receives every
+    trial. Raises PlannerError where the workload has no rate, is too short, or passes at every
+    rate; and whatever `prepare` and `run` raise.
     """
     search = _Search(scenario, goal, relative_width, stride, progress)
     rate = scenario.workload.rate or _FIRST_RATE
@@ -116,7 +116,7 @@ class _Search:
         report = report_of(prepared, log)
         trial = judge(prepared, log, report, self._goal, self._warm_up)
         self._trials.append(trial)
-        if trial.sustained or not any(one.sustained for one in self._trials):
+        if trial.sustained or not any(earlier.sustained for earlier in self._trials):
             self._best = report
         if self._progress is not None:
             self._progress(trial)
@@ -135,14 +135,14 @@ class _Search:
             if self.sustains(rate):
                 return rate, self._trials[-2].rate_rps
             if _alike(*self._trials[-2:]):
-                break  # requests do not meet each other any more: slower arrivals change nothing
+                break  # requests do not overlap any more: slower arrivals change nothing
         return 0.0, rate
 
     def found(self, passed: float, failed: float) -> Capacity:
         """The answer."""
         if self._best is None:
             raise PlannerError("capacity: no rate was tried")
-        at_failed = next(one for one in self._trials if one.rate_rps == failed)
+        at_failed = next(trial for trial in self._trials if trial.rate_rps == failed)
         return Capacity(
             rps=passed,
             failed_rps=failed,

@@ -1,4 +1,4 @@
-"""What goes wrong with a plan, in one sentence that names the value."""
+"""The planner's error: one sentence that names the value."""
 
 
 class PlannerError(ValueError):

@@ -1,4 +1,4 @@
-"""What a rate must satisfy to count as sustained: a goal, and the verdict on one run."""
+"""A goal that a rate must meet to count as sustained, and the verdict on one run."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -31,7 +31,7 @@ def without_first(requests: RequestLog, count: int) -> RequestLog:
 
 
 def warmed_up(run: RunLog, count: int) -> RunLog:
-    """The run's requests after the first `count`; its instances, which span both, are left out."""
+    """The run's requests after the first `count`; without instances, whose logs span both."""
     rest = without_first(run.requests, count)
     return RunLog(rest, [], [], virtual_s=run.virtual_s, wall_s=run.wall_s)
 
@@ -39,15 +39,15 @@ def warmed_up(run: RunLog, count: int) -> RunLog:
 class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every bound that is not 0 must hold over the requests after the warm-up.
 
-    What the workload promises to its classes must hold too, for a share of `attainment` of each
-    class. A bound here takes the place of the classes' promises of the same measure.
+    The workload's promises to its classes must hold too, for a share of `attainment` of each class.
+    A bound here replaces the classes' promises of the same measure.
 
-    Stability is always asked for: at the last arrival, of all requests' output tokens, at most
-    `unserved_fraction` are not out. Latencies alone do not tell: arrivals of a finite trace end, so
-    a policy that parks the work it dislikes until then serves the rest quickly at any rate.
-    Rejected and failed requests count as unserved, and miss their promises.
+    Stability is always required: at the last arrival at most `unserved_fraction` of all requests'
+    output tokens may be missing. Latencies alone do not show it: a finite trace ends, so a policy
+    that parks the work it dislikes until then serves the rest quickly at any rate. Rejected and
+    failed requests count as unserved, and miss their promises.
 
-    What still runs at the last arrival counts as unserved too, about half of each answer: with few
+    Answers that still run at the last arrival count as unserved too, about half of each: with few
     requests (fewer than some 25 times those that run together) that alone passes 2 %, and the
     answer is the rate for this N, below the machine's own.
     """
@@ -70,21 +70,23 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 raise PlannerError(f"goal: {name} is a share, at most 1, got {getattr(self, name)}")
 
     def promises(self, classes: Iterable[Promise]) -> tuple[Promise, ...]:
-        """What is judged of each class: its own promises, but for those that the goal replaces."""
+        """The promises to judge for each class: its own, or the goal's in their place."""
         return tuple(
             Promise(
-                name=one.name,
-                ttft_s=self.ttft_s or one.ttft_s,
-                tpot_s=self.tpot_s or one.tpot_s,
-                gap_s=self.gap_s or one.gap_s,
-                normalized_latency_s=0.0 if self.normalized_latency_s else one.normalized_latency_s,
-                scale=one.scale,
+                name=promise.name,
+                ttft_s=self.ttft_s or promise.ttft_s,
+                tpot_s=self.tpot_s or promise.tpot_s,
+                gap_s=self.gap_s or promise.gap_s,
+                normalized_latency_s=(
+                    0.0 if self.normalized_latency_s else promise.normalized_latency_s
+                ),
+                scale=promise.scale,
             )
-            for one in classes
+            for promise in classes
         )
 
     def words(self, classes: Sequence[Promise]) -> str:
-        """The condition as a sentence for reports, with what is judged of each class."""
+        """The condition as a sentence for reports, with the bounds of each class."""
         parts = [
             f"{name} <= {bound:g} s"
             for name, bound in (
@@ -96,9 +98,9 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         ]
         parts += [
             f"{' and '.join(bounds)} for {100 * self.attainment:g} % of "
-            f"{one.name if len(classes) > 1 else 'requests'}"
-            for one in classes
-            if (bounds := _bounds(one))
+            f"{promise.name if len(classes) > 1 else 'requests'}"
+            for promise in classes
+            if (bounds := _bounds(promise))
         ]
         parts.append(
             f"at the last arrival at most {100 * self.unserved_fraction:g} % of the asked output "
@@ -117,7 +119,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     normalized_latency_s: float | None  # mean
     p99_normalized_latency_s: float | None
     p99_queueing_s: float | None
-    attainment: float | None  # of the class that fared worst; None: nothing promised
+    attainment: float | None  # of the worst class; None: nothing promised
 
 
 def judge(prepared: Prepared, run: RunLog, whole: Report, goal: Goal, warm_up: int) -> Trial:
@@ -125,7 +127,7 @@ def judge(prepared: Prepared, run: RunLog, whole: Report, goal: Goal, warm_up: i
     about = about_of(prepared)
     promises = goal.promises(about.classes)
     measured = summarize(warmed_up(run, warm_up), msgspec.structs.replace(about, classes=promises))
-    promised = [one.name for one in promises if _bounds(one)]
+    promised = [promise.name for promise in promises if _bounds(promise)]
     kept = [share for name, share in measured.slo_by_class.items() if name in promised]
     attainment = min(kept, default=None)
     limits: tuple[tuple[str, float | None, float], ...] = (
@@ -173,7 +175,7 @@ def _bounds(promise: Promise) -> list[str]:
 def check_length(prepared: Prepared, goal: Goal) -> None:
     """Refuse a workload that no rate could sustain: its last answer alone is too large a share.
 
-    Nothing of the last request is out when it arrives, however slow the arrivals. Raises
+    Nothing of the last request's answer exists when it arrives, however slow the arrivals. Raises
     PlannerError.
     """
     asked = prepared.workload.output_tokens

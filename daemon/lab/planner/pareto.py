@@ -19,7 +19,7 @@ NEAR = (0.12, 0.045)
 
 
 class ParetoPoint(NamedTuple):
-    """One configuration; of both numbers less is better."""
+    """One configuration; less is better for both numbers."""
 
     label: str
     cost: float  # such as dollars per million requests
@@ -32,12 +32,12 @@ def pareto_front(points: Iterable[ParetoPoint]) -> list[ParetoPoint]:
     A point dominates another if it is no worse in both numbers and better in one; equal points
     stay together. Points with a number that is not finite are left out.
     """
-    known = [one for one in points if isfinite(one.cost) and isfinite(one.latency_s)]
+    known = [point for point in points if isfinite(point.cost) and isfinite(point.latency_s)]
     front: list[ParetoPoint] = []
-    for one in sorted(known, key=lambda point: (point.cost, point.latency_s)):
+    for point in sorted(known, key=lambda point: (point.cost, point.latency_s)):
         last = front[-1] if front else None
-        if last is None or one.latency_s < last.latency_s or one[1:] == last[1:]:
-            front.append(one)
+        if last is None or point.latency_s < last.latency_s or point[1:] == last[1:]:
+            front.append(point)
     return front
 
 
@@ -52,10 +52,10 @@ def plot_pareto(
 
 
 def _draw(points: Sequence[ParetoPoint], cost_label: str, latency_label: str) -> "Figure":
-    """Numbered points and their front; beside them who they are, since names would overprint."""
+    """Numbered points and their front, with a legend beside them, since names would overprint."""
     from matplotlib.figure import Figure
 
-    known = [one for one in points if isfinite(one.cost) and isfinite(one.latency_s)]
+    known = [point for point in points if isfinite(point.cost) and isfinite(point.latency_s)]
     known.sort(key=lambda point: (point.cost, point.latency_s, point.label))
     front = pareto_front(points)
     height = max(4.5, 0.9 + 0.19 * len(known))
@@ -92,7 +92,7 @@ def _draw(points: Sequence[ParetoPoint], cost_label: str, latency_label: str) ->
 def _name(
     beside: "Axes", known: Sequence[ParetoPoint], front: Sequence[ParetoPoint], height: float
 ) -> None:
-    """A line for each number: which configuration it is, and its two figures."""
+    """A line for each number: its configuration and two figures."""
     beside.axis("off")
     for number, point in enumerate(known):
         text = (
@@ -105,7 +105,7 @@ def _name(
 
 
 def _groups(known: Sequence[ParetoPoint]) -> list[list[int]]:
-    """Indices of points so near to each other on the page that one text must do for them."""
+    """Groups of points so close on the page that they share one text."""
     if not known:
         return []
     wide = max(p.cost for p in known) - min(p.cost for p in known) or 1.0

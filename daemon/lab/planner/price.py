@@ -1,4 +1,4 @@
-"""What a device costs an hour, and requests per second for a dollar an hour (Vidur section 6)."""
+"""Prices of devices per hour, and requests per second per dollar an hour (Vidur section 6)."""
 
 import tomllib
 from collections.abc import Mapping

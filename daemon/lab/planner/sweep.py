@@ -20,7 +20,7 @@ from daemon.wire.parent import die_with_parent
 
 
 class Key(NamedTuple):
-    """Which point of a sweep."""
+    """A point of a sweep."""
 
     profile: str
     policy: str
@@ -28,7 +28,7 @@ class Key(NamedTuple):
 
 
 class SweepRow(NamedTuple):
-    """One point: its report, or what went wrong with it."""
+    """One point: its report, or its error."""
 
     key: Key
     report: Report | None
@@ -50,7 +50,7 @@ def grid(
     for profile in profiles or (own,):
         groups = scenario.instance
         if profiles:
-            groups = tuple(msgspec.structs.replace(one, profile=profile) for one in groups)
+            groups = tuple(msgspec.structs.replace(group, profile=profile) for group in groups)
         for policy in policies or (scenario.policy,):
             for rate in rates or (scenario.workload.rate,):
                 spec = scenario.workload
@@ -68,8 +68,8 @@ def sweep(
     """Simulate every point, each in a process; rows come as they are done (`table` orders them).
 
     With a goal, each point is a search for its capacity. `workers` 0: one for each core. A point
-    that fails is a row with its error, and the others go on. Leaving the iterator early ends
-    what runs. Processes are spawned: a script that calls this needs a `__main__` guard.
+    that fails is a row with its error, and the others go on. Leaving the iterator early kills the
+    running processes. Processes are spawned: a script that calls this needs a `__main__` guard.
     """
     count = min(workers or len(os.sched_getaffinity(0)), max(1, len(scenarios)))
     others = set(multiprocessing.active_children())
@@ -81,10 +81,12 @@ def sweep(
     )
     try:
         with _deaf_to_the_terminal():
-            points = {pool.submit(_simulate, one, goal): key for key, one in scenarios.items()}
+            points = {
+                pool.submit(_simulate, scenario, goal): key for key, scenario in scenarios.items()
+            }
         for done in as_completed(points):
             yield _row(points[done], done)
-    except BaseException:  # a signal, or nobody who wants the other rows: they are not waited for
+    except BaseException:  # a signal, or the caller left: the other rows are not waited for
         for process in set(multiprocessing.active_children()) - others:
             process.kill()
         raise
@@ -94,7 +96,7 @@ def sweep(
 
 @contextmanager
 def _deaf_to_the_terminal() -> Iterator[None]:
-    """Processes started meanwhile do not hear Ctrl-C, which their parent does: it ends them."""
+    """Block Ctrl-C in processes started meanwhile: their parent receives it, and ends them."""
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

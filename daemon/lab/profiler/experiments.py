@@ -1,9 +1,9 @@
-"""Which steps to measure: Vidur's triage (section 4.3) as a list, the most telling ones first.
+"""The steps to measure: Vidur's triage (section 4.3) as a list, the most informative ones first.
 
-Single prompts of growing length show what every token costs, tile effects included; prompts that
-go on from stored tokens, and several at once, show prefill attention; decodes at growing contexts
-show decode attention; rows whose logits are not wanted show what sampling costs. Mixed and skewed
-steps are held out: no fit sees them, the error is taken on them.
+Single prompts of growing length show each token's cost, tile effects included; prompts that
+continue stored tokens, and several at once, show prefill attention; decodes at growing contexts
+show decode attention; rows without logits show the cost of sampling. Mixed and skewed steps are
+held out: no fit sees them, and the error is taken on them.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ import numpy as np
 from daemon.lab.profiler.synthetic import Rows, StepRow
 
 MOST_CONTEXT_TOKENS = 16 * 1024
-"""Tokens of stored context that one step may read: beyond, time grows in a straight line."""
+"""Most tokens of stored context that one step reads: beyond, time grows linearly."""
 
 _BEFORE = (128, 1024, 4096)
 _HELD_OUT = 24
 
 
 class Kind(StrEnum):
-    """What an experiment is about."""
+    """The cost that an experiment shows."""
 
     TOKENS = "tokens"
     PREFILL = "prefill"
@@ -36,7 +36,7 @@ HELD_OUT = frozenset({Kind.MIXED, Kind.SKEWED})
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A step to be measured; `rank` orders: a short budget leaves out the higher ones."""
+    """A step to measure; a short budget leaves out the experiments of higher `rank`."""
 
     kind: Kind
     rows: Rows
@@ -50,7 +50,7 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLimits:
-    """What the worker was loaded for."""
+    """The limits with which the worker was loaded."""
 
     max_batch_tokens: int
     max_slots: int
@@ -72,7 +72,7 @@ class LoadedLimits:
 
 
 def experiments(limits: LoadedLimits) -> list[Experiment]:
-    """All that can be measured within the limits, in order of importance, each once."""
+    """All experiments within the limits, in order of importance, without duplicates."""
     found = [
         *_tokens(limits),
         *_decodes(limits),
@@ -80,19 +80,25 @@ def experiments(limits: LoadedLimits) -> list[Experiment]:
         *_sampled(),
         *_held_out(limits),
     ]
-    unique = {one.rows: one for one in reversed(found) if limits.allow(one.rows)}
-    kept = [one for one in found if unique.get(one.rows) is one]
-    # Of equals those of few tokens go first: they cost little and occur most.
-    return sorted(kept, key=lambda one: one.rank)
+    unique = {
+        experiment.rows: experiment
+        for experiment in reversed(found)
+        if limits.allow(experiment.rows)
+    }
+    kept = [experiment for experiment in found if unique.get(experiment.rows) is experiment]
+    # Among equal ranks those of few tokens go first: they cost little and occur most.
+    return sorted(kept, key=lambda experiment: experiment.rank)
 
 
 def longer_prompts(most_tokens: int) -> list[Experiment]:
-    """Single prompts, each twice as long as the last: where more tokens gain nothing any more."""
+    """Single prompts, each twice as long as the last, to find the size beyond which tokens gain
+    nothing.
+    """
     return [_chunk(Kind.TOKENS, count, 0, 0) for count in _doubling(16, most_tokens)]
 
 
 def _tokens(limits: LoadedLimits) -> list[Experiment]:
-    """Single prompts from their start: the token-level operators, tiles of products included."""
+    """Single prompts from their start: the token-level operators, products' tiles included."""
     most = min(limits.max_batch_tokens, limits.max_len)
     coarse = _doubling(2, most)
     finer = [3 * count // 2 for count in coarse]
@@ -119,7 +125,7 @@ def _decodes(limits: LoadedLimits) -> list[Experiment]:
 
 
 def _prefills(limits: LoadedLimits) -> list[Experiment]:
-    """Prompts that go on from stored tokens, and several prompts in one step."""
+    """Prompts that continue stored tokens, and several prompts in one step."""
     found = []
     for rank, before in enumerate(_BEFORE, 1):
         for count in _doubling(16, limits.max_batch_tokens, 4):
@@ -165,7 +171,7 @@ def _held_out(limits: LoadedLimits) -> list[Experiment]:
 
 
 def _context(limits: LoadedLimits, chance: np.random.Generator) -> int:
-    """Stored tokens of a sequence, skewed as those of conversations are."""
+    """Stored tokens of a sequence, distributed like those of conversations."""
     return int(min(limits.max_len - 2, max(1.0, chance.lognormal(np.log(300), 1.0))))
 
 

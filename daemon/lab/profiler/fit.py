@@ -1,7 +1,7 @@
 """From measured steps to `Operators`: one non-negative least squares over all terms at once.
 
-Each measured step is an equation in relative error; the terms cannot be told apart by the step's
-time alone, so weak further equations ask for straight curves, and prefer what tokens explain.
+Each measured step is an equation in relative error. A step's time alone does not separate the
+terms, so weak further equations ask for straight curves, and prefer to attribute time to tokens.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ from daemon.lab.profiles.errors import ProfileError
 
 _STRAIGHT = (0.3, 0.3)  # strength of the wish for straight curves: of tokens, of surfaces
 _SMALL = 0.15  # strength of the wish that attention costs little where there is no context
-_LEAST_TOLERANCE = 0.01  # a bend of so much of a step is never worth a knot
+_LEAST_TOLERANCE = 0.01  # a bend of this share of a step is never worth a knot
 _SAMPLE_KNOTS = (0, 1, 8, 32, 64, 128, 256, 512)
-_COUNT_RATIO = 1.9  # knots of chunk lengths lie at least so far apart
+_COUNT_RATIO = 1.9  # least ratio between knots of chunk lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Fitted:
 
 
 def fit(points: list[Point]) -> Fitted:
-    """Fit the points that are not held out, and take the error on those that are.
+    """Fit the points that are not held out, and take the error on the held-out ones.
 
     Raises ProfileError where too little was measured.
     """
@@ -61,10 +61,10 @@ def step_errors(operators: Operators, points: list[Point]) -> dict[Kind, list[fl
 
 
 def _error(operators: Operators, points: list[Point], num_known: int) -> Fit:
-    """Error and noise on what was held out.
+    """Error and noise on the held-out points.
 
-    A short budget may hold out nothing: the error is not known then, which 0 says, since that of
-    the fitted points would flatter; the noise is theirs.
+    A short budget may hold out nothing: then the error is unknown, and given as 0, since that of
+    the fitted points would be too good; the noise is theirs.
     """
     held_out = [point for point in points if point.kind in HELD_OUT]
     judged = held_out or points
@@ -101,7 +101,7 @@ def _terms(points: list[Point]) -> Terms:
 
 
 def _rough(points: list[Point]) -> Curve:
-    """What a step of so many tokens takes at the least: the scale of its errors."""
+    """The least time of a step by its tokens: the scale of its errors."""
     fastest: dict[float, float] = {}
     for point in points:
         count = float(point.work.num_tokens)
@@ -121,9 +121,9 @@ def _solve(terms: Terms, points: list[Point], rough: Curve) -> Float64:
 
 
 def _bent(knots: Knots, unknowns: Float64, rough: Curve, tolerance: float) -> Knots:
-    """The knots where a straight line between the neighbours kept would err by more than that.
+    """The knots where a line between the remaining neighbours would err beyond the tolerance.
 
-    The line must stay true to every knot that was left out before, not only to the last one.
+    The line must fit every knot left out so far, not only the last one.
     """
     at, value = np.array(knots), unknowns[: len(knots)]
     scale = np.array([rough(knot) for knot in knots])
@@ -143,7 +143,7 @@ def _bent(knots: Knots, unknowns: Float64, rough: Curve, tolerance: float) -> Kn
 
 
 def _operators(terms: Terms, unknowns: Float64) -> Operators:
-    """The fixed part of every step apart, what it does with its tokens in the curves."""
+    """The operators: the fixed part of every step separately, the tokens' part in the curves."""
     tokens, samples, decode, prefill = terms.curves(unknowns)
     fixed_s = min(tokens.value)
     rest = tuple(float(f"{value - fixed_s:.5g}") for value in tokens.value)
@@ -157,7 +157,7 @@ def _operators(terms: Terms, unknowns: Float64) -> Operators:
 
 
 def _spaced(knots: Knots) -> Knots:
-    """First, last, and those between that lie far enough apart."""
+    """First, last, and the inner knots that lie far enough apart."""
     found = [knots[0]]
     for knot in knots[1:-1]:
         if knot >= _COUNT_RATIO * found[-1] and knot * _COUNT_RATIO <= knots[-1]:

@@ -1,4 +1,4 @@
-"""What the host itself can do, copies and its dense peak, roughly; and who else uses its cores."""
+"""The host's own speed, for copies and dense products, roughly; and other processes' use of it."""
 
 import os
 import time
@@ -14,7 +14,9 @@ _MATRIX = 1536
 
 
 def copy_bytes_per_s(block_bytes: int) -> float:
-    """Bytes per second of copying whole blocks in no order between two buffers of host memory."""
+    """Bytes per second of copying whole blocks in random order between two buffers of
+    host memory.
+    """
     num_blocks = max(2, _COPIED_BYTES // max(1, block_bytes))
     source = np.ones((num_blocks, block_bytes), np.uint8)
     target = np.zeros_like(source)
@@ -40,11 +42,11 @@ def dense_flops() -> float:
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Seconds of processor time up to a moment, on the cores that are looked at."""
+    """Seconds of processor time up to a moment, on the observed cores."""
 
     at_s: float
-    busy_s: float  # of everybody, what other virtual machines took included
-    own_s: float  # of the processes that are known
+    busy_s: float  # of all processes, other virtual machines' steal time included
+    own_s: float  # of the given processes
 
     def used_by_others(self, before: "CpuTimes", num_cpus: int) -> float:
         """The share of the cores that others used since `before`: 0..1."""
@@ -54,7 +56,7 @@ class CpuTimes:
 
 
 def cpu_times(cpus: Collection[int], pids: Collection[int], proc: Path = Path("/proc")) -> CpuTimes:
-    """The times now of these CPUs, and of these processes; where the kernel counts none, zeros."""
+    """The current times of these CPUs and processes; zeros where the kernel does not count."""
     second = os.sysconf("SC_CLK_TCK")
     busy = own = 0
     names = {f"cpu{cpu}" for cpu in cpus}

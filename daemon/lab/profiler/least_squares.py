@@ -6,7 +6,7 @@ import numpy.typing as npt
 Float64 = npt.NDArray[np.float64]
 
 _TOLERANCE = 1e-9
-_RIDGE = 1e-12  # of the largest square: what equations leave open stays finite
+_RIDGE = 1e-12  # of the largest square: undetermined variables stay finite
 
 
 def nonnegative(matrix: Float64, target: Float64) -> Float64:
@@ -42,7 +42,9 @@ def _over(gram: Float64, moment: Float64, free: npt.NDArray[np.bool_]) -> Float6
 def _settled(
     gram: Float64, moment: Float64, start: Float64, free: npt.NDArray[np.bool_]
 ) -> Float64:
-    """The best solution over the free variables; those that would turn negative are let go."""
+    """The best solution over the free variables; those that would turn negative are
+    fixed at zero.
+    """
     solution = start
     while True:
         wanted = _over(gram, moment, free)

@@ -1,5 +1,5 @@
-"""Runs experiments on a real worker until the time is spent, in rounds, so that a slow moment of
-the machine falls on many experiments a little and on none alone.
+"""Runs experiments on a real worker until the time is over, in rounds, so that a slow moment of the
+machine affects many experiments a little and none alone.
 """
 
 import os
@@ -47,7 +47,7 @@ class Measurements:
     copy_bytes_per_s: float  # block to block, on the device
     block_bytes: int
     num_blocks: int
-    wanted: list[Point]  # without samples: all that could be measured
+    wanted: list[Point]  # without samples: all possible experiments
     used_by_others: float  # share of the cores that other processes used meanwhile
     most_times: int = 1  # as in `Profile`
 
@@ -70,7 +70,7 @@ async def measure(
 
 
 class _Session:
-    """One worker and the time left."""
+    """One worker and the remaining time."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Session:
         self._samples: dict[Experiment, list[PlanTiming]] = {}
 
     async def run(self) -> Measurements:
-        """Everything, in order."""
+        """Run all parts in order."""
         await self._worker.run(self._maker.opening())
         copy_bytes_per_s = await self._touch()
         await self._warm_up()
@@ -126,7 +126,9 @@ class _Session:
         Returns the bytes per second of the copies, once more over pages that are there.
         """
         self._told(0.0, "writing KV blocks")
-        most = max((self._maker.num_blocks(one.rows) for one in self._wanted), default=0)
+        most = max(
+            (self._maker.num_blocks(experiment.rows) for experiment in self._wanted), default=0
+        )
         seeded = min(_SEEDED_BLOCKS, most)
         filling = StepRow(min(seeded * self._maker.block_size, self._longest()), 0)
         await self._compute((filling,))
@@ -139,7 +141,7 @@ class _Session:
         return count * self._worker.ready.block_bytes / min(times)
 
     def _longest(self) -> int:
-        return max(one.num_tokens for one in self._wanted)
+        return max(experiment.num_tokens for experiment in self._wanted)
 
     async def _copy(self, first: int, last: int, seeded: int) -> float:
         targets = np.arange(first, last, dtype=np.int32)
@@ -148,7 +150,7 @@ class _Session:
         return (await self._worker.run(plan)).elapsed_s
 
     async def _warm_up(self) -> None:
-        """The first step of a shape also prepares for it; that is kept out where it is cheap."""
+        """Compute the first step of each shape, which also prepares for it, where that is cheap."""
         for experiment in self._wanted:
             if self._share > _WARM_SHARE:
                 return
@@ -156,20 +158,20 @@ class _Session:
                 await self._compute(experiment.rows)
 
     async def _find_size(self) -> None:
-        """Longer prompts until throughput has levelled off, so that no more tokens are measured
-        than a step is worth filling with; those beyond the others are measured like these.
+        """Measure longer prompts until throughput has levelled off, so that no steps are measured
+        beyond the useful size; these then count as experiments too.
         """
         times: dict[int, float] = {}
-        for one in self._longer:
+        for longer in self._longer:
             if self._share > _LONGER_SHARE:
                 return
-            self._told(self._share, f"{one.kind}: {_shown(one)}")
-            await self._compute(one.rows)  # the first step of a shape also prepares for it
-            times[one.num_tokens] = (await self._measure(one)).elapsed_s
-            if one not in self._wanted:
-                self._wanted.append(one)
+            self._told(self._share, f"{longer.kind}: {_shown(longer)}")
+            await self._compute(longer.rows)  # the first step of a shape also prepares for it
+            times[longer.num_tokens] = (await self._measure(longer)).elapsed_s
+            if longer not in self._wanted:
+                self._wanted.append(longer)
             curve = Curve(tuple(times), tuple(times.values()))
-            if forward_size(curve, one.num_tokens, min(times)).levelled:
+            if forward_size(curve, longer.num_tokens, min(times)).levelled:
                 return
 
     async def _measure(self, experiment: Experiment) -> PlanTiming:
@@ -178,8 +180,14 @@ class _Session:
         return timing
 
     async def _round(self) -> bool:
-        """Each experiment once; False when the time is over or all are known well enough."""
-        open_ones = [one for one in self._wanted if len(self._samples.get(one, ())) < _MOST_SAMPLES]
+        """Measure each experiment once; False when the time is over or all are known
+        well enough.
+        """
+        open_ones = [
+            experiment
+            for experiment in self._wanted
+            if len(self._samples.get(experiment, ())) < _MOST_SAMPLES
+        ]
         for experiment in open_ones:
             if self._share >= 1.0:
                 return False
@@ -196,12 +204,16 @@ class _Session:
         if not self._samples:
             raise ProfileError(f"nothing was measured in {self._budget_s:g} s: allow more time")
         points = [
-            Point(one.kind, self._maker.work(one.rows), tuple(t.elapsed_s for t in timings))
-            for one, timings in self._samples.items()
+            Point(
+                experiment.kind,
+                self._maker.work(experiment.rows),
+                tuple(t.elapsed_s for t in timings),
+            )
+            for experiment, timings in self._samples.items()
         ]
         gaps = [
-            (len(one.rows), timing.round_trip_s - timing.elapsed_s)
-            for one, timings in self._samples.items()
+            (len(experiment.rows), timing.round_trip_s - timing.elapsed_s)
+            for experiment, timings in self._samples.items()
             for timing in timings
         ]
         return Measurements(
@@ -211,14 +223,17 @@ class _Session:
             copy_bytes_per_s=copy_bytes_per_s,
             block_bytes=self._worker.ready.block_bytes,
             num_blocks=self._num_blocks,
-            wanted=[Point(one.kind, self._maker.work(one.rows), ()) for one in self._wanted],
+            wanted=[
+                Point(experiment.kind, self._maker.work(experiment.rows), ())
+                for experiment in self._wanted
+            ],
             used_by_others=used_by_others,
             most_times=self._worker.ready.most_times,
         )
 
 
 def _slope(gaps: list[tuple[int, float]]) -> float:
-    """Seconds more for each row: the medians of steps of few and of many rows, compared."""
+    """Additional seconds per row: the medians of steps with few and with many rows, compared."""
     middle = median(rows for rows, _ in gaps)
     few = [pair for pair in gaps if pair[0] <= middle]
     many = [pair for pair in gaps if pair[0] > middle]

@@ -1,4 +1,4 @@
-"""Measured steps: what they computed, and how long they took each time."""
+"""Measured steps: their work, and the time of each repeat."""
 
 from dataclasses import dataclass
 from statistics import median
@@ -22,7 +22,7 @@ class Point:
 
     @property
     def calm_s(self) -> tuple[float, ...]:
-        """The measurements that nothing else on the machine disturbed."""
+        """The measurements that other work on the machine did not disturb."""
         limit_s = _DISTURBED * min(self.samples_s)
         return tuple(sample for sample in self.samples_s if sample <= limit_s)
 
@@ -39,7 +39,7 @@ def disturbed_share(points: list[Point]) -> float:
 
 
 def spread(logs: list[float]) -> float:
-    """Standard deviation of logarithms, estimated so that a few hiccups do not count; 0 of none."""
+    """Standard deviation of logarithms, robust against a few outliers; 0 of none."""
     if not logs:
         return 0.0
     values = np.asarray(logs)
@@ -47,7 +47,7 @@ def spread(logs: list[float]) -> float:
 
 
 def repeat_sigma(points: list[Point]) -> float:
-    """How much one and the same step varies: the spread of log(measured / its median)."""
+    """The variation of equal steps: the spread of log(measured / its median)."""
     return spread(
         [
             float(np.log(sample / point.elapsed_s))

@@ -1,7 +1,7 @@
-"""What measurements lack to be trusted: a fit of what little there is agrees with itself too well.
+"""Reasons to doubt measurements: a fit to few points agrees with itself too well.
 
-Without steps of several sizes a curve has no slope, and nothing can be fitted. All else is said,
-and kept with the profile.
+Without steps of several sizes a curve has no slope, and nothing can be fitted. All other doubts are
+reported, and kept with the profile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from daemon.lab.profiler.points import Point, disturbed_share
 from daemon.lab.profiles.errors import ProfileError
 
 LEAST_SIZES = {"numbers of tokens": 3, "numbers of decodes": 3, "contexts of decodes": 2}
-"""That differ: fewer make no curve."""
+"""Least numbers of different sizes: fewer make no curve."""
 MOST_ERROR = 0.15
 MOST_VARIATION = 0.1  # of equal steps, as a standard deviation of the logarithm
 MOST_DISTURBED = 0.25  # of the measurements
@@ -25,7 +25,7 @@ _ADVICE = "allow more time (--budget-s), or measure while the machine has nothin
 
 
 def refuse_unfit(points: Sequence[Point], wanted: Sequence[Point]) -> None:
-    """Raise ProfileError where the points would make no curve that the wanted ones would."""
+    """Raise ProfileError where the points make no curve, though the wanted ones would."""
     had, could = _sizes(points), _sizes(wanted)
     short = [
         f"{had[what]} of {could[what]} {what}"
@@ -61,7 +61,7 @@ def lacks(
 
 
 def _sizes(points: Sequence[Point]) -> dict[str, int]:
-    """How many different sizes there are of what a fit is made over."""
+    """The number of different sizes on each axis of the fit."""
     decodes = [point.work for point in points if point.kind is Kind.DECODE]
     tokens = {point.work.num_tokens for point in points if point.kind is Kind.TOKENS}
     return {
@@ -72,7 +72,7 @@ def _sizes(points: Sequence[Point]) -> dict[str, int]:
 
 
 def _reach(points: Sequence[Point]) -> dict[str, int]:
-    """The largest of each that a fit is made over."""
+    """The largest size on each axis of the fit."""
     works = [point.work for point in points if point.kind not in HELD_OUT]
     return {
         "tokens of a step": max((work.num_tokens for work in works), default=0),

@@ -1,7 +1,7 @@
-"""Fits a profile again from the steps that really ran, as a journal recorded them.
+"""Refits a profile to the steps that really ran, as a journal recorded them.
 
-A profile's terms keep their shape; each gets a factor. Steps as they come do not spread over all
-that a term depends on, so that more than a factor cannot be learned from them.
+A profile's terms keep their shape; each gets a factor. Real steps do not cover the whole range of a
+term, so that no more than a factor can be learned from them.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ from daemon.lab.profiles.pipeline import scaled_step
 from daemon.lab.simulator.journal import read_incident
 
 Observation = tuple[StepWork, float]
-"""A step and the seconds that it took."""
+"""A step and its time in seconds."""
 
 LEAST_OBSERVATIONS = 20
 _HELD_OUT_EVERY = 5
 _ROUNDS = 12
 _HUBER = 1.5  # deviations; beyond, a step counts less
-_KEEP = 1e-4  # strength of the wish that a factor is 1, against the mean of all steps
-_LEAST_SHARE = 0.01  # of the largest term: one that no step shows keeps its factor
+_KEEP = 1e-4  # weight of keeping factors at 1, against the mean of all steps
+_LEAST_SHARE = 0.01  # of the largest term: a term that no step shows keeps its factor
 _MARK = "refitted: "
 
 
@@ -50,11 +50,13 @@ def observations(path: Path) -> list[Observation]:
         raise ProfileError(f"{path}: {error.strerror}") from error
     except JournalError as error:
         raise ProfileError(str(error)) from error
-    return [(one.work.once, one.elapsed_s / one.work.times) for one in steps if one.elapsed_s > 0.0]
+    return [
+        (step.work.once, step.elapsed_s / step.work.times) for step in steps if step.elapsed_s > 0.0
+    ]
 
 
 def refit(profile: Profile, observed: list[Observation]) -> Refit:
-    """The profile with its terms scaled to what was observed.
+    """The profile with its terms scaled to the observations.
 
     Every fifth step is held out; mape and noise are taken on those. Raises ProfileError where too
     few steps were observed.
@@ -72,7 +74,7 @@ def refit(profile: Profile, observed: list[Observation]) -> Refit:
     step = scaled_step(profile.step, **scaled)
     mape, logs = _errors(step, held_out)
     kept = tuple(line for line in profile.source if not line.startswith(_MARK))
-    told = ", ".join(f"{name} {factor:.3g}" for name, factor in scaled.items())
+    listed = ", ".join(f"{name} {factor:.3g}" for name, factor in scaled.items())
     new = msgspec.structs.replace(
         profile,
         step=step,
@@ -80,15 +82,15 @@ def refit(profile: Profile, observed: list[Observation]) -> Refit:
             num_points=len(known),
             mape=mape,
             noise_sigma=spread(logs),
-            lacks=profile.fit.lacks,  # factors bring back nothing that was never measured
+            lacks=profile.fit.lacks,  # factors do not make up for missing measurements
         ),
-        source=(*kept, f"{_MARK}{len(known)} steps of a journal, factors {told}"),
+        source=(*kept, f"{_MARK}{len(known)} steps of a journal, factors {listed}"),
     )
     return Refit(new, scaled, _errors(profile.step, held_out)[0])
 
 
 def _errors(step: PhaseFit | Operators, observed: list[Observation]) -> tuple[float, list[float]]:
-    """Mean absolute error over the truth, and log(measured / predicted) of each step."""
+    """Mean absolute relative error, and log(measured / predicted) of each step."""
     cost = step_cost(step)
     ratios = [cost.step_s(work) / taken_s for work, taken_s in observed]
     mape = float(np.mean([abs(ratio - 1.0) for ratio in ratios]))

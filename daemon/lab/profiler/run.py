@@ -24,7 +24,7 @@ _ATTENTION = "attention and tokens are told apart by one least-squares fit over 
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """A profile, and what it was made from."""
+    """A profile, with the fit and measurements behind it."""
 
     profile: Profile
     fitted: Fitted
@@ -63,7 +63,7 @@ def profile_machine(
 
 
 def profile_name(model: str, load: Load) -> str:
-    """Such as smollm2-135m-instruct@cpu-2: the model, and the device with its cores."""
+    """A name such as smollm2-135m-instruct@cpu-2: the model, and the device with its cores."""
     return f"{re.sub(r'[^a-z0-9.]+', '-', model.lower()).strip('-')}@{_device_name(load)}"
 
 

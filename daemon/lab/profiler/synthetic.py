@@ -1,4 +1,4 @@
-"""Steps made up for measuring: rows of chosen lengths and contexts, as plans for a worker."""
+"""Synthetic steps: rows of chosen lengths and contexts, as plans for a worker."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ Rows = tuple[StepRow, ...]
 
 @dataclass(frozen=True, slots=True)
 class PlanMaker:
-    """Writes plans for a worker whose slots and blocks belong to nobody else.
+    """Makes plans for a worker that is used for nothing else.
 
     Row r sits in slot r; its blocks follow those of row r - 1, from block 0 on.
     """
@@ -47,7 +47,7 @@ class PlanMaker:
     max_slots: int
 
     def opening(self) -> Plan:
-        """Seat a sequence in every slot; computes nothing."""
+        """Assign a sequence to every slot; computes nothing."""
         slots = np.arange(self.max_slots, dtype=np.int32)
         joins = tuple(Join(slot, slot, 1, _GREEDY, _NONE) for slot in slots.tolist())
         seated = replace(_NOTHING, joined_slots=slots, joined_sequences=slots.astype(np.int64))
@@ -72,7 +72,7 @@ class PlanMaker:
         return Plan(batch, _NONE, ())
 
     def step(self, step: int, rows: Rows) -> Plan:
-        """Compute the rows; chunks are fed their tokens, single tokens are the worker's own."""
+        """Compute the rows; chunks are fed their tokens, decodes use the worker's own."""
         batch = self.batch(step, rows)
         num_fed = int(batch.counts[batch.fed == 1].sum())
         return Plan(batch, (np.arange(num_fed, dtype=np.int32) * 7) % 97, ())
@@ -95,7 +95,7 @@ class PlanMaker:
         return sum(self._blocks(row) for row in rows)
 
     def work(self, rows: Rows) -> StepWork:
-        """What the step computes, as the cost model sees it."""
+        """The step's work, for the cost model."""
         return work_of(self.batch(0, rows))
 
     def _blocks(self, row: StepRow) -> int:

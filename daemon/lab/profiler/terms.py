@@ -64,9 +64,9 @@ class Terms:
     def wishes(self, step_s: Curve, straight: tuple[float, float], small: float) -> Float64:
         """Rows whose product with the unknowns should be zero, in shares of a step of `step_s`.
 
-        Curves should be straight, of `straight` strength for (tokens, surfaces); and what attention
-        takes with hardly any context should be small: it is told from the tokens' share by nothing
-        else.
+        Curves should be straight, with strength `straight` for (tokens, surfaces); and attention
+        with hardly any context should cost little: nothing else separates it from the tokens'
+        share.
         """
         offsets = np.cumsum((0, *self.sizes))
         width = int(offsets[-1])
@@ -125,9 +125,9 @@ def _bends(lines: Knots, step_s: Curve, start: int, stride: int, width: int) -> 
 
 
 def _rises(along: Knots, start: int, width: int) -> Float64:
-    """For each inner stretch of a line: its rise less that of the stretch before it, went it on.
+    """For each inner stretch of a line: its rise less a linear continuation of the stretch before.
 
-    Of L knots, rows 0..L-3; row k compares the rises to knots k + 1 and k + 2.
+    With L knots there are rows 0..L-3; row k compares the rises to knots k + 1 and k + 2.
     """
     rows = np.zeros((max(0, len(along) - 2), width))
     for place in range(2, len(along)):

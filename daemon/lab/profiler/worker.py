@@ -10,16 +10,16 @@ from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 
 
 class PlanTiming(NamedTuple):
-    """What one plan took, in seconds."""
+    """The time of one plan, in seconds."""
 
-    elapsed_s: float  # as the worker says: what the journal records
+    elapsed_s: float  # as the worker reports and the journal records
     round_trip_s: float  # from sending the plan to reading its reply
 
 
 class MeasuredWorker:
-    """`async with MeasuredWorker(load) as worker`: started as the daemon starts it, and ended.
+    """`async with MeasuredWorker(load) as worker`: started like the daemon's, and ended after.
 
-    Raises ProfileError where it cannot load or dies.
+    Raises ProfileError if it cannot load or dies.
     """
 
     def __init__(self, load: Load) -> None:
@@ -57,7 +57,7 @@ class MeasuredWorker:
         return self._worker.pid
 
     async def run(self, plan: Plan) -> PlanTiming:
-        """Have a plan computed, with none other in flight."""
+        """Have a plan computed, with no other in flight."""
         if self._fault:
             raise ProfileError(self._fault)
         self._answer = asyncio.get_running_loop().create_future()
@@ -79,7 +79,7 @@ class MeasuredWorker:
             self._answer.set_result(answer)
 
     def _lost(self, _instance: int, _blamed: bool) -> None:
-        if self._measured:  # else `hopeless` follows, which says why it could not load
+        if self._measured:  # else `hopeless` follows with the reason
             self._fail("the worker died while it was measured")
 
     def _fail(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Tables of operators, added up to steps: the fit, and its error on steps left out of it."""
+"""Steps composed of operators' tables: the fit, and its error on points left out of it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _NOTHING = Curve((0.0,), (0.0,))
 
 @dataclass(frozen=True, slots=True)
 class OperatorTables:
-    """What the files say of one model at one tensor parallel degree, in seconds a step."""
+    """The tables of one model at one tensor parallel degree, in seconds per step."""
 
     by_tokens: Mapping[int, float]  # all but attention, all layers
     prefill: Cells  # attention by (chunk, tokens before it), all layers
@@ -39,10 +39,10 @@ def fit_operators(tables: OperatorTables, without: Collection[int] = ()) -> Oper
 
 
 def held_out_fit(tables: OperatorTables, every: int, noise_sigma: float) -> Fit:
-    """The number of points that the tables hold, and the error of a fit without some of them.
+    """The number of points in the tables, and the error of a fit without some of them.
 
-    Left out is each `every`-th token count. Steps of one chunk and steps of decodes alone; output
-    head and communication stay aside, since their tables have sizes of their own.
+    Left out is each `every`-th token count. The error is on steps of one chunk and of decodes
+    alone; output head and communication are excluded, since their tables have other sizes.
     """
     held_out = frozenset(sorted(tables.by_tokens)[every // 2 : -1 : every])
     fitted = replace(fit_operators(tables, held_out), sampled_s=_NOTHING, communication_s=_NOTHING)

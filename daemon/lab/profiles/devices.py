@@ -1,4 +1,4 @@
-"""Devices that profiles are made for: data-sheet peaks, and the rates at which links really copy.
+"""Devices of profiles: data-sheet peaks, and links' real copy rates.
 
 Memory is what the driver reports. Links are one direction, pinned memory: PCIe 4.0 x16 carries
 31.5e9 bytes/s and copies at about 25e9, PCIe 5.0 twice that; NVLink 3 and 4 carry 300e9 and 450e9

@@ -1,4 +1,4 @@
-"""What goes wrong with profiles."""
+"""The error of profiles."""
 
 
 class ProfileError(ValueError):

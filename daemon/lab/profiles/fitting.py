@@ -13,11 +13,11 @@ from daemon.cost.curve import Curve, Surface
 
 Values = npt.NDArray[np.float64]
 
-MAX_KNOTS = 56  # and one more for each jump between them
+MAX_KNOTS = 56  # plus one for each jump between them
 SURFACE_KNOTS = 24  # in each direction
 TOLERANCE = 0.015  # relative, at every point, before knots run out
 _STEP_RISE = 0.05  # a rise from one row of a table to the next that is taken for a tile boundary
-_NEAR = 1.2  # neighbours further apart than this factor say nothing of tiles
+_NEAR = 1.2  # neighbours further apart than this factor show no tiles
 _NOISE_SHARE = 0.02  # of the largest value: below this, errors are not worth a knot
 
 
@@ -28,12 +28,13 @@ def fit_curve(
     tolerance: float = TOLERANCE,
     max_knots: int = MAX_KNOTS,
 ) -> Curve:
-    """A curve through as few of the points as repeat the others within `tolerance`.
+    """A curve through the fewest points that predict the others within `tolerance`.
 
-    Points with equal `at` count with their median; values are made to grow with `at` by isotonic
-    regression first, since more tokens never take less time but measurements may say so. A rise of
-    5 % between close neighbours, three times that of the points around, becomes a jump right behind
-    the lower one: kernels round up to whole tiles, so that one token more pays for all of a tile.
+    Points with equal `at` count with their median; values are first made to grow with `at` by
+    isotonic regression, since more tokens never take less time, though measurements may say so. A
+    rise of 5 % between close neighbours, three times that of the points around, becomes a jump
+    right behind the lower one: kernels round up to whole tiles, so that one more token costs a
+    whole tile.
     """
     x, y = medians(at, values)
     y = growing(y)
@@ -60,7 +61,7 @@ def _with_jumps(x: Values, y: Values, chosen: list[int]) -> Curve:
 
 
 def _is_jump(x: Values, y: Values, index: int) -> bool:
-    """Whether time climbs from this point to the next as it does at a tile boundary."""
+    """Whether time rises from this point to the next as at a tile boundary."""
     if x[index + 1] > _NEAR * x[index]:
         return False
     low, high = max(index - 1, 0), min(index + 2, x.size - 1)
@@ -74,10 +75,10 @@ def fit_surface(
     columns: Sequence[float],
     values: Values,
 ) -> Surface:
-    """A surface on a part of the grid's rows and columns, chosen by the largest error.
+    """A surface on some of the grid's rows and columns, chosen by the largest error.
 
     `values[i, j]` belongs to (`rows[i]`, `columns[j]`); the grid is complete. Errors are relative,
-    but those of cells under 2 % of the largest value are taken relative to that.
+    but cells under 2 % of the largest value are compared to that.
     """
     x, y = np.asarray(rows, float), np.asarray(columns, float)
     scale = np.maximum(values, _NOISE_SHARE * values.max())
@@ -102,7 +103,7 @@ def fit_surface(
 def _better(
     error: Values, row: int, column: int, down: set[int], across: set[int]
 ) -> tuple[bool, int] | None:
-    """Whether a row (True) or a column is the better new knot, and which; None when none is."""
+    """Whether a row (True) or a column is the better new knot, and its index; None when none is."""
     row_free = row not in down and len(down) < SURFACE_KNOTS
     column_free = column not in across and len(across) < SURFACE_KNOTS
     by_row = float(error[row].mean()) if row_free else -1.0
@@ -113,7 +114,7 @@ def _better(
 
 
 def _bilinear(x: Values, y: Values, order: list[int], places: list[int], values: Values) -> Values:
-    """The grid as bilinear interpolation between chosen rows and columns gives it."""
+    """The grid by bilinear interpolation between chosen rows and columns."""
     part = values[np.ix_(order, places)]
     wide = np.stack([np.interp(y, y[places], row) for row in part])
     return np.stack([np.interp(x, x[order], column) for column in wide.T], axis=1)

@@ -9,22 +9,22 @@ from daemon.lab.profiles.fitting import Values, fit_surface, growing
 
 Cells = Mapping[tuple[int, int], float]  # (row, column) -> seconds
 
-_WIDE = 0.25  # of the columns' range that a row must span to tell its slope
+_WIDE = 0.25  # share of the columns' range that a row must span to show its slope
 _PASSES = 5
 
 
 def surface_of(cells: Cells) -> Surface:
-    """A surface through the cells; see `complete` for those that are missing."""
+    """A surface through the cells; `complete` fills the missing ones."""
     rows, columns, values = complete(cells)
     return fit_surface(rows, columns, smooth(values))
 
 
 def complete(cells: Cells) -> tuple[list[int], list[int], Values]:
-    """Rows, columns and values, with what the table lacks at the end of rows put in.
+    """Rows, columns and values, with the missing ends of rows filled in.
 
-    Attention's time grows with row * column: (chunk * tokens before) or (decodes * context). A
-    row goes on with its own slope where it is measured over a quarter of the range, else with
-    that of the nearest such rows, in proportion to the rows. A gap inside a row is interpolated.
+    Attention's time grows with row * column: (chunk * tokens before) or (decodes * context). A row
+    continues with its own slope where it is measured over a quarter of the range, else with that of
+    the nearest such rows, in proportion to the rows. A gap inside a row is interpolated.
     """
     rows = sorted({row for row, _ in cells})
     columns = sorted({column for _, column in cells})
@@ -49,7 +49,7 @@ def _extend(rows: Values, columns: Values, values: Values) -> None:
 
 
 def _rates(rows: Values, columns: Values, values: Values) -> Values:
-    """Seconds per row and column, of each row; from its wider neighbours where it is narrow."""
+    """Seconds per row and column, of each row; for a narrow row from its wider neighbours."""
     span = columns[-1] - columns[0]
     where, rates = [], []
     for i, row in enumerate(rows):

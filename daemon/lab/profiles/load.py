@@ -1,4 +1,4 @@
-"""Read and write profiles: those that come with llmd by name, others by path."""
+"""Reading and writing profiles: shipped ones by name, others by path."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ from daemon.base.files import TABLE_BYTES, read_whole, write_whole
 from daemon.base.nearest import unknown
 from daemon.cost.profile import Profile
 from daemon.lab.profiles.errors import ProfileError
-from daemon.lab.profiles.packed import WEIGHT_BITS, packed, with_narrow_cache
 from daemon.lab.profiles.pipeline import staged
+from daemon.lab.profiles.quantised import WEIGHT_BITS, quantised, with_narrow_cache
 
 _FOLDER = Path(__file__).parent
 _SUFFIX = ".json"
@@ -26,11 +26,11 @@ def names() -> tuple[str, ...]:
 
 
 def load_profile(name_or_path: str) -> Profile:
-    """A shipped profile by name, or the one in a file.
+    """A shipped profile by name, or the profile in a file.
 
-    Behind a shipped name may stand, in this order, a format of `WEIGHT_BITS` for its weights,
-    `-kv8` for keys and values in 8 bits, and `-ppN`: cut into N pipeline stages. What ends in .json
-    or holds a slash is a path. Raises ProfileError.
+    A shipped name may be followed, in this order, by a format of `WEIGHT_BITS` for its weights,
+    `-kv8` for keys and values in 8 bits, and `-ppN`: cut into N pipeline stages. A text that ends
+    in .json or holds a slash is a path. Raises ProfileError.
     """
     if name_or_path.endswith(_SUFFIX) or "/" in name_or_path:
         return _read(Path(name_or_path))
@@ -46,7 +46,7 @@ def load_profile(name_or_path: str) -> Profile:
 
 def _derived(profile: Profile, said: re.Match[str]) -> Profile:
     if said["weights"]:
-        profile = packed(profile, said["weights"])
+        profile = quantised(profile, said["weights"])
     if said["cache"]:
         profile = with_narrow_cache(profile)
     stages = int(said["stages"] or 1)

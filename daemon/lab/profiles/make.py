@@ -1,6 +1,6 @@
-"""Makes the profiles that come with llmd: `python -m daemon.lab.profiles.make DATA_FOLDER`.
+"""Makes the shipped profiles: `python -m daemon.lab.profiles.make DATA_FOLDER`.
 
-DATA_FOLDER holds one folder for each source, called as in `IMPORTERS`, as its project publishes it.
+DATA_FOLDER holds one folder per source, named as in `IMPORTERS`, as its project publishes it.
 Afterwards `docs/profiles.md` gets its list: `python -m daemon.lab.profiles.table docs/profiles.md`.
 """
 
@@ -14,7 +14,7 @@ from daemon.cost.profile import Profile
 from daemon.lab.profiles.importers import IMPORTERS
 from daemon.lab.profiles.importers.splitwise import FILE, power_of
 from daemon.lab.profiles.load import save_profile
-from daemon.lab.profiles.packed import packed
+from daemon.lab.profiles.quantised import quantised
 from daemon.lab.profiles.roofline import scaled_to
 
 _MEASURED = (
@@ -26,7 +26,7 @@ _MEASURED = (
 )
 _OPERATORS_WITH_POWER = tuple(("llama-2-70b", "a100-80g", tp) for tp in (2, 4, 8))
 _ON_SMALL_CARDS = 2
-"""Two cards of 48 GB hold the same model in 4 bits."""
+"""The tensor parallel degree at which 48 GB cards hold the model in 4 bits."""
 _ALSO_SCALED = (("llama-3-8b", 1), ("opt-13b", 1), ("opt-66b", 2))
 
 
@@ -41,7 +41,7 @@ def made(data: Path) -> Iterator[Profile]:
         profile = replace(profile, power=power, source=(*profile.source, note))
         yield profile
         if tp == _ON_SMALL_CARDS:
-            yield packed(scaled_to(profile, "l40s"), "int4")
+            yield quantised(scaled_to(profile, "l40s"), "int4")
     for model, tp in _ALSO_SCALED:
         profile = IMPORTERS["aiconfigurator"](data / "aiconfigurator", model, "h200", tp)
         yield profile

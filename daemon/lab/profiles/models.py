@@ -9,7 +9,7 @@ from daemon.lab.profiles.errors import ProfileError
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A model's shape, and what else the cost of its layers depends on."""
+    """A model's shape, and the other facts that its layers' cost depends on."""
 
     spec: ModelSpec
     published: str  # its name on the model hub, by which tables list it

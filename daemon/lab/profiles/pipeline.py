@@ -1,4 +1,4 @@
-"""A profile of one stage of a pipeline, derived from that of the whole model."""
+"""A profile of one stage of a pipeline, derived from the whole model's."""
 
 from msgspec.structs import replace
 
@@ -13,10 +13,10 @@ _LAST_TOKENS = 8192.0
 def staged(profile: Profile, pp: int) -> Profile:
     """`profile` cut into `pp` stages, named `...-ppN`; `model` stays the whole model.
 
-    What layers cost is scaled by the share of the stage that has the most layers. Of operators, the
-    output head and the host's overhead stay whole: the last stage is the one that paces the rest. A
-    fit by phases does not know its head, so that all of it is scaled. Stages hand over
-    hidden_size activations a token by the peer link.
+    The layers' cost is scaled by the share of the stage with the most layers. With operators, the
+    output head and the host's overhead stay whole: the last stage sets the pace. A fit by phases
+    does not know its head, so all of it is scaled. Stages hand over hidden_size activations per
+    token by the peer link.
     """
     if profile.pp != 1:
         raise ProfileError(f"{profile.name} is a pipeline of {profile.pp} stages already")

@@ -1,9 +1,9 @@
-"""A profile for a device of less bandwidth for its compute: what is bound by memory scales.
+"""A profile for a device with less bandwidth per compute: its memory-bound parts are scaled.
 
 Matrix products read all weights whatever the tokens: their time at one token is the memory's, and
 scales with the bandwidth; where compute takes longer it stays (roofline). Attention of decodes
-reads the cache and scales, but for its time at the shortest context. What computes scales with the
-peaks, and all-reduces, but for the shortest, with the link between the devices.
+reads the cache and scales, except its time at the shortest context. Compute scales with the peaks,
+and all-reduces, except the shortest, with the link between the devices.
 """
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from daemon.lab.profiles.importers.naming import profile_name
 
 
 def scaled_to(profile: Profile, device_name: str) -> Profile:
-    """`profile` as it would be on `device_name`. Raises ProfileError for a fit by phases."""
+    """`profile` scaled to `device_name`. Raises ProfileError for a fit by phases."""
     step, device = profile.step, find_device(device_name)
     factor = profile.device.bandwidth_bytes_per_s / device.bandwidth_bytes_per_s
     compute = profile.device.flops / device.flops
@@ -54,12 +54,12 @@ def scaled_to(profile: Profile, device_name: str) -> Profile:
 
 
 def _between_bytes_per_s(device: DeviceSpec) -> float:
-    """The rate between two devices of a kind, by host memory where they have no link."""
+    """The rate between two devices of a kind, over host memory if they have no link."""
     return device.peer_link.bytes_per_s or device.host_link.bytes_per_s
 
 
 def _bound_by_weights(curve: Curve, factor: float, compute: float) -> Curve:
-    """The curve, nowhere under the time of reading the weights; no rows still take none."""
+    """The curve, nowhere below the time of reading the weights; no rows still take none."""
     reading_s = next((value for value in curve.value if value), 0.0) * factor
     values = tuple(
         rounded(max(value * compute, reading_s)) if value else 0.0 for value in curve.value
@@ -73,14 +73,14 @@ def _computing(surface: Surface, compute: float) -> Surface:
 
 
 def _sent(curve: Curve, factor: float) -> Curve:
-    """The curve's time above that of its first knot, where messages wait and hardly send."""
+    """The curve, its time above the first knot scaled: there messages wait and hardly send."""
     first_s = curve.value[0]
     values = tuple(rounded(first_s + (value - first_s) * factor) for value in curve.value)
     return curve if factor == 1.0 else replace(curve, value=values)
 
 
 def bound_by_cache(surface: Surface, factor: float) -> Surface:
-    """Each row's time above that of its first column, scaled."""
+    """The surface, each row's time above its first column scaled."""
     rows = tuple(
         tuple(rounded(row[0] + (value - row[0]) * factor) for value in row) for row in surface.value
     )

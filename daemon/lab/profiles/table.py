@@ -12,8 +12,8 @@ BEGIN, END = "<!-- profiles: begin -->\n", "<!-- profiles: end -->\n"
 
 
 def listing() -> str:
-    """A Markdown table, one line a profile: its step model, the target forward size that follows,
-    what it was fitted to, its source.
+    """A Markdown table, one line per profile: its step model, its target forward size, the points
+    of its fit, its source.
     """
     heads = "Profile", "Step", "TFS", "Points", "Error", "Noise", "Power", "Source"
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
@@ -22,12 +22,12 @@ def listing() -> str:
 
 
 def size_words(size: ForwardSize) -> str:
-    """A target forward size, for people; the least it can be has a sign before it."""
+    """A target forward size, for people; a lower bound has a sign before it."""
     return f"{'' if size.levelled else '≥ '}{size.num_tokens:,}"
 
 
 def error_words(fit: Fit) -> str:
-    """The error on what was left out of a fit, for people; 0 where nothing was."""
+    """The error on a fit's held-out points, for people; 0 stands for none."""
     return f"{fit.mape:.1%}" if fit.mape else "not known"
 
 

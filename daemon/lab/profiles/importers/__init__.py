@@ -1,4 +1,4 @@
-"""Converters from published tables to profiles: one file for each source."""
+"""Converters from published tables to profiles: one file per source."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -96,7 +96,7 @@ def _tables(
 
 
 def _from_none(curve: Curve) -> Curve:
-    """The curve with no time where there is no row: a chunk in the middle draws nothing."""
+    """The curve with no time at no rows: a chunk in the middle of a prompt samples nothing."""
     return Curve((0.0, *curve.at), (0.0, *curve.value))
 
 
@@ -112,7 +112,7 @@ def _gemms(path: Path) -> Gemms:
 
 
 def _surface(cells: Cells) -> Surface:
-    """Every cell as it stands, and those that are missing."""
+    """A surface of all cells, the missing ones filled in."""
     rows, columns, values = complete(cells)
     return Surface(
         tuple(map(float, rows)), tuple(map(float, columns)), tuple(map(tuple, values.tolist()))
@@ -149,7 +149,9 @@ def _memory_bound_s(architecture: Architecture, device: DeviceSpec, tp: int, tok
 
 
 def _attention(path: Path, heads: int, kv_heads: int, column: str) -> tuple[Surface, int]:
-    """Seconds of one layer by (batch, length), and how many times the batch stands for one."""
+    """Seconds of one layer by (batch, length), and the factor on the batch for the stand-in's
+    heads.
+    """
     found: dict[tuple[int, int], dict[tuple[int, int], float]] = defaultdict(dict)
     columns = ("num_heads", "num_key_value_heads", "batch_size", column, "latency", *_DTYPES)
     for row in rows_of(path, columns):

@@ -2,9 +2,9 @@
 
 `{hub name: {tensor parallel degree: {prefill, decoding_smallbs, decoding_largebs, threshold}}}`.
 The form is `PhaseFit`'s own, so that numbers are only divided by 1,000: prefill a + b*sum(L) +
-c*sum(L^2), decode a + b*sum(context) + c*batch, with the second set from the threshold on. How
-many points it was fitted to and how well it repeats them is not published: both are 0. Its noise is
-not published either; a standard deviation of 2 % is assumed. The device is in the file's name,
+c*sum(L^2), decode a + b*sum(context) + c*batch, with the second set from the threshold on. The
+number of fitted points and the error are not published: both are 0. Its noise is not published
+either; a standard deviation of 2 % is assumed. The device is in the file's name,
 `profiler-DEVICE.distserve.json`; a file of another name is taken for the A100 table.
 """
 

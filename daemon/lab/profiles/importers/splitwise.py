@@ -1,7 +1,7 @@
 """Splitwise's table: whole prompts and decodes of Llama-2-70B, with power; `perf_model.csv`.
 
-Milliseconds, five repeats of each shape (prompt size, batch, output size). No operators are known,
-so that they are told apart by what each changes alone; sizes are in tokens:
+Milliseconds, five repeats of each shape (prompt size, batch, output size). Operators are not
+measured, so they are separated by the shapes in which one changes alone; sizes are in tokens:
 
 - `prefill_s` is c * (n^2 + 2 n before), c from a + b L + c L^2 over single prompts, at least 0;
 - `decode_s` is d * decodes * context, d from the token times of single prompts by their context
@@ -64,7 +64,7 @@ Groups = Mapping[int, list[float]]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One row: a batch of equal prompts, and how long prompt and one token took."""
+    """One row: a batch of equal prompts, and the times of the prompts and of one token."""
 
     size: int
     batch: int
@@ -146,7 +146,7 @@ def _runs(path: Path, model: str, hardware: str, tp: int) -> list[_Run]:
 
 
 def _is_corrupt(row: TableRow) -> bool:
-    """Whether a row is among those known to be wrong, or holds no time."""
+    """Whether a row is known to be wrong, or has no time."""
     shape = (row.count("tensor_parallel"), row.count("batch_size"), row.count("prompt_size"))
     if row.text("model") == "llama2-70b" and shape == (2, 64, 512):
         return True
@@ -166,7 +166,7 @@ def _run(row: TableRow) -> _Run:
 
 
 def _operators(runs: Iterable[_Run], without: int = 0) -> Operators:
-    """The fit, to all runs or to those whose step has not `without` tokens."""
+    """The fit, to all runs or to those whose step does not have `without` tokens."""
     prompts = [run for run in runs if run.total != without]
     decodes = [run for run in runs if run.output == _OUTPUT and run.batch != without]
     pair_s, context_s = _pair_s(prompts), _context_s(decodes)
@@ -190,7 +190,7 @@ def _operators(runs: Iterable[_Run], without: int = 0) -> Operators:
 
 
 def _by_shape(runs: Iterable[_Run], field: str) -> list[tuple[float, _Run]]:
-    """Of each (prompt size, batch): the median of a time, and one of its runs."""
+    """For each (prompt size, batch): the median of a time, and one of its runs."""
     shapes: dict[tuple[int, int], list[_Run]] = defaultdict(list)
     for run in runs:
         shapes[run.size, run.batch].append(run)
@@ -221,7 +221,9 @@ def _context_s(decodes: Iterable[_Run]) -> float:
 
 
 def _fit(runs: list[_Run]) -> Fit:
-    """Error on steps whose token count was left out, each inner one in turn; repeats' spread."""
+    """The error on steps whose token count was left out, each inner one in turn; the repeats'
+    spread.
+    """
     prompts = _by_shape(runs, "prompt_s")
     decodes = _by_shape([run for run in runs if run.output == _OUTPUT], "token_s")
     guesses, truths = [], []

@@ -1,4 +1,4 @@
-"""Read the files that profiles are converted from; every error names file, line and column."""
+"""Readers of the files that profiles are converted from; errors name file, line and column."""
 
 import csv
 import math
@@ -56,7 +56,9 @@ def rows_of(path: Path, columns: Collection[str]) -> Iterator[TableRow]:
 
 
 def one_of(folder: Path, pattern: str) -> Path:
-    """The one file below `folder` that matches. Raises ProfileError where there is none or more."""
+    """The only file below `folder` that matches. Raises ProfileError where there is
+    none or more.
+    """
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         held = f"{len(found)} of them" if found else "none"

@@ -1,9 +1,9 @@
-"""A profile with narrower weights or keys and values: what follows from reading fewer bytes.
+"""A profile with narrower weights or keys and values, derived from the bytes that are not read.
 
 A step reads all weights whatever its tokens, and computes by their number. Where reading takes
-longer than computing, narrower weights make the step shorter, down to what its products take at the
-rate of the longest step that was measured; longer steps stay as they are. That unpacking costs
-nothing is assumed: good kernels come near it at few tokens. Attention of decodes reads the cache.
+longer than computing, narrower weights make the step shorter, down to its products' time at the
+rate of the longest measured step; longer steps stay as they are. Unpacking is assumed to cost
+nothing: good kernels come near it at few tokens. Attention of decodes reads the cache.
 """
 
 from typing import NamedTuple
@@ -36,23 +36,23 @@ WEIGHT_BITS = {
 }
 
 
-def packed(profile: Profile, weights: str) -> Profile:
+def quantised(profile: Profile, weights: str) -> Profile:
     """`profile` with its weights in a format of `WEIGHT_BITS`, named `...-FORMAT`.
 
-    A head that is tied to the embedding counts as its own: the bytes are at most so many. Raises
-    ProfileError for a fit by phases, which does not tell reading from computing.
+    A head that is tied to the embedding counts as its own, so the bytes are an upper bound. Raises
+    ProfileError for a fit by phases, which does not separate reading from computing.
     """
     step, model, bits = profile.step, profile.model, WEIGHT_BITS[weights]
     if not isinstance(step, Operators):
         raise ProfileError(f"{profile.name}: only operators tell what reading the weights takes")
     if model.packed_params:
-        raise ProfileError(f"{profile.name}: its weights are packed already")
+        raise ProfileError(f"{profile.name}: its weights are quantised already")
     stored = 8 * DTYPE_BYTES[model.dtype]
     note = f"not measured: weights as {weights}, steps shorter by what is not read (roofline)"
     return replace(
         profile,
         name=f"{profile.name}-{weights}",
-        model=_packed_model(model, bits),
+        model=_quantised_model(model, bits),
         step=replace(
             step,
             tokens_s=_reading_less(step.tokens_s, bits.layers / stored),
@@ -87,32 +87,32 @@ def with_narrow_cache(profile: Profile) -> Profile:
     )
 
 
-def _packed_model(model: ModelSpec, bits: WeightBits) -> ModelSpec:
+def _quantised_model(model: ModelSpec, bits: WeightBits) -> ModelSpec:
     ends = min(2 * model.vocab_size * model.hidden_size, model.num_params)
     size_bits = ends * bits.ends + (model.num_params - ends) * bits.layers
     return replace(model, packed_params=model.num_params, packed_bytes=int(size_bits / 8))
 
 
 def _reading_less(curve: Curve, factor: float) -> Curve:
-    """The curve where reading takes `factor` of what it did: it is hidden by products in part.
+    """The curve where reading takes `factor` of its time, partly hidden by products.
 
-    Rows of nothing still take nothing.
+    No rows still take no time.
     """
     reading_s = next((value for value in curve.value if value), 0.0)
     if not reading_s:
         return curve
     rate_s = curve.value[-1] / curve.at[-1]  # of a token, where products alone count
-    turns = (reading_s * factor / rate_s, reading_s / rate_s)
+    bends = (reading_s * factor / rate_s, reading_s / rate_s)
     first = next(at for at, value in zip(curve.at, curve.value, strict=True) if value)
-    at = sorted({*curve.at, *(one for one in turns if first < one < curve.at[-1])})
+    at = sorted({*curve.at, *(bend for bend in bends if first < bend < curve.at[-1])})
 
     def shorter(count: float) -> float:
         hidden_s = min(reading_s, max(reading_s * factor, rate_s * count))
         return rounded(curve(count) - reading_s + hidden_s)
 
-    return Curve(tuple(at), tuple(shorter(one) if curve(one) else 0.0 for one in at))
+    return Curve(tuple(at), tuple(shorter(count) if curve(count) else 0.0 for count in at))
 
 
 def _context(terms: tuple[float, float, float], factor: float) -> tuple[float, float, float]:
-    """A fit of decodes whose time by context is `factor` of what it was."""
+    """A fit of decodes whose time by context is multiplied by `factor`."""
     return terms[0], terms[1] * factor, terms[2]

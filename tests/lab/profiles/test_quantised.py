@@ -9,7 +9,7 @@ from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.load import load_profile
-from daemon.lab.profiles.packed import packed, with_narrow_cache
+from daemon.lab.profiles.quantised import quantised, with_narrow_cache
 from daemon.lab.simulator.pool import pool_of
 from daemon.lab.simulator.scenario import ScenarioError
 from daemon.memory.sizing import GPU_RUNTIME_BYTES, block_bytes
@@ -69,7 +69,7 @@ def test_keys_and_values_in_8_bits_take_132_bytes_for_256() -> None:
 
 
 def test_a_step_takes_what_it_still_reads_or_computes() -> None:
-    cost = step_cost(packed(small(), "int4").step)
+    cost = step_cost(quantised(small(), "int4").step)
     alone = [StepWork(0, 0, ((tokens, 0),)) for tokens in (1, 10, 40, 80, 160, 240)]
     # 8 ms * 4.5 / 16 are 2.25 ms: as long as 22.5 tokens' products
     expected = [0.00225, 0.00225, 0.004, 0.008, 0.016, 0.024]
@@ -107,7 +107,7 @@ def test_names_say_all_that_was_derived() -> None:
     ("name", "fault"),
     [
         ("opt-13b@a100-80g-int4", "only operators tell what reading the weights takes"),
-        (f"{TWO_L40S}-int4", "its weights are packed already"),
+        (f"{TWO_L40S}-int4", "its weights are quantised already"),
         (f"{TWO_A100}-int5", "unknown profile"),
         (f"{TWO_A100}-kv8-int4", "unknown profile"),
     ],

@@ -21,7 +21,7 @@ CIRCUMSTANCES = {
     "number of requests": "requests",
     "rate": "rate_rps",
 }
-"""What must be the same for the figures to be of the same thing, and its field."""
+"""The circumstances that must be equal for a fair comparison, and their fields."""
 
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 
@@ -40,7 +40,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """Run B against run A."""
 
     rows: tuple[_Row, ...]
-    notes: tuple[str, ...]  # what else differs between the runs, a sentence each
+    notes: tuple[str, ...]  # other differences between the runs, a sentence each
 
 
 def read_report(path: Path) -> Report:
@@ -59,7 +59,7 @@ def read_report(path: Path) -> Report:
 
 
 def compare(a: Report, b: Report) -> Comparison:
-    """Latencies, throughput, promises kept and preemptions of both, and how far B is from A."""
+    """Latencies, throughput, promises kept and preemptions of both, and B's difference from A."""
     rows = [
         _row(f"{name} {statistic}", "s", getattr(of_a, statistic), getattr(of_b, statistic))
         for name, field in LATENCIES.items()
@@ -79,7 +79,7 @@ def compare(a: Report, b: Report) -> Comparison:
 
 
 def as_text(comparison: Comparison) -> str:
-    """The comparison for people, within 100 columns; what makes the runs unlike comes first."""
+    """The comparison for people, within 100 columns; differences in circumstances come first."""
     table = [["", "A", "B", "B against A"]]
     table += [
         [row.measure, _value(row.a, row.unit), _value(row.b, row.unit), _change(row.difference)]

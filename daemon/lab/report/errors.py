@@ -1,4 +1,4 @@
-"""What goes wrong with reports, in one sentence that names the place."""
+"""The error of reports: one sentence that names the place."""
 
 
 class ReportError(ValueError):

@@ -1,4 +1,4 @@
-"""How figures look, and how they are written: the same data give the same bytes."""
+"""The style of figures, and writing them: the same data give the same bytes."""
 
 import sys
 from collections.abc import Callable
@@ -15,7 +15,7 @@ SUFFIXES = (".svg", ".png")
 
 INK, MUTED, GRID = "#1f2733", "#6b7788", "#e4e8ee"
 BLUE, TEAL, AMBER = "#2c6fbb", "#1a9a86", "#d08a1c"
-"""Blue: latencies and what runs. Amber: what waits or is idle. Teal: what the tokens fill."""
+"""Blue: latencies and running sequences. Amber: waiting and idle. Teal: tokens."""
 
 _STYLE: dict[Any, Any] = {
     "axes.edgecolor": MUTED,
@@ -46,7 +46,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def save(draw: "Callable[[], Figure]", path: Path) -> None:
-    """Write what `draw` draws as SVG or PNG, by suffix.
+    """Write the figure that `draw` makes as SVG or PNG, by suffix.
 
     Raises ReportError where matplotlib is missing, the suffix is another or the file cannot be
     written.

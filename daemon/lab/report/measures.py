@@ -50,8 +50,8 @@ def measure(requests: RequestLog) -> Measures:
 def pauses_seen(gap_s: Float32, gap_request: Int32, num_requests: int) -> Float32:
     """Seconds that each request paused, [num_requests], as its client sees it.
 
-    What each long gap has beyond the median of all gaps; long is over PAUSE_TIMES that median, and
-    over MIN_PAUSE_S.
+    The excess of each long gap over the median of all gaps; long is over PAUSE_TIMES that median,
+    and over MIN_PAUSE_S.
     """
     usual_s = float(np.median(gap_s)) if gap_s.size else 0.0
     long = gap_s > max(PAUSE_TIMES * usual_s, MIN_PAUSE_S)
@@ -73,9 +73,9 @@ def _second(requests: RequestLog) -> Float32:
 
 
 def tokens_delivered(requests: RequestLog, cutoff_s: float) -> Int64:
-    """How many tokens of each request, [N], were out at `cutoff_s`.
+    """The number of tokens of each request, [N], delivered by `cutoff_s`.
 
-    Only requests with tokens on both sides of it need their gaps summed. A token that left no gap
+    Only requests with tokens on both sides of it need their gaps summed. A token without a gap
     counts as coming with the request's last.
     """
     counts = np.zeros(len(requests), np.int64)
@@ -120,7 +120,9 @@ def means_between(
 
 
 def completion_window(requests: RequestLog) -> tuple[float, float] | None:
-    """When 10 % and when 90 % of the finished requests were complete; None: no time between."""
+    """The times at which 10 % and 90 % of the finished requests were complete; None: no time
+    between.
+    """
     done_s = requests.last_s[requests.outcome == Outcome.FINISHED]
     if not done_s.size:
         return None

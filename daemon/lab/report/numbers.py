@@ -1,4 +1,4 @@
-"""Numbers and tables for people: three digits with their unit, columns that line up."""
+"""Numbers and tables for people: three digits with their unit, and aligned columns."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ def percent(fraction: float | None) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` without control characters, which a label from a file may bring."""
+    """`text` without control characters, which a label from a file may have."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
@@ -64,7 +64,7 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Python's number for one of numpy's, where JSON is written of what drivers left in a log."""
+    """Convert numpy's numbers to Python's for JSON: drivers may leave them in a log."""
     if isinstance(value, np.generic):
         return value.item()
     raise NotImplementedError(f"no JSON for {type(value).__name__}")

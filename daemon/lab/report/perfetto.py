@@ -49,10 +49,10 @@ def events(run: RunLog) -> Iterator[Event]:
 
 
 def phases(requests: RequestLog, row: int, end_s: float) -> list[tuple[str, float, float]]:
-    """(name, begin, end) in seconds of each phase of a request; each begins where the last ended.
+    """The phases of a request as (name, begin, end) in seconds; each begins where the last ended.
 
-    The phase in which an unfinished request was ends with the run; a failed request's is unknown
-    and left out. A client that cannot see the queue has one phase up to the first token.
+    An unfinished request's current phase ends with the run; a failed request's is unknown and left
+    out. A client that cannot see the queue has one phase up to the first token.
     """
     arrival_s, started_s, first_s, last_s = (
         float(column[row])
@@ -78,7 +78,7 @@ def phases(requests: RequestLog, row: int, end_s: float) -> list[tuple[str, floa
 
 
 def _spans(run: RunLog) -> Iterator[Event]:
-    """Spans of each track in order of time; those that overlap lie on lanes of their own."""
+    """Spans of each track in order of time; overlapping ones lie on lanes of their own."""
     tracks: dict[str, list[Span]] = defaultdict(list)
     for span in run.spans:
         tracks[span.track].append(span)
@@ -132,7 +132,7 @@ def _counters(instance: InstanceLog) -> Iterator[Event]:
 def _request(requests: RequestLog, row: int, end_s: float) -> Iterator[Event]:
     """A request as an async slice with its phases inside, or as an instant if it had none.
 
-    All bear one name, so that the viewer packs them onto few lines.
+    All have the same name, so that the viewer packs them onto few lines.
     """
     about: Event = {"pid": REQUESTS, "tid": REQUEST_THREAD, "cat": "request", "id": row}
     detail = {

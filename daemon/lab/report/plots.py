@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NUM_POINTS = 400
-"""Points of a curve: more cannot be seen, and a long run's file would grow without bound."""
+"""Points of a curve: more would not be visible, and a long run's file would grow without bound."""
 
 MARKED = (0.5, 0.9, 0.99)
 
@@ -28,7 +28,7 @@ def plot(run: RunLog, report: Report, path: Path) -> None:
 
 
 def draw(run: RunLog, report: Report) -> "Figure":
-    """The figure: two rows of three panels under two lines that say what was run."""
+    """The figure: two rows of three panels under two lines that describe the run."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -113,7 +113,7 @@ def _tick(value: float) -> str:
 
 
 def _queues(axes: "Axes", run: RunLog) -> None:
-    """Sequences that run and that wait, over all instances."""
+    """Running and waiting sequences, over all instances."""
     axes.set_title("Sequences")
     axes.set_ylabel("number")
     axes.set_xlabel("seconds")
@@ -156,7 +156,7 @@ def _memory(axes: "Axes", run: RunLog) -> None:
 
 
 def _forward_sizes(axes: "Axes", run: RunLog) -> None:
-    """How many steps computed how many tokens, in powers of two."""
+    """The share of steps by their number of tokens, in powers of two."""
     axes.set_title("Forward size")
     axes.set_xlabel("tokens in a step")
     axes.set_ylabel("share of steps")
@@ -183,7 +183,7 @@ def _sizes(log: InstanceLog) -> Float64:
 
 
 def _edges(run: RunLog) -> Float64 | None:
-    """Times between which curves over the whole run are averaged; None: it took no time."""
+    """Times between which curves are averaged over the whole run; None: it took no time."""
     begin_s = float(run.requests.arrival_s[0]) if len(run.requests) else 0.0
     if run.virtual_s <= 0:
         return None

@@ -1,4 +1,4 @@
-"""What a run leaves behind: a row for each request, a row for each instance, samples over time."""
+"""The records of a run: a row for each request, a row for each instance, samples over time."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -13,7 +13,7 @@ UInt8 = npt.NDArray[np.uint8]
 
 
 class Outcome(IntEnum):
-    """How a request ended."""
+    """The end of a request."""
 
     UNFINISHED = 0
     FINISHED = 1
@@ -38,20 +38,20 @@ class RequestLog:
     preemptions: Int32
     preempted_after_first: npt.NDArray[np.bool_]  # after its first token
     recomputed_tokens: Int32
-    loans: Int32  # of room that others had reserved
-    swap_s: Float32  # waited for copies from host memory
-    transfer_s: Float32  # waited for its KV on the way between instances
+    loans: Int32  # of blocks that others had reserved
+    swap_s: Float32  # time waiting for copies from host memory
+    transfer_s: Float32  # time waiting for its KV in a transfer
     paused_s: Float32  # after its first token
-    alone_s: Float64  # what the whole answer takes on a machine that does nothing else
+    alone_s: Float64  # the whole answer's time on an otherwise idle machine
     gap_s: Float32  # [G] every gap between two tokens of one request
-    gap_request: Int32  # [G] whose
+    gap_request: Int32  # [G] the request of each gap
 
     def __len__(self) -> int:
         return int(self.arrival_s.size)
 
     @classmethod
     def empty(cls, num_requests: int) -> "RequestLog":
-        """A log in which nothing happened yet."""
+        """A log in which nothing has happened yet."""
 
         def nans() -> Float64:
             return np.full(num_requests, np.nan)
@@ -95,13 +95,13 @@ class InstanceLog:
     flops: float = 0.0  # done
     peak_flops: float = 0.0  # a second, of all its devices; 0: unknown
     energy_j: float = 0.0
-    capped_s: float = 0.0  # of `busy_s`, that in which the power cap bound
+    capped_s: float = 0.0  # the part of `busy_s` in which the power cap bound
     preemptions: int = 0
     swaps: int = 0
     role: str = ""  # "": unknown
     transfers: int = 0  # of KV to other instances
     sent_bytes: float = 0.0  # by them
-    transfer_s: float = 0.0  # that each of them took, added up
+    transfer_s: float = 0.0  # their total time
     sample_s: list[float] = field(default_factory=list)
     sample_allocated: list[float] = field(default_factory=list)  # share of blocks held
     sample_written: list[float] = field(default_factory=list)  # share of token places stored
@@ -112,7 +112,7 @@ class InstanceLog:
 
 @dataclass(slots=True)
 class Span:
-    """Something that took time, for the trace viewer."""
+    """A period of work, for the trace viewer."""
 
     track: str  # instance or link
     name: str
@@ -123,19 +123,19 @@ class Span:
 
 @dataclass(slots=True)
 class RunLog:
-    """All that a run leaves behind."""
+    """The complete record of a run."""
 
     requests: RequestLog
     instances: list[InstanceLog]
-    spans: list[Span]  # empty unless asked for
+    spans: list[Span]  # empty unless wanted
     virtual_s: float  # from the first arrival to the last event
     wall_s: float
-    handoffs: int = 0  # sequences that went on elsewhere with their KV
-    handoffs_failed: int = 0  # transfers that broke off or arrived wrong
+    handoffs: int = 0  # sequences that migrated with their KV
+    handoffs_failed: int = 0  # transfers that failed or arrived wrong
     decision_s: Float64 = field(default_factory=lambda: np.zeros(0))  # of each choice of instance
     flips: int = 0  # changes of instances' roles
 
     @property
     def swaps(self) -> int:
-        """Sequences that came back from host memory, each time."""
-        return sum(one.swaps for one in self.instances)
+        """Swap-ins of sequences from host memory."""
+        return sum(instance.swaps for instance in self.instances)

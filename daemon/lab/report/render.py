@@ -1,4 +1,4 @@
-"""A report as JSON for scripts and as text for people, a run as CSV with a row a request."""
+"""Forms of a report: JSON for scripts, text for people, and a run as CSV, one row per request."""
 
 import csv
 import io
@@ -36,18 +36,18 @@ LATENCIES = {
     "JCT / token": "normalized_latency_s",
     "queueing": "queueing_s",
 }
-"""What people call each measure of a report, and its field."""
+"""The name of each measure for people, and its field."""
 _WAITS = {"waits for swaps": "swap_s", "waits for handoffs": "transfer_s"}
 
 _INSIDE = (
     *("preemptions", "preempted_after_first", "recomputed_tokens", "loans"),
     *("swap_s", "transfer_s"),
 )
-"""Columns of a request that no client can know."""
+"""Columns of a request that a client cannot know."""
 
 
 def as_json(report: Report) -> str:
-    """The report with its keys in the order of `Report`; what nobody knows is null."""
+    """The report with its keys in the order of `Report`; unknown values are null."""
     return msgspec.json.format(msgspec.json.encode(report, enc_hook=plain).decode(), indent=2)
 
 
@@ -61,13 +61,15 @@ def as_text(report: Report) -> str:
     parts = [list(_head(report)), aligned(table, gap=4), list(_facts(report))]
     if report.instances:
         parts.append(aligned(_instance_rows(report)))
-    if any(one.transfers or one.role not in ("", Role.MIXED) for one in report.instances):
+    if any(
+        instance.transfers or instance.role not in ("", Role.MIXED) for instance in report.instances
+    ):
         parts.append(aligned(_role_rows(report)))
     return "\n\n".join("\n".join(wrapped(part, WIDTH)) for part in parts)
 
 
 def as_csv(run: RunLog) -> str:
-    """Every request as a row: what is logged of it and its latencies, floats at full precision.
+    """Every request as a row: its log and its latencies, floats at full precision.
 
     Cells are empty where a value never came.
     """
@@ -84,8 +86,8 @@ def as_csv(run: RunLog) -> str:
 def _head(report: Report) -> Iterator[str]:
     yield report.label
     policy = f"policy {report.policy}, " if report.policy else ""
-    who = f"{report.kind}, {policy}{report.profile}, seed {report.seed}"
-    yield f"{who}, predictor {report.predictor}" if report.predictor else who
+    origin = f"{report.kind}, {policy}{report.profile}, seed {report.seed}"
+    yield f"{origin}, predictor {report.predictor}" if report.predictor else origin
     unfinished = report.requests - report.finished - report.rejected - report.failed
     dropped = f"; {report.dropped:,} more were too long" if report.dropped else ""
     yield (
@@ -129,7 +131,7 @@ def _facts(report: Report) -> Iterator[str]:
         facts["loans"] = f"{report.loans:,} of reserved memory, until it is needed"
     if report.handoffs or report.sent_bytes:
         sent = three_digits((report.sent_bytes or 0) / 1e9, "GB")
-        failed = f"{_count(report.handoffs_failed)} transfers broke off or arrived wrong"
+        failed = f"{_count(report.handoffs_failed)} transfers failed or arrived wrong"
         facts["handoffs"] = f"{_count(report.handoffs)}; {sent} sent, {failed}"
     if report.kv_allocated_fraction is not None:
         facts["KV memory"] = (
@@ -153,7 +155,7 @@ def _facts(report: Report) -> Iterator[str]:
 
 
 def _search(found: dict[str, Any]) -> dict[str, str]:
-    """How a capacity was found, but for the rates tried, which JSON has."""
+    """The facts of a capacity search, without the rates tried, which JSON has."""
     facts = {}
     for name, value in found.items():
         if isinstance(value, int):
@@ -176,13 +178,13 @@ def _instance_rows(report: Report) -> list[list[str]]:
 def _role_rows(report: Report) -> list[list[str]]:
     rows = [
         [
-            printable(one.name)[:20],
-            one.role,
-            f"{one.transfers:,}",
-            three_digits(one.sent_bytes / 1e9, "GB"),
-            seconds(one.transfer_s),
+            printable(instance.name)[:20],
+            instance.role,
+            f"{instance.transfers:,}",
+            three_digits(instance.sent_bytes / 1e9, "GB"),
+            seconds(instance.transfer_s),
         ]
-        for one in report.instances
+        for instance in report.instances
     ]
     return [["INSTANCE", "ROLE", "TRANSFERS", "SENT", "IN"], *rows]
 

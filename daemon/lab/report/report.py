@@ -6,7 +6,7 @@ import msgspec
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """A measure over requests that have it; NaN is written as null where none has."""
+    """A measure over the requests that have it; NaN is written as null where none has."""
 
     mean: float | None
     p50: float | None
@@ -17,7 +17,7 @@ class Stats(msgspec.Struct, frozen=True):
 
 
 class Decisions(msgspec.Struct, frozen=True):
-    """How long choosing an instance took, in microseconds of this machine."""
+    """The time of placement decisions, in microseconds of this machine."""
 
     count: int
     p50: float
@@ -25,7 +25,7 @@ class Decisions(msgspec.Struct, frozen=True):
 
 
 UNKNOWN = Stats(None, None, None, None, None)
-"""Where no request has the measure, or an older llmd did not take it."""
+"""The statistics of a measure that no request has, or that an older llmd did not take."""
 
 
 class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     role: str = ""  # as it was configured; "": unknown
     transfers: int = 0  # of KV to other instances
     sent_bytes: int = 0  # by them
-    transfer_s: float = 0.0  # that they took, added up
+    transfer_s: float = 0.0  # their total time
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,10 +80,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     )  # share of all requests that met every promise; None: none promised
     goodput_rps: float | None
     slo_by_class: dict[str, float]
-    preemptions: int | None  # None, as the four below and `iterations`: seen by clients alone
+    preemptions: int | None  # None, as the four below and `iterations`: measured by clients
     preempted_requests_fraction: float | None  # preempted after their first token
     recomputed_tokens: int | None
-    loans: int | None = None  # of reserved room, to others until it is needed
+    loans: int | None = None  # of reserved blocks, until they are needed
     swaps: int | None
     kv_allocated_fraction: float | None  # mean over time, from 10 % to 90 % of completions
     kv_written_fraction: float | None
@@ -97,8 +97,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     predictor: str  # with its declared error
     instances: list[InstanceReport]
     decision_us: Decisions | None = None  # of placement; None: there was no choice
-    handoffs: int | None = None  # sequences that went on elsewhere with their KV; None: unknown
-    handoffs_failed: int | None = None  # transfers that broke off or arrived wrong
+    handoffs: int | None = None  # sequences that migrated with their KV; None: unknown
+    handoffs_failed: int | None = None  # transfers that failed or arrived wrong
     sent_bytes: int | None = None  # of KV, from instance to instance
     capacity_rps: float | None = None  # with --capacity
     capacity: dict[str, Any] | None = None  # how it was found: condition, N, warm-up, rates tried

@@ -22,18 +22,18 @@ PERCENTILES = (50, 90, 95, 99)
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """What one class of requests was promised, in seconds but for `scale`. Zero: not promised."""
+    """The promises to one class of requests, in seconds except for `scale`. Zero: not promised."""
 
     name: str = "all"
     ttft_s: float = 0.0
     tpot_s: float = 0.0
     gap_s: float = 0.0  # the longest
     normalized_latency_s: float = 0.0
-    scale: float = 0.0  # of what the whole answer takes alone
+    scale: float = 0.0  # times the whole answer's time alone
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report says of a run that its log does not know."""
+    """The facts of a report that the run's log does not know."""
 
     kind: str  # "simulated" | "measured"
     label: str
@@ -58,7 +58,7 @@ def summarize(run: RunLog, about: About) -> Report:
     finished = requests.outcome == Outcome.FINISHED
     started = ~np.isnan(requests.started_s)
     rate = about.rate_rps
-    inside = bool(run.instances)  # clients see no instances, and nothing of what happens in them
+    inside = bool(run.instances)  # clients see no instances
     return Report(
         kind=about.kind,
         label=about.label,
@@ -107,7 +107,7 @@ def summarize(run: RunLog, about: About) -> Report:
 
 
 def _moves(run: RunLog, inside: bool) -> dict[str, Any]:
-    """What a report says of those who gave way or went on elsewhere: nothing, seen from outside."""
+    """The report's figures on preemptions and migrations: None, seen from outside."""
     requests = run.requests
     moves = {
         "preemptions": int(requests.preemptions.sum()),
@@ -118,7 +118,7 @@ def _moves(run: RunLog, inside: bool) -> dict[str, Any]:
         "handoffs": run.handoffs,
         "handoffs_failed": run.handoffs_failed,
         "flips": run.flips,
-        "sent_bytes": round(sum(one.sent_bytes for one in run.instances)),
+        "sent_bytes": round(sum(instance.sent_bytes for instance in run.instances)),
     }
     return moves if inside else dict.fromkeys(moves)
 
@@ -145,9 +145,9 @@ def _decisions(taken_s: npt.NDArray[np.float64]) -> Decisions | None:
 def _attained(
     requests: RequestLog, measures: Measures, classes: Sequence[Promise]
 ) -> npt.NDArray[np.bool_] | None:
-    """Which requests, [N], finished and met every promise of their class; None: none promised.
+    """Whether each request, [N], finished and met every promise of its class; None: none promised.
 
-    An answer of one token has no TPOT and no gap, and so cannot miss one.
+    An answer of one token has no TPOT and no gap, and so cannot miss their promises.
     """
     if classes and len(requests) and requests.slo_class.max() >= len(classes):
         raise ReportError(
@@ -174,8 +174,8 @@ def _attained(
 
 
 def _together(requests: RequestLog, measures: Measures, classes: Sequence[Promise]) -> float | None:
-    """The share that kept TTFT and TPOT, whatever else was promised."""
-    both = [Promise(one.name, one.ttft_s, one.tpot_s) for one in classes]
+    """The share of requests that kept TTFT and TPOT, whatever else was promised."""
+    both = [Promise(promise.name, promise.ttft_s, promise.tpot_s) for promise in classes]
     kept = _attained(requests, measures, both)
     return None if kept is None else _share(kept.sum(), kept.size)
 
@@ -191,7 +191,7 @@ def _by_class(
 
 
 def _unserved(requests: RequestLog) -> float:
-    """Of the output tokens asked, the share that was not out at the last arrival."""
+    """The share of the wanted output tokens that was not out at the last arrival."""
     if not len(requests):
         return 0.0
     delivered = tokens_delivered(requests, float(requests.arrival_s[-1]))
@@ -240,14 +240,14 @@ def _instance(log: InstanceLog, run: RunLog) -> InstanceReport:
 
 
 def _mfu(instances: Sequence[InstanceLog], virtual_s: float) -> float | None:
-    """Operations done over what the devices could do in the whole run, idle time included."""
+    """Operations done over the devices' peak in the whole run, idle time included."""
     if not instances or not all(i.peak_flops for i in instances) or virtual_s <= 0:
         return None
     return sum(i.flops for i in instances) / (sum(i.peak_flops for i in instances) * virtual_s)
 
 
 def _energy(instances: Sequence[InstanceLog]) -> float | None:
-    """Joules of all instances; None where one that worked does not know its own."""
+    """Joules of all instances; None where a working instance does not know its own."""
     if any(i.steps and not i.energy_j for i in instances):
         return None
     return sum(i.energy_j for i in instances) or None

@@ -9,7 +9,7 @@ from daemon.lab.simulator.run import Prepared
 from daemon.length_models.registry import length_predictor
 
 POOR = " (measured poorly)"
-"""Behind the name of a profile that says what it lacks."""
+"""Marks a profile that has measurement faults, behind its name."""
 
 
 def report_of(prepared: Prepared, run: RunLog) -> Report:
@@ -18,7 +18,7 @@ def report_of(prepared: Prepared, run: RunLog) -> Report:
 
 
 def about_of(prepared: Prepared) -> About:
-    """What a report says of a scenario."""
+    """A report's facts about a scenario."""
     scenario, workload = prepared.scenario, prepared.workload
     predictor = length_predictor(scenario.predictor)
     return About(
@@ -31,14 +31,14 @@ def about_of(prepared: Prepared) -> About:
         rate_rps=scenario.workload.rate or workload.rate,
         classes=tuple(
             Promise(
-                name=one.name,
-                ttft_s=one.ttft_s,
-                tpot_s=one.tpot_s,
-                gap_s=one.gap_s,
-                normalized_latency_s=one.normalized_latency_s,
-                scale=one.scale,
+                name=slo_class.name,
+                ttft_s=slo_class.ttft_s,
+                tpot_s=slo_class.tpot_s,
+                gap_s=slo_class.gap_s,
+                normalized_latency_s=slo_class.normalized_latency_s,
+                scale=slo_class.scale,
             )
-            for one in workload.classes
+            for slo_class in workload.classes
         ),
         predictor=predictor.declared if predictor is not None else "none",
     )

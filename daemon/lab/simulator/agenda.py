@@ -1,4 +1,4 @@
-"""What will happen, in order of time; ties have a defined order."""
+"""The future events of a simulation, in order of time; ties have a defined order."""
 
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Rank(IntEnum):
-    """Of what happens at the same time, the lower comes first; equal ones in order of adding."""
+    """The order of events at the same time, lower first; equal ones in order of adding."""
 
     READY = 0
     COPIED = 1
@@ -19,7 +19,7 @@ class Rank(IntEnum):
     LINK = 8  # is up, or down once its transfers were answered
     ARRIVAL = 9
     PREDICTION = 10
-    TOLD = 11
+    INPUT = 11
     WAKE = 12
 
 
@@ -34,7 +34,7 @@ class Agenda:
         return len(self._heap)
 
     def add(self, time_s: float, rank: Rank, what: Any) -> None:
-        """Note something for later."""
+        """Add a future event."""
         self._serial += 1
         heappush(self._heap, (time_s, rank, self._serial, what))
 

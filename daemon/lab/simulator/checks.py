@@ -1,4 +1,4 @@
-"""What a scenario's types cannot say: ranges, names, and what its profiles must know."""
+"""Checks of a scenario beyond its types: ranges, names, and its profiles' knowledge."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from daemon.state.role import ROLES_MODES
 from daemon.state.transfer_mode import HANDOFF_MODES
 
 MOST_SIGMA = 4.0
-"""An error of e^4 either way says nothing; those of much more are no numbers."""
+"""Largest error of a predictor, in logarithms: e^4 either way is meaningless already."""
 
 _AT_LEAST = {
     "max_running": 1,
@@ -34,7 +34,9 @@ _AT_LEAST = {
 
 
 def check(scenario: Scenario) -> None:
-    """Refuse what cannot run. Raises ScenarioError, and PredictorError for an unknown predictor."""
+    """Refuse a scenario that cannot run. Raises ScenarioError, and PredictorError for an unknown
+    predictor.
+    """
     for fault in (
         *_choices(scenario),
         *_limits(scenario),
@@ -52,7 +54,7 @@ def check(scenario: Scenario) -> None:
 def check_profiles(
     scenario: Scenario, groups: Sequence[InstanceGroup], profiles: Sequence[Profile]
 ) -> None:
-    """Refuse what the instances' profiles cannot tell. Raises ScenarioError."""
+    """Refuse a scenario that needs more than its profiles know. Raises ScenarioError."""
     for profile, group in zip(profiles, groups, strict=True):
         check_cap(profile, group.power_cap)
         _check_devices(profile, group.device)
@@ -61,7 +63,7 @@ def check_profiles(
 
 
 def _check_devices(profile: Profile, device: str) -> None:
-    """Refuse devices that are not what the profile is of."""
+    """Refuse devices that are not the profile's."""
     there = "cpu" if profile.device.is_cpu else f"{profile.num_devices} x {profile.device.name}"
     fits = (device == "cpu") == profile.device.is_cpu
     if device and not (fits and num_devices(device) == profile.num_devices):
@@ -69,7 +71,7 @@ def _check_devices(profile: Profile, device: str) -> None:
 
 
 def reload_s(profile: Profile) -> float:
-    """How long its weights take over the host link. Raises ScenarioError where nobody knows."""
+    """The time to load the weights over the host link. Raises ScenarioError where it is unknown."""
     size_bytes = profile.model.weight_bytes(profile.model.dtype)
     try:
         return transfer_s(profile.device.host_link, size_bytes, f"{profile.name} host link")
@@ -116,7 +118,7 @@ def _handoff(spec: HandoffSpec) -> Iterator[str]:
 
 
 def _roles(scenario: Scenario) -> Iterator[str]:
-    """What `roles` lacks: a split has as many as there are instances, and one of each at least."""
+    """The faults of `roles`: a split covers all instances, with at least one of each role."""
     roles = scenario.roles
     if roles in ("", *ROLES_MODES):
         return

@@ -1,4 +1,4 @@
-"""Swap copies of a simulated instance: two directions of its host link, beside the steps."""
+"""Swap copies of a simulated instance: two directions of its host link, parallel to the steps."""
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ from daemon.wire.columns import Int32
 
 
 class CopiesEnded(msgspec.Struct, frozen=True, gc=False):
-    """When every copy of a plan has ended, and how long each direction took."""
+    """The end of all copies of a plan, and the time that each direction took."""
 
     end_s: float
     num_out: int
@@ -22,9 +22,9 @@ class CopiesEnded(msgspec.Struct, frozen=True, gc=False):
 
 
 class CopyEngine:
-    """Moves blocks over a host link; each of an instance's devices has its shard and its link.
+    """Copies blocks over a host link; each of an instance's devices has its shard and its link.
 
-    Each direction carries out its orders in the order of the plans, as a copy stream does.
+    Each direction carries out its orders in the order of the plans, like a copy stream.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class CopyEngine:
         self._ended_s = 0.0
 
     def order(self, now: float, computed_s: float, batch: Batch) -> CopiesEnded | None:
-        """Copy what a plan orders: out once the steps before it are computed, in at once but not
-        before it is in the host. None if it orders nothing.
+        """Start the copies of a plan: out once the steps before it are computed, in at once but not
+        before the block has arrived in the host. None if there are none.
         """
         num_out, num_in = batch.out_blocks.size, batch.in_blocks.size
         if not num_out and not num_in:
@@ -58,11 +58,11 @@ class CopyEngine:
         return CopiesEnded(self._ended_s, num_out, out_s, num_in, in_s)
 
     def arrived_s(self, places: Int32) -> float:
-        """When what was last copied to these host blocks is there."""
+        """The time at which the last copy to these host blocks has arrived."""
         return float(self._arrives_s[places].max())
 
     def clear(self, now: float) -> None:
-        """The process died: its copies are gone, as is what lay in its host memory."""
+        """Drop all copies, and the content of host memory: the process died."""
         self._out.clear(now)
         self._in.clear(now)
         self._arrives_s[:] = now

@@ -1,7 +1,7 @@
-"""A daemon's journal as an incident: its Core lives again, and what it did is written down.
+"""A daemon's journal as an incident: its Core is replayed, and its actions are recorded.
 
-The journal has no text and no true answer lengths; an answer's length is what was delivered of it.
-An answer that its client cut short ends at the same token here.
+The journal has no text and no true answer lengths; an answer's length is the number of its
+delivered tokens. An answer that its client cut short ends at the same token here.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -49,10 +49,10 @@ from daemon.state.request import FinishReason, sequence_id
 from daemon.state.sequence import Sequence
 
 Happened = tuple[Event, list[Action]]
-"""An event, and what the Core answered it with."""
+"""An event, and the Core's actions after it."""
 
 
-_TOLD = (
+_INPUTS = (
     Predicted
     | PolicyChosen
     | PlacementChosen
@@ -65,16 +65,16 @@ _TOLD = (
     | InstanceResumed
     | MoveOrdered
 )
-"""What the Core is told from outside."""
+"""Events from outside other than requests and workers' messages."""
 
 
 def replay(
     records: Iterable[Record], begun: Callable[[Core], None] = lambda _core: None
 ) -> Iterator[tuple[Event, list[Action]]]:
-    """Each event with the actions that the Core answered it with, exactly as it did then.
+    """Yield each event with the Core's actions, exactly as they were then.
 
-    Events between a gap and the next checkpoint are left out: what came of them is not known.
-    `begun` is told of each Core that the events after it are given to.
+    Events between a gap and the next checkpoint are left out: their effect is unknown. `begun`
+    receives each new Core before its events.
     """
     config: Configured | None = None
     core: Core | None = None
@@ -109,12 +109,12 @@ class JournalStream:
 
 @dataclass(slots=True, frozen=True)
 class _Step:
-    """One step that was answered."""
+    """One answered step."""
 
     instance: int
     number: int  # the plan's
     work: StepWork
-    start_s: float  # when it was sent, or the step before it answered, whichever came later
+    start_s: float  # when it was sent, or the previous step answered, whichever came later
     end_s: float
     elapsed_s: float  # as the worker measured it
 
@@ -130,7 +130,7 @@ class Swap:
 
 @dataclass(slots=True)
 class JournalInstance:
-    """An instance as its worker told of itself when it was ready, or as a checkpoint has it."""
+    """An instance as its ready worker reported it, or as a checkpoint has it."""
 
     ready_s: float = float("inf")
     pool: Pool = field(default_factory=lambda: Pool(0, 0))
@@ -142,60 +142,63 @@ class JournalInstance:
 
 @dataclass(slots=True)
 class Incident:
-    """What a journal file tells, replayed through a Core."""
+    """The content of a journal file, replayed through a Core."""
 
     source: str
-    config: Configured  # with the policy that reigned when the journal begins
-    state: Checkpoint | None = None  # the Core's when the journal begins; None: no worker was ready
+    config: Configured  # with the policy in force where the journal begins
+    state: Checkpoint | None = None  # the Core's at the beginning; None: no worker was ready
     # By sequence, in order of arrival.
     streams: dict[int, JournalStream] = field(default_factory=dict)
     steps: list[_Step] = field(default_factory=list)
     swaps: list[Swap] = field(default_factory=list)
-    # By instance; of those that were ready.
+    # By instance; only those that were ready.
     homes: dict[int, JournalInstance] = field(default_factory=dict)
-    told: list[Event] = field(default_factory=list)  # predictions, and what operators chose
+    inputs: list[Event] = field(default_factory=list)  # predictions and operators' orders
     instances: list[InstanceLog] = field(default_factory=list)  # times as the journal's
     handoffs: int = 0
     handoffs_failed: int = 0
     num_missing: int = 0  # events that the journal could not take
-    num_drafted: int = 0  # tokens that were drafted and drawn
+    num_drafted: int = 0  # drafted tokens that were accepted
 
     @property
     def policy(self) -> str:
-        """Under which policy its instances ran as it began; of several, each once."""
-        return ", ".join(dict.fromkeys(one.policy for one in self.config.instances))
+        """The policies of the instances at the beginning, each once."""
+        return ", ".join(dict.fromkeys(instance.policy for instance in self.config.instances))
 
     @property
     def predicted(self) -> bool:
-        """Whether anything was predicted."""
-        return any(isinstance(event, Predicted) for event in self.told)
+        """Whether lengths were predicted."""
+        return any(isinstance(event, Predicted) for event in self.inputs)
 
     @property
     def first_s(self) -> float:
-        """When the first request came."""
+        """The time of the first request."""
         return next(iter(self.streams.values())).arrival.now
 
     def lengths(self) -> list[int]:
-        """Output tokens of each stream: what was delivered.
+        """Output tokens of each stream: those delivered.
 
-        Of one that was turned away nobody knows: it counts as long as the mean of those that
-        finished, up to its limit.
+        A rejected stream's length is unknown: it counts as long as the mean of the finished ones,
+        up to its limit.
         """
         finished = [
-            len(one.token_s) for one in self.streams.values() if one.outcome is Outcome.FINISHED
+            len(stream.token_s)
+            for stream in self.streams.values()
+            if stream.outcome is Outcome.FINISHED
         ]
         mean = max(1, round(sum(finished) / max(1, len(finished))))
         return [
-            min(mean, one.arrival.max_tokens)
-            if one.outcome is Outcome.REJECTED
-            else len(one.token_s)
-            for one in self.streams.values()
+            min(mean, stream.arrival.max_tokens)
+            if stream.outcome is Outcome.REJECTED
+            else len(stream.token_s)
+            for stream in self.streams.values()
         ]
 
 
 def _check_names(path: Path, config: Configured) -> None:
-    """Refuse a journal of policies or a placement that another llmd had."""
-    for policy in (config.policy, *(one.policy for one in config.instances if one.policy)):
+    """Refuse a journal with unknown policies or an unknown placement, from another llmd."""
+    own = [instance.policy for instance in config.instances if instance.policy]
+    for policy in (config.policy, *own):
         if policy not in POLICIES:
             raise JournalError(f"{path}: written under the policy {policy!r}, unknown here")
     if config.placement not in NAMES:
@@ -204,13 +207,13 @@ def _check_names(path: Path, config: Configured) -> None:
 
 
 def read_incident(path: Path) -> Incident:
-    """Replay a journal. Raises JournalError for what is none, or has nothing to replay."""
+    """Replay a journal. Raises JournalError for a file that is none, or has nothing to replay."""
     records = list(read_records(path))
     config = records[0] if records else None
     if not isinstance(config, Configured):
         raise JournalError(f"{path}: does not begin with the Core's configuration")
     _check_names(path, config)
-    missing = sum(one.num_dropped for one in records if isinstance(one, Gap))
+    missing = sum(record.num_dropped for record in records if isinstance(record, Gap))
     incident = Incident(str(path), config, num_missing=missing)
     reader = _Reader(incident)
     life = replay(records, reader.begin)
@@ -222,7 +225,7 @@ def read_incident(path: Path) -> Incident:
 
 
 def _next(life: Iterator[Happened], path: Path) -> Happened | None:
-    """The next event and what the Core did; a Core of another make may not follow."""
+    """The next event and the Core's actions; another version's journal may not replay."""
     try:
         return next(life, None)
     except (ValueError, LookupError, RuntimeError) as error:
@@ -232,20 +235,22 @@ def _next(life: Iterator[Happened], path: Path) -> Happened | None:
 
 
 def _as_it_stands(config: Configured, core: Core) -> Configured:
-    """The configuration with the policies that are in force, which operators may have chosen.
+    """The configuration with the policies in force, which operators may have chosen.
 
-    What each instance keeps to beside its policy stays as it was configured.
+    Each instance's other limits stay as they were configured.
     """
-    policies = [one.scheduler.policy.name for one in core.instances]
+    policies = [instance.scheduler.policy.name for instance in core.instances]
     instances = tuple(
-        msgspec.structs.replace(one, **{**asdict(limits_of(one, config)), "policy": policy})
-        for one, policy in zip(config.instances, policies, strict=True)
+        msgspec.structs.replace(
+            instance, **{**asdict(limits_of(instance, config)), "policy": policy}
+        )
+        for instance, policy in zip(config.instances, policies, strict=True)
     )
     return msgspec.structs.replace(config, policy=policies[0], instances=instances)
 
 
 class _Reader:
-    """Collects an incident from the events of its replay and the Core's answers to them."""
+    """Collects an incident from its replayed events and the Core's actions."""
 
     def __init__(self, incident: Incident) -> None:
         self._incident = incident
@@ -257,10 +262,10 @@ class _Reader:
         self._copying: dict[tuple[int, int], float] = {}
         self._answered_s: dict[int, float] = {}
         self._sending: dict[int, Send] = {}
-        self._counted = (0, 0, 0)  # handoffs, those that failed, drafts that were drawn
+        self._counted = (0, 0, 0)  # handoffs, failed ones, accepted drafts
 
     def begin(self, core: Core) -> None:
-        """A Core begins: a new one, or as a checkpoint has it, with workers that are ready."""
+        """A Core begins: a new one, or a checkpoint's with ready workers."""
         self._core = core
         self._sent.clear()
         self._copying.clear()
@@ -269,8 +274,8 @@ class _Reader:
         incident = self._incident
         if not incident.streams and core.instances:
             incident.config = _as_it_stands(incident.config, core)
-            incident.told.clear()
-            is_ready = any(one.state is WorkerState.READY for one in core.instances)
+            incident.inputs.clear()
+            is_ready = any(instance.state is WorkerState.READY for instance in core.instances)
             incident.state = checkpoint(core, 0.0) if is_ready else None
         for instance in core.instances:
             if instance.state is WorkerState.READY:
@@ -285,8 +290,8 @@ class _Reader:
             pool = Pool(
                 event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
             )
-            told = event.step_s, event.token_s, event.forward_tokens, event.most_times
-            home = JournalInstance(event.now, pool, *told)
+            reported = event.step_s, event.token_s, event.forward_tokens, event.most_times
+            home = JournalInstance(event.now, pool, *reported)
             incident.homes.setdefault(event.instance, home)
         elif isinstance(event, CopiesDone):
             self._copied(event)
@@ -295,8 +300,8 @@ class _Reader:
             self._recorder.stopped(self._core.instances[event.instance], event.now)
         elif isinstance(event, TransferEnded):
             self._landed(event)
-        elif isinstance(event, _TOLD):
-            incident.told.append(event)
+        elif isinstance(event, _INPUTS):
+            incident.inputs.append(event)
         for action in actions:
             self._action(event.now, action)
         if isinstance(event, StepDone):
@@ -329,7 +334,7 @@ class _Reader:
         self._incident.swaps.append(Swap(event.step, sent_s, event))
 
     def _landed(self, event: TransferEnded) -> None:
-        """A transfer is over where it went to."""
+        """A transfer is over at its target."""
         sent = self._sending.get(event.transfer)
         if sent is not None and event.instance == sent.target:
             block_size = self._incident.config.block_size
@@ -375,7 +380,7 @@ class _Reader:
 
 
 def _home(instance: Instance) -> JournalInstance:
-    """What a worker once told, from what a checkpoint kept of it."""
+    """A worker's report when it was ready, from what a checkpoint kept of it."""
     scheduler = instance.scheduler
     swap = scheduler.swap_stats()
     pool = Pool(

@@ -1,20 +1,22 @@
-"""Links with contention: what passes a link queues for it and has its whole bandwidth in turn."""
+"""Links with contention: transfers queue for a link, and each has its whole bandwidth
+for a time.
+"""
 
 from daemon.cost.profile import LinkSpec
 from daemon.lab.report.records import Span
 
 
 class SimulatedLink:
-    """One direction of a host link, or the way from one pipeline stage to the next.
+    """One direction of a host link, or the link from one pipeline stage to the next.
 
-    It serves in the order of asking. So those who share one ask when their time has come, never
-    ahead of it: else a copy of later would hold up one of earlier.
+    It serves in the order of calls. So users of a shared link call at the time of their need, never
+    ahead of it: else a later copy would delay an earlier one.
     """
 
     def __init__(
         self, name: str, what: str, unit: str = "tokens", spans: list[Span] | None = None
     ) -> None:
-        """`what` passes, counted in `unit`; each time is added to `spans`, if there is a list."""
+        """`what` passes, counted in `unit`; each use is added to `spans`, if there is a list."""
         self.name = name
         self._what = what
         self._unit = unit
@@ -22,7 +24,7 @@ class SimulatedLink:
         self._free_s = 0.0
 
     def hold(self, now: float, duration_s: float, amount: int) -> float:
-        """Queue something that takes the link for a known time; when it has passed."""
+        """Queue a use of known duration; return when it has passed."""
         start_s = max(now, self._free_s)
         self._free_s = start_s + duration_s
         if self._spans is not None:
@@ -31,7 +33,7 @@ class SimulatedLink:
         return self._free_s
 
     def clear(self, now: float) -> None:
-        """What is on its way is lost, and what was to follow never comes."""
+        """Drop the transfers under way and in the queue."""
         self._free_s = now
         if self._spans is not None:
             mine = [span for span in self._spans if span.track == self.name]
@@ -41,7 +43,9 @@ class SimulatedLink:
 
 
 def transfer_s(spec: LinkSpec, size_bytes: float, link: str) -> float:
-    """How long a copy has a link of this kind. Raises ValueError where its speed is unknown."""
+    """The time that a copy takes on a link of this kind. Raises ValueError where its speed is
+    unknown.
+    """
     if spec.bytes_per_s <= 0.0:
         raise ValueError(f"{link}: the profile gives it no bandwidth")
     return spec.latency_s + size_bytes / spec.bytes_per_s

@@ -16,12 +16,12 @@ from daemon.memory.sizing import (
 )
 
 MOST_HOST_POOLS = 32
-"""A host pool of more device pools would never fill."""
+"""Largest host pool, in device pools: a larger one would never fill."""
 
 
 @dataclass(slots=True, frozen=True)
 class Pool:
-    """What a worker tells of its memory when it is ready."""
+    """A ready worker's report of its memory."""
 
     num_blocks: int
     block_bytes: int
@@ -41,7 +41,7 @@ def pools_of(
 
 
 def over_link(profile: Profile, pool: Pool) -> Pool:
-    """The pool on a profile's devices: what a copy of a block takes, if any can be made."""
+    """The pool on a profile's devices, with the time to copy a block if there is a link."""
     link = profile.device.host_link
     if not link.bytes_per_s:
         return Pool(pool.num_blocks, pool.block_bytes)
@@ -52,7 +52,7 @@ def over_link(profile: Profile, pool: Pool) -> Pool:
 def pool_of(
     profile: Profile, kv_bytes: float, block_size: int, max_running: int, max_batch_tokens: int
 ) -> PoolSize:
-    """Blocks over all devices of one instance together: shards of a block lie on each of them."""
+    """Blocks over all devices of one instance: each device has a shard of each block."""
     model, count = profile.model, profile.num_devices
     total_bytes = profile.device.memory_bytes * count
     demand = Demand(

@@ -6,7 +6,9 @@ from daemon.lab.simulator.scenario import ScenarioError
 
 
 class PowerMeter:
-    """What an instance draws: a share of its limit by phase and load, or the cap; idle between."""
+    """An instance's power: a share of its limit by phase and load, or the cap; idle
+    between steps.
+    """
 
     def __init__(self, profile: Profile, cap: float) -> None:
         self._spec = profile.power
@@ -16,7 +18,7 @@ class PowerMeter:
         self._busy_s = 0.0
         self._busy_j = 0.0
         self.capped_s = 0.0
-        """Of its steps, those in which the cap bound: they would have drawn more."""
+        """Time of steps in which the cap bound: they would have drawn more."""
         self._decode_share: dict[int, float] = {}  # by how many decodes a step has
 
     def slowdown(self, work: StepWork) -> float:
@@ -36,7 +38,7 @@ class PowerMeter:
             self.capped_s += duration_s if share > self._cap else 0.0
 
     def _share(self, spec: PowerSpec, work: StepWork) -> float:
-        """What a step would draw without a cap."""
+        """A step's power without a cap, as a share of the limit."""
         if _is_prefill(work):
             return spec.prefill_share(work.num_tokens - work.num_decodes)
         share = self._decode_share.get(work.num_decodes)
@@ -48,14 +50,14 @@ class PowerMeter:
         return max(min(share, self._cap) * self._limit_w, self._idle_w)
 
     def energy_j(self, run_s: float) -> float | None:
-        """Energy over the run; None where the profile knows nothing of power."""
+        """Energy over the run; None where the profile has no power figures."""
         if self._spec is None or not self._limit_w:
             return None
         return self._busy_j + self._idle_w * max(0.0, run_s - self._busy_s)
 
 
 def check_cap(profile: Profile, cap: float) -> None:
-    """Refuse a cap of which the profile does not know what it costs. Raises ScenarioError."""
+    """Refuse a cap whose slowdown the profile does not know. Raises ScenarioError."""
     if cap >= 1.0:
         return
     spec = profile.power
@@ -72,5 +74,5 @@ def check_cap(profile: Profile, cap: float) -> None:
 
 
 def _is_prefill(work: StepWork) -> bool:
-    """A step belongs to the phase that has more of its tokens."""
+    """Whether a step is a prefill: it belongs to the phase with more of its tokens."""
     return work.num_tokens > 2 * work.num_decodes

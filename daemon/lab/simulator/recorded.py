@@ -1,4 +1,4 @@
-"""A worker that takes as long as a journal says that the real one took."""
+"""A worker that takes the real one's times from a journal."""
 
 from statistics import fmean
 
@@ -11,10 +11,11 @@ from daemon.wire.columns import Int32
 
 
 class RecordedWorker:
-    """Takes as long for each step as the journal says of the one of its number; beyond those, as
-    long as the mean.
+    """Takes as long for each step as the journal's step of that number; beyond those, as long as
+    the mean.
 
-    So do the swap copies of each plan; other copies take what a block took when it was ready.
+    The same holds for the swap copies of each plan; other copies take a block's time as reported
+    when the worker was ready.
     """
 
     def __init__(
@@ -27,8 +28,8 @@ class RecordedWorker:
         }
         worked = [self._steps[step.number] for step in steps if step.work.num_tokens]
         worked = worked or [(home.warm_step_s, home.warm_step_s, 1)]
-        taken_s = fmean(one / times for one, _, times in worked)
-        self._mean = taken_s, fmean(other / times for _, other, times in worked), 1
+        taken_s = fmean(duration / times for duration, _, times in worked)
+        self._mean = taken_s, fmean(elapsed / times for _, elapsed, times in worked), 1
         self._swaps = {
             swap.number: swap for swap in incident.swaps if swap.copied.instance == instance
         }
@@ -38,14 +39,15 @@ class RecordedWorker:
         self._copied_s = 0.0
 
     def compute(self, now: float, batch: Batch, work: StepWork, more_s: float = 0.0) -> Computed:
-        """Take a plan, whose step takes so much longer."""
+        """Take a plan, whose step takes `more_s` longer."""
         other = self._mean if work.num_tokens else (0.0, 0.0, 1)
         duration_s, elapsed_s, times = self._steps.get(batch.step, other)
-        duration_s, elapsed_s = (one * (work.times / times) for one in (duration_s, elapsed_s))
+        share = work.times / times
+        duration_s, elapsed_s = duration_s * share, elapsed_s * share
         self._free_s = end_s = max(now, self._free_s) + duration_s + more_s
         copies = self._copy(now, batch)
         reasons, counts = self._answers.reasons(batch), self._answers.counts(batch)
-        # The Core learns from what the worker measured, as it did then.
+        # The Core learns from the worker's measurement, as it did then.
         return Computed(
             start_s=end_s - elapsed_s,
             end_s=end_s,
@@ -71,35 +73,35 @@ class RecordedWorker:
 
     @property
     def computed_s(self) -> float:
-        """When all plans that it has are computed."""
+        """The time at which all its plans are computed."""
         return self._free_s
 
     def copied_s(self, places: Int32) -> float:
-        """When what was last copied to its host pool is there."""
+        """The time at which the last copy to its host pool is done."""
         return self._copied_s
 
     def warm_step_s(self) -> float:
-        """As the real one reported."""
+        """The real worker's report."""
         return self._home.warm_step_s
 
     def warm_token_s(self) -> float:
-        """What one prompt token added to a step then."""
+        """The time that one prompt token added to a step then."""
         return self._home.warm_token_s
 
     @property
     def most_times(self) -> int:
-        """As the real one reported."""
+        """The real worker's report."""
         return self._home.most_times
 
     @property
     def capped_s(self) -> float:
-        """A journal knows nothing of power."""
+        """Zero: a journal knows nothing of power."""
         return 0.0
 
     def clear(self, now: float) -> None:
-        """Nothing runs."""
+        """Drop all steps and copies."""
         self._free_s = self._copied_s = now
 
     def energy_j(self, run_s: float) -> float | None:
-        """A journal knows nothing of power."""
+        """None: a journal knows nothing of power."""
         return None

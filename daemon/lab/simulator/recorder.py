@@ -1,4 +1,4 @@
-"""Writes down what a Core's actions mean for clients and instances; sums it up at the end."""
+"""Records a Core's actions for clients and instances, and sums them up at the end."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,13 @@ from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.state.sequence import Sequence as Running
 
 SAMPLE_STEPS = 4
-"""Every so many steps of an instance, its memory and queue are looked at; also whenever it begins
-to work and whenever it falls idle, so that means over time are right under any load."""
+"""Steps of an instance between samples of its memory and queue; it is also sampled whenever it
+begins to work and falls idle, so that means over time are right under any load.
+"""
 
 
 class Recorder:
-    """The log of one run. Tokens are kept as they come, columns by columns, and sorted once."""
+    """The log of one run. Tokens are kept in columns as they come, and sorted once."""
 
     def __init__(
         self,
@@ -35,7 +36,8 @@ class Recorder:
         """
         self.log = log
         self._n = n
-        self.instances = [_instance_log(*one) for one in zip(configs, profiles, strict=True)]
+        pairs = zip(configs, profiles, strict=True)
+        self.instances = [_instance_log(config, profile) for config, profile in pairs]
         self.spans: list[Span] | None = None  # a list: steps and copies are wanted one by one
         self.sequences: list[Running | None] = [None] * len(log)
         self._flops = [_FlopCount(profile) for profile in profiles]
@@ -55,7 +57,7 @@ class Recorder:
         self.log.instance[row] = instance
 
     def ended(self, row: int, outcome: Outcome) -> None:
-        """An answer that ends without its last token."""
+        """An answer ended without its last token."""
         self.log.outcome[row] = outcome
 
     def planned(self, instance: Instance, now: float) -> None:
@@ -65,7 +67,7 @@ class Recorder:
             self._sample(instance, now)
 
     def answered(self, instance: Instance, work: StepWork, done: Computed) -> None:
-        """A step answered, and what could be planned then was."""
+        """A step answered, and the next ones were planned."""
         log = self.instances[instance.index]
         if work.num_tokens:
             log.steps += 1
@@ -116,7 +118,7 @@ class Recorder:
 def tell_moves(
     log: RequestLog, instances: Sequence[InstanceLog], sequences: Sequence[Running | None]
 ) -> None:
-    """What the Core's own sequences, one a row, know of giving way and coming back."""
+    """Write the preemptions and swaps of the Core's sequences, one per row, into the logs."""
     swaps = np.zeros(len(log), np.int32)
     for row, sequence in enumerate(sequences):
         if sequence is not None:
@@ -128,10 +130,10 @@ def tell_moves(
             if sequence.first_token_s >= 0.0:
                 log.paused_s[row] = sequence.paused_s + sequence.behind_prompts_s
             swaps[row] = sequence.swaps
-    for instance, one in enumerate(instances):
+    for instance, instance_log in enumerate(instances):
         here = log.instance == instance
-        one.preemptions = int(log.preemptions[here].sum())
-        one.swaps = int(swaps[here].sum())
+        instance_log.preemptions = int(log.preemptions[here].sum())
+        instance_log.swaps = int(swaps[here].sum())
 
 
 def step_span(track: str, work: StepWork, start_s: float, end_s: float) -> Span:

@@ -1,4 +1,4 @@
-"""An incident as a run's log: every time, and every count, is the journal's own."""
+"""An incident as a run's log: every time and every count is the journal's."""
 
 from dataclasses import replace
 
@@ -31,8 +31,8 @@ def replayed(incident: Incident, spans: bool = False) -> RunLog:
     log.gap_s = np.concatenate(gaps).astype(np.float32)
     log.gap_request = np.concatenate(owners)
     instances = [
-        replace(one, sample_s=[at_s - first_s for at_s in one.sample_s])
-        for one in incident.instances
+        replace(instance_log, sample_s=[at_s - first_s for at_s in instance_log.sample_s])
+        for instance_log in incident.instances
     ]
     tell_moves(log, instances, [stream.sequence for stream in streams])
     last_s = max(streams[-1].arrival.now, *(step.end_s for step in incident.steps), first_s)
@@ -48,21 +48,21 @@ def replayed(incident: Incident, spans: bool = False) -> RunLog:
 
 
 def _spans(incident: Incident) -> list[Span]:
-    """Steps, and copies: a direction was busy until its end at the latest."""
+    """Steps, and copies: a direction's busy time is taken to end with its message."""
     first_s = incident.first_s
-    names = [one.name for one in incident.config.instances]
+    names = [instance.name for instance in incident.config.instances]
     spans = [
         step_span(names[step.instance], step.work, step.start_s - first_s, step.end_s - first_s)
         for step in incident.steps
         if step.work.num_tokens
     ]
     for copied in (swap.copied for swap in incident.swaps):
-        for way, blocks, link_s in (
+        for direction, blocks, link_s in (
             ("out", copied.num_out, copied.out_s),
             ("in", copied.num_in, copied.in_s),
         ):
             if blocks:
-                track = f"{names[copied.instance]} host link {way}"
+                track = f"{names[copied.instance]} host link {direction}"
                 start_s = copied.now - link_s - first_s
-                spans.append(Span(track, f"swap {way}", start_s, link_s, {"blocks": blocks}))
+                spans.append(Span(track, f"swap {direction}", start_s, link_s, {"blocks": blocks}))
     return spans

@@ -22,11 +22,11 @@ from daemon.lab.simulator.journal import Incident, JournalInstance, JournalStrea
 from daemon.lab.simulator.pool import over_link
 from daemon.lab.simulator.recorded import RecordedWorker
 from daemon.lab.simulator.recorder import Recorder
+from daemon.lab.simulator.routes import Routes
 from daemon.lab.simulator.run import Options, forward_tokens, journal_of
 from daemon.lab.simulator.scenario import ScenarioError
 from daemon.lab.simulator.simulator import Extras, Machine, Simulator
 from daemon.lab.simulator.traffic import Traffic
-from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.worker import Answers, Worker
 from daemon.lab.simulator.workers import chances, simulated_workers
 from daemon.scheduler.policies import POLICIES
@@ -42,11 +42,11 @@ def rerun(
 ) -> RunLog:
     """Simulate an incident's traffic on its own instances.
 
-    Without a profile each step takes its recorded time, which means most under the recorded policy:
-    another policy's steps are others; and the Core begins as it was where the journal begins, with
-    cached blocks and all that it had learned. With one, steps take what its model says, and the
-    Core begins new. What predictors said then is said again.
-    Raises ScenarioError, JournalError, SimulationError.
+    Without a profile each step takes its recorded time, which is best under the recorded policy:
+    another policy has other steps; and the Core begins in the state at the journal's beginning,
+    with cached blocks and all that it had learned. With a profile, steps take the modelled time,
+    and the Core begins new. Recorded predictions are repeated. Raises ScenarioError, JournalError,
+    SimulationError.
     """
     options = options or Options()
     config = configured(incident, policy, profile)
@@ -60,11 +60,11 @@ def rerun(
     if not rows:
         raise JournalError(f"{incident.source}: no answer had a token, so none can be run again")
     traffic = _traffic(incident, rows)
-    names = [one.name for one in config.instances]
+    names = [instance.name for instance in config.instances]
     recorder = Recorder(traffic.log(), [profile] * len(names), config.instances)
     recorder.spans = [] if options.spans else None
     chance, *noises = chances(seed, 1 + len(names))
-    told = _told(incident, rows, bool(policy), options.predictor is not None)
+    inputs = _inputs(incident, rows, bool(policy), options.predictor is not None)
     state = _state(incident, config) if profile is None else None
     journal = journal_of(options, config)
     if journal is not None and state is not None:
@@ -73,7 +73,7 @@ def rerun(
         predictor=options.predictor,
         chance=chance,
         journal=journal,
-        told=told,
+        inputs=inputs,
         state=state,
         progress=options.progress,
         after_event=options.after_event,
@@ -89,7 +89,7 @@ def configured(incident: Incident, policy: str, profile: Profile | None) -> Conf
     config = incident.config
     if policy and policy not in POLICIES:
         raise ScenarioError(f"policy {not_one_of(policy, POLICIES)}")
-    used = {limits_of(one, config).policy for one in config.instances}
+    used = {limits_of(instance, config).policy for instance in config.instances}
     if policy and used != {policy}:
         budget = POLICIES[policy].budget(0)
         changes = {"max_batch_tokens": budget, "prefill_chunk": budget, "swap": ""}
@@ -97,31 +97,34 @@ def configured(incident: Incident, policy: str, profile: Profile | None) -> Conf
             config,
             policy=policy,
             instances=tuple(
-                msgspec.structs.replace(one, policy=policy, **changes) for one in config.instances
+                msgspec.structs.replace(instance, policy=policy, **changes)
+                for instance in config.instances
             ),
             **changes,
         )
     if profile is not None:
         instances = tuple(
-            msgspec.structs.replace(one, stages=profile.pp, ahead=not profile.device.is_cpu)
-            for one in config.instances
+            msgspec.structs.replace(instance, stages=profile.pp, ahead=not profile.device.is_cpu)
+            for instance in config.instances
         )
         config = msgspec.structs.replace(config, instances=instances)
     return config
 
 
 def _state(incident: Incident, config: Configured) -> Checkpoint | None:
-    """What the Core begins in, under the policies of `config`; nothing is counted yet, and there
-    are no links, as a journal does not tell what copies over them take.
+    """The Core's initial state, under the policies of `config`. Nothing is counted yet, and there
+    are no links, as a journal does not record how long copies over them take.
     """
     if incident.state is None:
         return None
     instances = [
         msgspec.structs.replace(
-            one,
-            scheduler=msgspec.structs.replace(one.scheduler, policy=limits_of(own, config).policy),
+            instance,
+            scheduler=msgspec.structs.replace(
+                instance.scheduler, policy=limits_of(own, config).policy
+            ),
         )
-        for one, own in zip(incident.state.instances, config.instances, strict=True)
+        for instance, own in zip(incident.state.instances, config.instances, strict=True)
     ]
     return msgspec.structs.replace(
         incident.state,
@@ -136,48 +139,48 @@ def _state(incident: Incident, config: Configured) -> Checkpoint | None:
 
 
 def _traffic(incident: Incident, rows: list[int]) -> Traffic:
-    """Those that got a token, and those that were turned away; limits and priorities as asked."""
+    """The requests that got a token or were rejected; limits and priorities as they were."""
     streams, lengths = list(incident.streams.values()), incident.lengths()
     arrivals = [streams[row].arrival for row in rows]
     return Traffic(
-        arrival_s=[one.now for one in arrivals],
-        prompts=[one.num_prompt_tokens for one in arrivals],
+        arrival_s=[arrival.now for arrival in arrivals],
+        prompts=[arrival.num_prompt_tokens for arrival in arrivals],
         answers=[lengths[row] for row in rows],
-        limits=[one.max_tokens for one in arrivals],
-        priorities=[one.priority for one in arrivals],
-        prompt_costs=[one.prompt_cost for one in arrivals],
-        deadline_s=[one.deadline_s for one in arrivals],
-        slo_scales=[one.slo_scale for one in arrivals],
+        limits=[arrival.max_tokens for arrival in arrivals],
+        priorities=[arrival.priority for arrival in arrivals],
+        prompt_costs=[arrival.prompt_cost for arrival in arrivals],
+        deadline_s=[arrival.deadline_s for arrival in arrivals],
+        slo_scales=[arrival.slo_scale for arrival in arrivals],
         slo_class=np.zeros(len(rows), np.uint8),
         hashes=lambda request: arrivals[request].hashes,
     )
 
 
-def _told(
+def _inputs(
     incident: Incident, rows: list[int], other_policy: bool, other_predictor: bool
 ) -> list[Event]:
-    """What the Core was told besides arrivals, of requests as the rerun numbers them."""
+    """The Core's other events, with requests and sequences numbered as in the rerun."""
     streams: list[JournalStream] = list(incident.streams.values())
     numbers: defaultdict[int, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         numbers[streams[row].arrival.request].append(number)
     sequences = list(incident.streams)
     ids = {sequences[row]: number for number, row in enumerate(rows)}
-    told: list[Event] = []
-    for event in incident.told:
+    inputs: list[Event] = []
+    for event in incident.inputs:
         if isinstance(event, Predicted):
             if not other_predictor:
-                told += [
+                inputs += [
                     msgspec.structs.replace(event, request=number)
                     for number in numbers[event.request]
                 ]
         elif isinstance(event, MoveOrdered):
             if event.sequence in ids:
                 again = sequence_id(ids[event.sequence], 0)
-                told.append(msgspec.structs.replace(event, sequence=again))
+                inputs.append(msgspec.structs.replace(event, sequence=again))
         elif not (other_policy and isinstance(event, PolicyChosen)):
-            told.append(event)
-    return told
+            inputs.append(event)
+    return inputs
 
 
 def _machine(
@@ -195,9 +198,9 @@ def _machine(
     count = len(config.instances)
     homes = [incident.homes.get(instance, JournalInstance()) for instance in range(count)]
     pools = [home.pool for home in homes]
-    max_running = [limits_of(one, config).max_running for one in config.instances]
+    max_running = [limits_of(instance, config).max_running for instance in config.instances]
     workers: Sequence[Worker]
-    ways = None  # a journal does not tell what copies between instances take
+    routes = None  # a journal does not record how long copies between instances take
     if profile is None:
         workers = [
             RecordedWorker(incident, instance, home, Answers(traffic.stops_at, slots))
@@ -205,8 +208,8 @@ def _machine(
         ]
     else:
         pools = [over_link(profile, pool) for pool in pools]
-        names = [one.name for one in config.instances]
-        ways = Ways(names, [profile] * count, pools, config.block_size)
+        names = [instance.name for instance in config.instances]
+        routes = Routes(names, [profile] * count, pools, config.block_size)
         workers = simulated_workers(
             names,
             [profile] * count,
@@ -221,4 +224,4 @@ def _machine(
     if profile is not None:
         sizes = forward_tokens(config, [profile] * count)
     ready_s = [home.ready_s for home in homes]
-    return Machine(workers, pools, ready_s, ways=ways, forward_tokens=sizes)
+    return Machine(workers, pools, ready_s, routes=routes, forward_tokens=sizes)

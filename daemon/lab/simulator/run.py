@@ -18,10 +18,10 @@ from daemon.lab.report.records import RunLog, Span
 from daemon.lab.simulator.checks import check, check_profiles, reload_s
 from daemon.lab.simulator.pool import Pool, pools_of
 from daemon.lab.simulator.recorder import Recorder
+from daemon.lab.simulator.routes import Routes
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario
 from daemon.lab.simulator.simulator import Extras, Machine, Progress, Simulator
 from daemon.lab.simulator.traffic import Traffic, traffic_of
-from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.workers import chances, simulated_workers
 from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import Workload
@@ -35,7 +35,7 @@ _NO_BOUND = 1 << 40
 
 @dataclass(frozen=True)
 class Options:
-    """What a run leaves besides its log, and who is told of its progress."""
+    """A run's results besides its log, and its observers."""
 
     journal: Path | None = None  # a folder
     spans: bool = False  # every step, for the trace viewer
@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A scenario with its profiles read and its workload built: ready to run, many times."""
+    """A scenario with its profiles read and its workload built: ready to run, repeatedly."""
 
     scenario: Scenario
     profiles: tuple[Profile, ...]  # one for each instance
@@ -56,20 +56,20 @@ class Prepared:
 
 
 def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
-    """Read and build what a scenario names. Raises ScenarioError, ProfileError, WorkloadError."""
+    """Read and build the parts of a scenario. Raises ScenarioError, ProfileError, WorkloadError."""
     check(scenario)
     each = (group for group in scenario.instance for _ in range(group.count))
     groups = tuple(
         msgspec.structs.replace(group, role=role)
         for group, role in zip(each, scenario.role_of_each, strict=True)
     )
-    known = {name: load_profile(name) for name in {one.profile_name for one in groups}}
+    known = {name: load_profile(name) for name in {group.profile_name for group in groups}}
     profiles = tuple(_with_link(known[group.profile_name], group) for group in groups)
     check_profiles(scenario, groups, profiles)
     context = min(profile.model.context_len for profile in profiles)
     pools = pools_for(scenario, profiles, groups)
     largest = max(pool.num_blocks for pool in pools) * scenario.limits.block_size
-    # As the daemon does: nobody is taken in whom no instance could ever hold.
+    # As the daemon does: a request that no instance could ever hold is not admitted.
     max_len = min(scenario.limits.max_len or context, context, largest)
     return Prepared(
         scenario, profiles, groups, max_len, workload or build(scenario.workload, max_len)
@@ -77,7 +77,7 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
 
 
 def _with_link(profile: Profile, group: InstanceGroup) -> Profile:
-    """The profile, with the group's host link where that says how fast its own is."""
+    """The profile, with the group's own speed of the host link where it has one."""
     if not group.link_bytes_per_s:
         return profile
     device_bytes_per_s = group.link_bytes_per_s / profile.num_devices
@@ -120,7 +120,7 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
 
 
 def journal_of(options: Options, config: Configured) -> JournalWriter | None:
-    """Where a run's events are written, if anywhere: one file, however long it grows."""
+    """The writer of a run's events, if any: one file, however long it grows."""
     return JournalWriter(options.journal, _NO_BOUND, config) if options.journal else None
 
 
@@ -135,7 +135,7 @@ def configured(prepared: Prepared) -> Configured:
             Role(group.role),
             profile.device.name,
             profile.pp,
-            ahead=not profile.device.is_cpu,  # as the daemon says of its own
+            ahead=not profile.device.is_cpu,  # as the daemon does
             **asdict(limits_of(group, written)),
             chunk_is_own=not says_chunk(group, written),
             budget_is_own=not says_budget(group, written),
@@ -171,7 +171,7 @@ def configured(prepared: Prepared) -> Configured:
 def pools_for(
     scenario: Scenario, profiles: Sequence[Profile], groups: Sequence[InstanceGroup]
 ) -> list[Pool]:
-    """The pools of an instance of each group."""
+    """The pools of one instance of each group."""
     block_size, shared = scenario.limits.block_size, scenario.shared_limits
     return [
         pools_of(profile, group, block_size, limits_of(group, shared))
@@ -180,11 +180,13 @@ def pools_for(
 
 
 def forward_tokens(config: Configured, profiles: Sequence[Profile]) -> list[int]:
-    """The target forward size of each instance, by its profile; 0 where no policy asks for it."""
-    limits = [limits_of(one, config) for one in config.instances]
+    """The target forward size of each instance, by its profile; 0 where its policy does
+    not use it.
+    """
+    limits = [limits_of(instance, config) for instance in config.instances]
     return [
-        size_of(profile).within(one.max_batch_tokens) if POLICIES[one.policy].fills_device else 0
-        for profile, one in zip(profiles, limits, strict=True)
+        size_of(profile).within(own.max_batch_tokens) if POLICIES[own.policy].fills_device else 0
+        for profile, own in zip(profiles, limits, strict=True)
     ]
 
 
@@ -215,6 +217,6 @@ def _machine(
         ready_s=[0.0] * len(workers),
         reload_s=[reload_s(profile) for profile in profiles] if scenario.fault else (),
         delivery_s=profiles[0].edges.delivery_s,
-        ways=Ways(names, profiles, pools, config.block_size, scenario.handoff),
+        routes=Routes(names, profiles, pools, config.block_size, scenario.handoff),
         forward_tokens=forward_tokens(config, profiles),
     )

@@ -1,4 +1,4 @@
-"""What to simulate, as types: one frozen struct a section of the TOML file."""
+"""The parts of a scenario as types: one frozen struct per section of the TOML file."""
 
 import msgspec
 
@@ -9,15 +9,15 @@ from daemon.state.role import Role
 from daemon.state.transfer_mode import HandoffMode
 
 _SCHEDULER, _MEMORY = SchedulerConfig(), MemoryConfig()
-"""What is left open is as a daemon has it, or figures of the two would not be of one thing."""
+"""Open values are a daemon's defaults, so that figures of the two are comparable."""
 
 
 PAUSE_SHARE = 0.8
-"""Of a promised gap, what a pause may take: a step and a move come on top of a pause."""
+"""Share of a promised gap that a pause may take: a step and a migration are added to a pause."""
 
 
 class ScenarioError(ValueError):
-    """A scenario that cannot run; the message names the value and what would do."""
+    """The scenario cannot run; the message names the value and valid ones."""
 
 
 class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,21 +37,21 @@ class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     depth: int = 0
     swap: str = ""
     decode_admission: str = ""
-    device: str = ""  # such as cuda:0,1, which the profile must be of; "": those of the profile
+    device: str = ""  # such as cuda:0,1, which must fit the profile; "": the profile's
     parallel: str = ""  # tpN | ppN: the profile's variant of this name
 
     @property
     def profile_name(self) -> str:
-        """The profile of what it computes on."""
+        """The name of the profile of its devices."""
         return f"{self.profile}-{self.parallel}" if self.parallel else self.profile
 
 
 class HandoffSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[handoff]`: how keys and values go from one instance to another."""
+    """`[handoff]`: how keys and values are transferred between instances."""
 
     bytes_per_s: float = 0.0  # out of each instance, and into it; 0: as the profiles have it
     latency_s: float | None = None  # None: likewise
-    layer_sync_s: float = 20e-6  # a layer's share in a step that tells when it is computed: assumed
+    layer_sync_s: float = 20e-6  # additional step time per layer to report it as computed: assumed
     mode: str = HandoffMode.AUTO.value
 
 
@@ -61,7 +61,7 @@ class ScenarioLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_running: int = _SCHEDULER.max_running
     max_batch_tokens: int = _SCHEDULER.max_batch_tokens  # 0: the policy's own
     prefill_chunk: int = _SCHEDULER.prefill_chunk  # 0: as max_batch_tokens
-    max_waiting: int = 0  # 0: no bound, so that what cannot be served shows as waiting
+    max_waiting: int = 0  # 0: no bound, so that excess load shows as waiting
     max_len: int = 0  # 0: the model's context
     block_size: int = _MEMORY.block_size
     prefix_cache: bool = _SCHEDULER.prefix_cache
@@ -76,7 +76,7 @@ class ScenarioLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class WorkerFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[[fault]]`: a worker dies; its weights come back over the host link that all share."""
+    """`[[fault]]`: a worker dies; its weights are loaded again over the shared host link."""
 
     instance: int
     at_s: float
@@ -92,9 +92,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     policy: str = _SCHEDULER.policy
     placement: str = _SCHEDULER.placement
     roles: str = (
-        ""  # auto: by the load; mixed: all are; P:D: so many; "": as each [[instance]] says
+        ""  # auto: by the load; mixed: all are mixed; P:D: counts; "": as in each [[instance]]
     )
-    predictor: str = "mean"  # the daemon's own default reads prompts; here are lengths alone
+    predictor: str = "mean"  # the daemon's own default reads prompts; a scenario has lengths alone
     seed: int = 0  # of the step times' noise and the predictor's error; the workload has its own
     noise: bool = True  # step times vary as the profile measured it
     limits: ScenarioLimits = ScenarioLimits()
@@ -103,7 +103,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def role_of_each(self) -> tuple[str, ...]:
-        """As configured, one for each instance; `roles` has been checked."""
+        """The configured role of each instance; `roles` has been checked."""
         if self.roles == Role.MIXED.value:
             return (Role.MIXED.value,) * self.num_instances
         if ":" in self.roles:
@@ -118,29 +118,27 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def max_pause_s(self) -> float:
-        """How long a stream that has begun may pause: as the limits say, else what keeps the
-        shortest gap that the workload promises to a class, else as a daemon has it.
+        """Longest pause of a stream that has begun: by the limits, else short enough for the
+        shortest gap promised to a class, else the daemon's default.
         """
         if self.limits.max_pause_s is not None:
             return self.limits.max_pause_s
-        gaps_s = [one.gap_s for one in self.workload.classes if one.gap_s]
+        gaps_s = [slo_class.gap_s for slo_class in self.workload.classes if slo_class.gap_s]
         return PAUSE_SHARE * min(gaps_s) if gaps_s else _SCHEDULER.max_pause_s
 
     @property
     def slo(self) -> SloConfig:
-        """What answers should keep to: the shortest that the workload promises to a class, else as
-        a daemon has it.
-        """
+        """The SLO: the shortest promises to a class, else the daemon's defaults."""
         classes = self.workload.classes
         default = SloConfig()
         return SloConfig(
-            min((one.ttft_s for one in classes if one.ttft_s), default=default.ttft_s),
-            min((one.tpot_s for one in classes if one.tpot_s), default=default.tpot_s),
+            min((promise.ttft_s for promise in classes if promise.ttft_s), default=default.ttft_s),
+            min((promise.tpot_s for promise in classes if promise.tpot_s), default=default.tpot_s),
         )
 
     @property
     def shared_limits(self) -> InstanceLimits:
-        """The limits of an instance that has none of its own, as written."""
+        """The limits of an instance without any of its own, as written."""
         limits = self.limits
         return InstanceLimits(
             policy=self.policy,

@@ -1,4 +1,4 @@
-"""Scenario files: TOML, unknown keys refused; relative traces are looked for beside the file."""
+"""Scenario files: TOML, unknown keys refused; relative trace paths are relative to the file."""
 
 import re
 import tomllib

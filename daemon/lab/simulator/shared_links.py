@@ -1,4 +1,4 @@
-"""Links that several copies pass at once: fair shares, reckoned anew whenever one comes or goes."""
+"""Links with several transfers at once: fair shares, computed anew whenever one begins or ends."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ NEVER = float("inf")
 
 @dataclass(slots=True)
 class _Flow:
-    """A copy on its way, as it was when shares were last reckoned."""
+    """A transfer under way, as it was when shares were last computed."""
 
     links: tuple[str, ...]
     left_bytes: float
@@ -22,11 +22,11 @@ class _Flow:
 
 
 class SharedLinks:
-    """Links by name, each with its bandwidth. A copy takes one or several of them at once.
+    """Links by name, each with its bandwidth. A transfer uses one or several of them at once.
 
-    Shares are max-min fair: a link divides itself evenly, and what a copy cannot use because
-    another of its links is narrower is left to the others. Nothing is ever booked: who asks when
-    the end of a copy is, asks of those that are under way now.
+    Shares are max-min fair: a link divides itself evenly, and the share that a transfer cannot use
+    because another of its links is narrower goes to the others. Nothing is booked ahead: a
+    transfer's end is computed from the transfers under way now.
     """
 
     def __init__(self, bytes_per_s: Mapping[str, float]) -> None:
@@ -35,16 +35,16 @@ class SharedLinks:
 
     @property
     def next_s(self) -> float:
-        """When the next copy has passed, if none comes or goes before."""
+        """The time at which the next transfer ends, if none begins or ends before."""
         return min((flow.ends_s for flow in self._flows.values()), default=NEVER)
 
     def begin(self, now: float, number: int, links: tuple[str, ...], size_bytes: float) -> None:
-        """A copy begins."""
+        """Begin a transfer."""
         self._flows[number] = _Flow(links, size_bytes, now)
         self._share(now)
 
     def passed(self, now: float) -> list[int]:
-        """The copies that have passed by now, in order of beginning; they are forgotten."""
+        """The transfers that have ended by now, in order of beginning; they are forgotten."""
         gone = [number for number, flow in self._flows.items() if flow.ends_s <= now]
         for number in gone:
             del self._flows[number]
@@ -53,9 +53,7 @@ class SharedLinks:
         return gone
 
     def stop(self, now: float, number: int) -> float:
-        """Break a copy off; how many of its bytes had not passed. None of a copy that is not here
-        are left.
-        """
+        """Stop a transfer; return its bytes that had not passed, 0 for an unknown one."""
         flow = self._flows.pop(number, None)
         if flow is None:
             return 0.0
@@ -63,7 +61,7 @@ class SharedLinks:
         return flow.left_at(now)
 
     def _share(self, now: float) -> None:
-        """Give every copy its share: the narrowest link first, then what that leaves to others."""
+        """Give every transfer its share: the narrowest link's first, then the others' rest."""
         free: dict[str, float] = {}
         users: dict[str, dict[int, None]] = {}
         for number, flow in self._flows.items():

@@ -47,10 +47,10 @@ from daemon.lab.simulator.agenda import Agenda, Rank
 from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorder import Recorder
+from daemon.lab.simulator.routes import Routes
 from daemon.lab.simulator.scenario import WorkerFault
 from daemon.lab.simulator.traffic import Traffic
 from daemon.lab.simulator.transfers import NoLinkError, SimulatedTransfers
-from daemon.lab.simulator.ways import Ways
 from daemon.lab.simulator.worker import Computed, Worker
 from daemon.length_models.prediction import Predictor
 from daemon.state.request import FinishReason, request_of
@@ -59,11 +59,11 @@ from daemon.state.sequence import Sequence
 
 PROGRESS_EVENTS = 2048
 Progress = Callable[[int, int], None]
-"""Told (answers that ended, answers in all) now and then."""
+"""Receives (ended answers, all answers) now and then."""
 
 
 class TimedDecisions:
-    """How long each decision of placement took."""
+    """The duration of each placement decision."""
 
     def __init__(self) -> None:
         self.taken_s = array("d")
@@ -83,8 +83,10 @@ class TimedDecisions:
 
 
 def note_alone(log: RequestLog, workers: Listing[Worker]) -> None:
-    """Note it for every answer, where it began: of its true length, the same for all policies."""
-    models = [StepTimeModel(one.warm_step_s(), one.warm_token_s()) for one in workers]
+    """Write the time alone of every answer's true length at its first instance: equal for all
+    policies.
+    """
+    models = [StepTimeModel(worker.warm_step_s(), worker.warm_token_s()) for worker in workers]
     rows = log.instance.tolist(), log.prompt_tokens.tolist(), log.asked_tokens.tolist()
     log.alone_s = np.array(
         [
@@ -96,38 +98,40 @@ def note_alone(log: RequestLog, workers: Listing[Worker]) -> None:
 
 
 class SimulationError(RuntimeError):
-    """The run came to a stop with sequences left that no event would move, or left no journal."""
+    """The run stopped with sequences left that no event would move, or without a
+    written journal.
+    """
 
 
 @dataclass(slots=True)
 class Machine:
-    """What the Core's instances run on."""
+    """The hardware of the Core's instances."""
 
     workers: Listing[Worker]
     pools: Listing[Pool]
-    ready_s: Listing[float]  # when each worker is ready for the first time; inf: never
-    reload_s: Listing[float] = ()  # of each one's weights, over the host link that all share
+    ready_s: Listing[float]  # when each worker is first ready; inf: never
+    reload_s: Listing[float] = ()  # to load each one's weights over the shared host link
     delivery_s: float = 0.0  # from a step's answer to the client's token
-    ways: Ways | None = None  # from each to each other; None: there are none
-    forward_tokens: Listing[int] = ()  # the target forward size of each; (): nobody knows them
+    routes: Routes | None = None  # between instances; None: there are none
+    forward_tokens: Listing[int] = ()  # the target forward size of each; (): unknown
 
 
 @dataclass(slots=True)
 class Extras:
-    """What a run may have besides."""
+    """The optional parts of a run."""
 
     predictor: Predictor | None = None
     chance: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     journal: JournalWriter | None = None
     faults: tuple[WorkerFault, ...] = ()
-    told: Listing[Event] = ()  # what the Core is told besides, each at its time
-    state: Checkpoint | None = None  # what the Core begins in, with workers that are ready; or new
+    inputs: Listing[Event] = ()  # further events for the Core, each at its time
+    state: Checkpoint | None = None  # the Core's initial state, with ready workers; None: new
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None  # for checks of every ledger
 
 
 class Simulator:
-    """Drives one Core over one workload until nothing is left to happen."""
+    """Drives one Core over one workload until no events are left."""
 
     def __init__(
         self,
@@ -149,13 +153,13 @@ class Simulator:
         self._journal = self._extras.journal
         self._num_ended = 0
         self._guesses: dict[int, float] = {}  # of the predictor, by request
-        self._lives = [0] * len(machine.workers)  # what an earlier life leaves is dropped
+        self._lives = [0] * len(machine.workers)  # events of an earlier life are dropped
         self._wake_s = float("inf")
         self._host = SimulatedLink("host link", "weights", "instance", recorder.spans)
         self._transfers: SimulatedTransfers | None = None
-        if machine.ways is not None and len(machine.ways) > 1:
+        if machine.routes is not None and len(machine.routes) > 1:
             logs = recorder.instances
-            self._transfers = SimulatedTransfers(machine.ways, self._agenda, logs, recorder.spans)
+            self._transfers = SimulatedTransfers(machine.routes, self._agenda, logs, recorder.spans)
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
             Rank.READY: self._ready,
             Rank.COPIED: self._copied,
@@ -168,7 +172,7 @@ class Simulator:
             Rank.LINK: self._linked,
             Rank.ARRIVAL: self._arrival,
             Rank.PREDICTION: self._prediction,
-            Rank.TOLD: self._told,
+            Rank.INPUT: self._input,
             Rank.WAKE: self._wake,
         }
         self._carry_out: dict[type, Callable[[float, Any], None]] = {
@@ -184,7 +188,7 @@ class Simulator:
         }
 
     def run(self) -> RunLog:
-        """From the first arrival to the last event. Raises SimulationError if it gets stuck."""
+        """Run from the first arrival to the last event. Raises SimulationError if it gets stuck."""
         began_s = time.perf_counter()
         for instance, ready_s in enumerate(self._machine.ready_s):
             is_ready = self.core.instances[instance].state is WorkerState.READY
@@ -192,8 +196,8 @@ class Simulator:
                 self._agenda.add(ready_s, Rank.READY, (instance, 0))
         for fault in self._extras.faults:
             self._agenda.add(fault.at_s, Rank.LOSS, fault)
-        for event in self._extras.told:
-            self._agenda.add(event.now, Rank.TOLD, event)
+        for event in self._extras.inputs:
+            self._agenda.add(event.now, Rank.INPUT, event)
         if len(self._traffic):
             self._agenda.add(self._traffic.core_s(0), Rank.ARRIVAL, 0)
         last_s = self._loop()
@@ -206,7 +210,7 @@ class Simulator:
         return self._log(last_s - self._traffic.first_s, time.perf_counter() - began_s)
 
     def _loop(self) -> float:
-        """Everything that happens, in order; the time of the last step's end, or last arrival."""
+        """Handle all events in order; return the time of the last step's end or last arrival."""
         agenda, handlers, extras = self._agenda, self._handlers, self._extras
         last_s, count = self._traffic.first_s, 0
         while agenda:
@@ -231,7 +235,7 @@ class Simulator:
         return last_s
 
     def _act(self, now: float, event: Event) -> None:
-        """Journal an event, let the Core handle it, and do what it asks, in order."""
+        """Journal an event, let the Core handle it, and carry out its actions in order."""
         if self._journal is not None:
             self._journal.append(event)
             _check_written(self._journal)
@@ -258,7 +262,7 @@ class Simulator:
             counters.flips,
         )
 
-    # What happens
+    # Events
 
     def _ready(self, now: float, what: tuple[int, int]) -> Event | None:
         instance, life = what
@@ -290,7 +294,7 @@ class Simulator:
         life, event = what
         return event if life == self._lives[event.instance] else None
 
-    def _told(self, now: float, event: Event) -> Event:
+    def _input(self, now: float, event: Event) -> Event:
         return event
 
     def _loss(self, now: float, fault: WorkerFault) -> Event:
@@ -304,7 +308,7 @@ class Simulator:
         return WorkerLost(now, instance)
 
     def _reload(self, now: float, what: tuple[int, int]) -> None:
-        """A new process asks for its weights, unless it is dead too by now."""
+        """Load a new process's weights, unless it is dead too by now."""
         instance, life = what
         if life == self._lives[instance]:
             loaded_s = self._host.hold(now, self._machine.reload_s[instance], instance)
@@ -347,7 +351,7 @@ class Simulator:
         self._wake_s = float("inf")
         return Tick(now)
 
-    # What the Core asks
+    # Actions
 
     def _submit(self, now: float, action: Submit) -> None:
         batch, work = action.batch, action.work

@@ -1,4 +1,4 @@
-"""A run's requests as the Core's events see them: arrivals with counts and block hashes."""
+"""A run's requests as the Core's events show them: arrivals with counts and block hashes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,15 +13,14 @@ from daemon.memory.hashing import chain_hashes
 from daemon.state.request import MAX_SEQUENCES_PER_REQUEST, request_of
 from daemon.wire.columns import Int32, UInt8
 
-_ANSWERS = 1000  # of random streams: workloads are built with those from 0 on
+_ANSWERS = 1000  # random stream of answers; workloads use those from 0 on
 
 
 @dataclass(frozen=True)
 class Traffic:
     """N requests, numbered in order of arrival, with `n` answers each: N * n rows of a log.
 
-    `answers` is for the workers alone: nothing tells the Core how long an answer will be, save its
-    limit.
+    `answers` is for the workers alone: the Core does not know an answer's length, only its limit.
     """
 
     arrival_s: list[float]  # when the client sends
@@ -31,7 +30,7 @@ class Traffic:
     priorities: list[int]
     prompt_costs: list[int]  # of one of their tokens
     deadline_s: list[float]  # when answers are due; 0: no deadline
-    slo_scales: list[float]  # or after how many times what they take alone; 0: not so either
+    slo_scales: list[float]  # or due after their time alone, times this; 0: no deadline
     slo_class: UInt8  # [N]
     hashes: Callable[[int], bytes]  # of a request's full prompt blocks
     request_s: float = 0.0  # from the client's send to the Core
@@ -42,12 +41,12 @@ class Traffic:
 
     @property
     def first_s(self) -> float:
-        """When the first client sends."""
+        """The time at which the first client sends."""
         return self.arrival_s[0] if self.arrival_s else 0.0
 
     @property
     def stops_at(self) -> Int32:
-        """Length of each sequence when its last token is drawn: int32 [N, n]."""
+        """Length of each sequence when its last token is sampled: int32 [N, n]."""
         answers = np.array(self.answers, np.int32).reshape(-1, self.n)
         return np.array(self.prompts, np.int32)[:, None] + answers - 1
 
@@ -60,11 +59,11 @@ class Traffic:
         return request_of(sequence) * self.n + sequence % MAX_SEQUENCES_PER_REQUEST
 
     def core_s(self, request: int) -> float:
-        """When a request reaches the Core."""
+        """The time at which a request reaches the Core."""
         return self.arrival_s[request] + self.request_s
 
     def event(self, request: int) -> RequestArrived:
-        """Its arrival."""
+        """A request's arrival."""
         return RequestArrived(
             self.core_s(request),
             request,
@@ -79,8 +78,8 @@ class Traffic:
         )
 
     def asked(self, request: int, chance: float = 0.0, guess: float = 0.0) -> Asked:
-        """It as a predictor sees it; `chance` is a draw for those that err as they declare, `guess`
-        what one made of it before. Of several answers the mean is predicted.
+        """A request as a predictor sees it; `chance` is a random number for predictors with a
+        declared error, `guess` an earlier prediction. Of several answers the mean is predicted.
         """
         answers = [self.answers[row] for row in self.rows(request)]
         return Asked(
@@ -92,7 +91,7 @@ class Traffic:
         )
 
     def log(self) -> RequestLog:
-        """A log of these answers, to which nothing has happened yet."""
+        """A log of these answers, in which nothing has happened yet."""
         log = RequestLog.empty(len(self.answers))
         log.arrival_s = np.repeat(np.array(self.arrival_s), self.n)
         log.prompt_tokens = np.repeat(np.array(self.prompts, np.int32), self.n)
@@ -111,26 +110,29 @@ def traffic_of(
     seed: int = 0,
     named: bool = False,
 ) -> Traffic:
-    """A workload's requests; each may fill the model's context of `max_len` tokens, unless
-    `exact_max_tokens` says that clients ask for no more than they get. Of `n` answers the first is
-    the workload's; the others are as long as any of its answers, drawn by `seed`. `named`: prompts
-    have hashes where no two of them share anything, too; instances copy named blocks alone ahead.
+    """The requests of a workload. Each may fill the model's context of `max_len` tokens, unless
+    `exact_max_tokens` says that clients ask for exactly what they get. Of `n` answers the first is
+    the workload's; the others are as long as randomly chosen ones of it, by `seed`. `named`:
+    prompts have hashes even where no two of them share anything, since only named blocks are copied
+    ahead.
     """
     prompts: list[int] = workload.prompt_tokens.tolist()
     answers = _answers(workload, max_len, n, seed)
-    priorities = [one.priority for one in workload.classes]
-    # A trace's ids may be of any size and sign; what is hashed is their order of appearance.
+    priorities = [slo_class.priority for slo_class in workload.classes]
+    # A trace's ids may be of any size and sign; their order of appearance is hashed.
     numbers: dict[int, int] = {}
     for prefix in workload.prefixes:
-        for one in prefix:
-            numbers.setdefault(one, len(numbers))
+        for block in prefix:
+            numbers.setdefault(block, len(numbers))
 
     def hashes(request: int) -> bytes:
         """Equal leading ids of the trace make equal blocks; the rest is the request's own."""
         if not workload.prefixes and not named:
             return b""
         size, prompt = workload.prefix_block, prompts[request]
-        known = [numbers[one] for one in workload.prefixes[request]] if workload.prefixes else []
+        known = (
+            [numbers[block] for block in workload.prefixes[request]] if workload.prefixes else []
+        )
         ids = np.repeat(np.array(known, np.int64), size)[:prompt]
         own = np.full(prompt - ids.size, -1 - request, np.int64)
         return chain_hashes(np.concatenate([ids, own]).tolist(), block_size)

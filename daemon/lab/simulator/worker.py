@@ -22,7 +22,9 @@ _ONE_EACH = int32()
 
 
 class Noise:
-    """Factors on step times: lognormal, with mean one, as the profile's residuals were measured."""
+    """Factors on step times: lognormal with mean one, with the spread of the profile's
+    residuals.
+    """
 
     def __init__(self, sigma: float, chance: np.random.Generator) -> None:
         self._sigma = sigma
@@ -30,7 +32,7 @@ class Noise:
         self._factors: list[float] = []
 
     def factor(self) -> float:
-        """The next step's."""
+        """The next step's factor."""
         if not self._sigma:
             return 1.0
         if not self._factors:
@@ -40,7 +42,7 @@ class Noise:
 
 
 class Computed(msgspec.Struct, frozen=True, gc=False):
-    """A plan's step, and its swap copies if it orders any."""
+    """A plan's step, and its swap copies if there are any."""
 
     start_s: float
     end_s: float
@@ -51,43 +53,43 @@ class Computed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Worker(Protocol):
-    """What the simulator asks of an instance's worker."""
+    """The simulator's view of an instance's worker."""
 
     def compute(self, now: float, batch: Batch, work: StepWork, more_s: float = 0.0) -> Computed:
-        """Take a plan, whose step takes so much longer. A worker computes plans in order."""
+        """Take a plan, whose step takes `more_s` longer. A worker computes plans in order."""
 
     @property
     def computed_s(self) -> float:
-        """When all plans that it has are computed."""
+        """The time at which all its plans are computed."""
 
     def copied_s(self, places: Int32) -> float:
-        """When what was last copied to these blocks of its host pool is there."""
+        """The time at which the last copy to these blocks of its host pool is done."""
 
     def warm_step_s(self) -> float:
         """Time of one decode of one sequence, as a worker reports when it is ready."""
 
     def warm_token_s(self) -> float:
-        """What one prompt token adds to a step, as it reports then."""
+        """The time that one prompt token adds to a step, as the worker reports then."""
 
     @property
     def most_times(self) -> int:
-        """Decode steps that it computes as one, as it reports then."""
+        """Most decode steps in one multi-step program, as the worker reports then."""
 
     @property
     def capped_s(self) -> float:
-        """Of its steps' time, that in which the power cap bound."""
+        """The steps' time in which the power cap bound."""
 
     def clear(self, now: float) -> None:
-        """The process died: nothing of its steps and copies is left."""
+        """Drop all steps and copies: the process died."""
 
     def energy_j(self, run_s: float) -> float | None:
-        """Energy of its devices over the run; None where nothing is known of it."""
+        """Energy of its devices over the run; None where it is unknown."""
 
 
 class Answers:
-    """Where each answer truly ends, which workers know and the Core does not.
+    """The true ends of answers, which workers know and the Core does not.
 
-    `stops_at[request, index]` is the length at which an answer has its last token drawn.
+    `stops_at[request, index]` is the length at which an answer's last token is sampled.
     """
 
     def __init__(self, stops_at: Int32, max_running: int) -> None:
@@ -113,7 +115,7 @@ class Answers:
         return reasons
 
     def counts(self, batch: Batch) -> Int32:
-        """The tokens of each row of a step of several times, behind its `reasons`; empty: one."""
+        """The tokens of each row of a multi-step plan, after its `reasons`; empty: one each."""
         if batch.times == 1:
             return _ONE_EACH
         left: Int32 = self._last_starts - batch.starts + np.int32(1)
@@ -133,7 +135,7 @@ class SimulatedWorker:
         handovers: Sequence[SimulatedLink],
         copies: CopyEngine,
     ) -> None:
-        """`handovers` are the ways from each stage to the next, of this instance alone."""
+        """`handovers` are the links from each stage to the next, of this instance alone."""
         self._profile = profile
         self._cost = cost
         self._answers = answers
@@ -145,11 +147,11 @@ class SimulatedWorker:
         self._gap_s = profile.edges.gap_s
 
     def compute(self, now: float, batch: Batch, work: StepWork, more_s: float = 0.0) -> Computed:
-        """Take a plan, whose step takes so much longer. A worker computes plans in order."""
+        """Take a plan, whose step takes `more_s` longer. A worker computes plans in order."""
         free = self._stage_free_s
         copies = self._copies.order(now, free[-1], batch)
         if not work.num_tokens:
-            # Answers come in the order of the plans, also of those that only copy.
+            # Answers come in the order of the plans, even of those that only copy.
             done_s = max(now, free[-1])
             return Computed(done_s, done_s, 0.0, self._answers.reasons(batch), copies)
         once = work.once
@@ -162,7 +164,7 @@ class SimulatedWorker:
         if self._handovers:
             num_tokens = work.num_tokens
             handing_s = self._profile.stage_s(num_tokens)
-            # A link has one asker, whose steps come in order: booked ahead, yet in time's order.
+            # A link has one user, whose steps come in order: booking ahead keeps the order of time.
             for stage, link in enumerate(self._handovers, 1):
                 handed_s = link.hold(end_s, handing_s, num_tokens)
                 end_s = free[stage] = max(handed_s, free[stage]) + step_s
@@ -179,11 +181,11 @@ class SimulatedWorker:
 
     @property
     def computed_s(self) -> float:
-        """When all plans that it has are computed."""
+        """The time at which all its plans are computed."""
         return self._stage_free_s[-1]
 
     def copied_s(self, places: Int32) -> float:
-        """When what was last copied to these blocks of its host pool is there."""
+        """The time at which the last copy to these blocks of its host pool is done."""
         return self._copies.arrived_s(places)
 
     def warm_step_s(self) -> float:
@@ -192,25 +194,25 @@ class SimulatedWorker:
 
     @property
     def most_times(self) -> int:
-        """As the profile says."""
+        """The profile's value."""
         return self._profile.most_times
 
     def warm_token_s(self) -> float:
-        """What one prompt token adds to a step, as it reports then."""
+        """The time that one prompt token adds to a step, as the worker reports then."""
         prompt_s = self._cost.step_s(StepWork(0, 0, ((_WARM_TOKENS, 0),), 1)) * self._profile.pp
         return max(0.0, prompt_s - self.warm_step_s()) / _WARM_TOKENS
 
     def energy_j(self, run_s: float) -> float | None:
-        """Energy of its devices over the run; None where the profile knows nothing of power."""
+        """Energy of its devices over the run; None where the profile has no power figures."""
         return self._power.energy_j(run_s)
 
     @property
     def capped_s(self) -> float:
-        """Of its steps' time, that in which the power cap bound."""
+        """The steps' time in which the power cap bound."""
         return self._power.capped_s
 
     def clear(self, now: float) -> None:
-        """The process died: nothing of its steps and copies is left."""
+        """Drop all steps and copies: the process died."""
         self._stage_free_s = [now] * self._profile.pp
         for link in self._handovers:
             link.clear(now)

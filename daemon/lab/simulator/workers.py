@@ -15,11 +15,11 @@ from daemon.lab.simulator.worker import Answers, Noise, SimulatedWorker
 from daemon.wire.columns import Int32
 
 _DOMAIN = 0x51D
-"""Parts a run's own chances from its workload's, which may have the same seed."""
+"""Separates a run's random streams from its workload's, which may have the same seed."""
 
 
 def chances(seed: int, count: int) -> list[np.random.Generator]:
-    """Independent streams of random numbers, for everything in a run that is not its workload."""
+    """Independent streams of random numbers, for everything in a run except its workload."""
     streams = np.random.SeedSequence((seed, _DOMAIN)).spawn(count)
     return [np.random.default_rng(stream) for stream in streams]
 
@@ -35,9 +35,9 @@ def simulated_workers(
     noisy: bool = True,
     spans: list[Span] | None = None,
 ) -> list[SimulatedWorker]:
-    """A worker for each profile, at most at its power cap; what passes its links goes to `spans`.
+    """A worker for each profile, limited to its power cap; uses of its links go to `spans`.
 
-    `noises` draw the noise of each one's steps.
+    `noises` are the random streams of each one's step times.
     """
     costs = {profile: step_cost(profile.step) for profile in dict.fromkeys(profiles)}
     return [

@@ -1,1 +1,1 @@
-"""Workloads: who asks for what, when; from real traces, published tables and arrival processes."""
+"""Workloads: requests and their times, from real traces, published tables and arrival processes."""

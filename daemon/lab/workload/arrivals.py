@@ -1,7 +1,7 @@
 """Arrival processes: pure functions from a count, a rate and a generator to times.
 
-The run starts at 0. Every process but `closed` is a sum of gaps, the first request waiting for a
-gap of its own: n requests at `rate` take n / rate seconds on average. The same generator at twice
+The run starts at 0. Every process but `closed` is a sum of gaps, and the first request comes after
+a gap of its own: n requests at `rate` take n / rate seconds on average. The same generator at twice
 the rate gives the same times, halved.
 """
 
@@ -23,7 +23,7 @@ PROCESSES: dict[str, str] = {
     "burst:SIZE": "groups of SIZE at once, the groups Poisson",
     "diurnal:DEPTH": "Poisson whose rate swings by DEPTH (0 to 1) over one compressed day",
 }
-"""What `arrivals` may say, and what it means."""
+"""The valid forms of `arrivals`, and their meanings."""
 
 _BISECTIONS = 60  # halvings of a unit interval: below a double's resolution
 
@@ -39,7 +39,7 @@ def gamma(cv: float, count: int, rate: float, rng: np.random.Generator) -> Float
 
 
 def closed(count: int, _rate: float, _rng: np.random.Generator) -> Float64:
-    """[count] zeros: everyone is there at the start."""
+    """[count] zeros: all requests come at the start."""
     return np.zeros(count)
 
 

@@ -31,7 +31,7 @@ class _Kept:
 
 
 def build(spec: WorkloadSpec, max_len: int) -> Workload:
-    """The workload that `spec` asks for, of requests within `max_len` tokens each.
+    """The workload of `spec`, of requests within `max_len` tokens each.
 
     Changing arrivals, rate or classes leaves the lengths as they are. Raises WorkloadError for a
     specification or a trace that cannot be used, OSError for a trace that cannot be read.
@@ -58,17 +58,17 @@ def build(spec: WorkloadSpec, max_len: int) -> Workload:
 
 
 def _sharing(trace: Trace, spec: WorkloadSpec, rng: np.random.Generator) -> Trace:
-    """The trace, whose prompts begin as the others of their group do. Raises WorkloadError."""
+    """The trace with prompts that share the beginning of their group's. Raises WorkloadError."""
     if not spec.shared_prefix:
         return trace
     if trace.prefixes:
         raise WorkloadError("shared_prefix: the trace says itself which prompts begin alike")
     groups = rng.integers(spec.prefix_groups, size=len(trace)).tolist()
-    return replace(trace, prefixes=[(one,) for one in groups], prefix_block=spec.shared_prefix)
+    return replace(trace, prefixes=[(group,) for group in groups], prefix_block=spec.shared_prefix)
 
 
 def _drifted(trace: Trace, drift: float, max_len: int) -> Trace:
-    """The trace, whose answers grow or shrink evenly along it, within `max_len` tokens."""
+    """The trace with answers that grow or shrink evenly along it, within `max_len` tokens."""
     if drift == 1.0:
         return trace
     factors = drift ** np.linspace(0.0, 1.0, len(trace))
@@ -78,13 +78,13 @@ def _drifted(trace: Trace, drift: float, max_len: int) -> Trace:
 
 
 def names() -> list[tuple[str, str]]:
-    """Every named workload and one line about it."""
+    """Every named workload with a line about it."""
     azure = (AZURE_CONV, "the Azure conversation trace of 2023: 19,366 requests with their times")
     return [azure, *((name, make().summary) for name, make in DISTRIBUTIONS.items())]
 
 
 def check(spec: WorkloadSpec) -> None:
-    """Refuse what can be seen to be wrong before anything is read. Raises WorkloadError."""
+    """Refuse faults that show before anything is read. Raises WorkloadError."""
     if spec.trace is not None and spec.name not in ("", "skew"):
         raise WorkloadError(f"workload: give a trace or the name {spec.name!r}, not both")
     if spec.trace is None and spec.name not in (AZURE_CONV, *DISTRIBUTIONS):
@@ -134,7 +134,7 @@ def _kept(spec: WorkloadSpec, max_len: int, rng: np.random.Generator) -> _Kept:
 
 
 def _again(trace: Trace, source: str, requests: int, max_len: int) -> tuple[Trace, str]:
-    """Lengths whose times are drawn: its rows over and over, if fewer than `requests` fit."""
+    """A trace whose times will be generated: its rows repeated if fewer than `requests` fit."""
     fitting = int(np.count_nonzero(trace.within(max_len)))
     if not 0 < fitting < requests:
         return trace, source
@@ -144,7 +144,7 @@ def _again(trace: Trace, source: str, requests: int, max_len: int) -> tuple[Trac
 
 
 def _first(trace: Trace, source: str, requests: int, max_len: int) -> _Kept:
-    """The first `requests` rows that fit, all for 0; counts those left out on the way."""
+    """The first `requests` rows that fit, all for 0; counts the rows left out before them."""
     fitting = np.flatnonzero(trace.within(max_len))
     if fitting.size < max(requests, 1):
         raise WorkloadError(
@@ -157,7 +157,7 @@ def _first(trace: Trace, source: str, requests: int, max_len: int) -> _Kept:
 
 
 def _drawn(name: str, requests: int, max_len: int, rng: np.random.Generator) -> _Kept:
-    """Draws until `requests` rows fit."""
+    """Generate rows until `requests` of them fit."""
     distribution = DISTRIBUTIONS[name]()
     chunks: list[Trace] = []
     fitting = drawn = 0
@@ -176,7 +176,7 @@ def _drawn(name: str, requests: int, max_len: int, rng: np.random.Generator) -> 
 
 
 def _times(spec: WorkloadSpec, kept: _Kept, rng: np.random.Generator) -> tuple[Float64, str]:
-    """Times from the run's start, and the words for them."""
+    """Times from the run's start, and their description."""
     own_s, count = kept.trace.time_s, len(kept.trace)
     if spec.rate_scale and (own_s is None or spec.arrivals):
         reason = (

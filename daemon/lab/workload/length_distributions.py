@@ -1,4 +1,4 @@
-"""Named length distributions: what the papers publish of their data sets, and nothing finer.
+"""Named length distributions: the papers' published figures of their data sets, and nothing finer.
 
 Prompt and output are joined by a Gaussian copula: two normal scores with the given correlation,
 each turned into a length by its own marginal.
@@ -35,8 +35,8 @@ class Lengths:
     prompt: Marginal
     output: Marginal
     rank_correlation: float = 0.0  # Spearman's, of prompt and output
-    most_total: int = 0  # tokens; a prompt gives way to its output beyond; 0: no limit
-    accept: Accept | None = None  # others are drawn again
+    most_total: int = 0  # tokens; beyond it the prompt is cut for its output; 0: no limit
+    accept: Accept | None = None  # others are replaced
 
     def draw(self, count: int, rng: np.random.Generator) -> tuple[Int32, Int32]:
         """[count] prompt and output tokens, each at least 1."""
@@ -62,7 +62,7 @@ class Lengths:
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A measured summary, as `data/` ships it."""
+    """A measured summary, from a file in `data/`."""
 
     source: str
     at: tuple[float, ...]
@@ -87,7 +87,7 @@ def sharegpt(accept: Accept | None = None, summary: str = "") -> Lengths:
 
 
 def skew() -> Lengths:
-    """Prompts as ShareGPT; SKEW_OUTPUT: few long answers hold many short ones up."""
+    """Prompts as ShareGPT; SKEW_OUTPUT: few long answers delay many short ones."""
     return Lengths(
         "prompts as ShareGPT (or a trace's), 90 % of outputs 16-64 tokens, 10 % 800-1,500",
         sharegpt().prompt,
@@ -122,7 +122,7 @@ def bookcorpus() -> Lengths:
 def chat_1m() -> Lengths:
     """Vidur, Table 1, LMSys-Chat-1M within 4k: mean, median and p90; the rest of the shape is ours.
 
-    Prompt and output are drawn apart: the table says nothing of how they go together.
+    Prompt and output are independent: the table does not say how they are correlated.
     """
     return Lengths(
         "LMSys-Chat-1M within 4k tokens (Vidur, Table 1): 686 in, 197 out",
@@ -162,7 +162,9 @@ def splitwise_code() -> Lengths:
 
 
 def tetriinfer(heavy_prompt: bool, heavy_output: bool) -> Lengths:
-    """TetriInfer, section 5.1: ShareGPT's requests of one quadrant, cut at 512 and 128 tokens."""
+    """TetriInfer, section 5.1: the requests of one quadrant of ShareGPT, cut at 512 and
+    128 tokens.
+    """
 
     def accept(prompts: Float64, outputs: Float64) -> npt.NDArray[np.bool_]:
         right: npt.NDArray[np.bool_] = (prompts > _HEAVY_PROMPT) == heavy_prompt
@@ -188,4 +190,4 @@ DISTRIBUTIONS: dict[str, Callable[[], Lengths]] = {
     "hpld": lambda: tetriinfer(heavy_prompt=True, heavy_output=False),
     "hphd": lambda: tetriinfer(heavy_prompt=True, heavy_output=True),
 }
-"""By name, made when asked for."""
+"""By name, made on demand."""

@@ -1,6 +1,6 @@
-"""Shapes of one length: a quantile table, or a lognormal between published bounds.
+"""Distributions of one length: a quantile table, or a lognormal between published bounds.
 
-Each maps standard normal scores to lengths, so that two of them can be drawn with a correlation.
+Each maps standard normal scores to lengths, so that two of them can be correlated.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Service classes: read them from text, deal them out over requests by their shares."""
+"""Service classes: read from text, and assigned to requests by their shares."""
 
 import math
 
@@ -22,7 +22,7 @@ def parse_class(text: str) -> SloClass:
     """A class such as `chat:0.8:ttft=1:tpot=0.05`: name, share, promises in seconds.
 
     The share may be left out (1), and so may every promise: ttft, tpot, gap (the longest between
-    two tokens), normalized-latency, scale (so many times what an answer takes alone); priority is a
+    two tokens), normalized-latency, scale (a multiple of an answer's time alone); priority is a
     whole number. Raises WorkloadError.
     """
     name, *parts = text.split(":")
@@ -48,7 +48,7 @@ def parse_class(text: str) -> SloClass:
 def assign_classes(
     classes: tuple[SloClass, ...], count: int, rng: np.random.Generator
 ) -> npt.NDArray[np.uint8]:
-    """[count] index into `classes`, drawn by share. Raises WorkloadError."""
+    """[count] indices into `classes`, random by share. Raises WorkloadError."""
     _check(classes)
     bounds = np.cumsum([each.share for each in classes])
     drawn = np.searchsorted(bounds / bounds[-1], rng.random(count), side="right")

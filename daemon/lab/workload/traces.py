@@ -29,7 +29,7 @@ _UTC_TIME = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?:Z|\
 
 @dataclass(frozen=True)
 class Trace:
-    """N requests as a file tells them, counts unchecked; in order of time where it has times."""
+    """N requests of a file, counts unchecked; in order of time where it has times."""
 
     prompt_tokens: npt.NDArray[np.int32]  # [N]
     output_tokens: npt.NDArray[np.int32]  # [N]
@@ -57,7 +57,7 @@ class Trace:
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace in a file, gzipped or not; its kind is told from its first line.
+    """The trace in a file, gzipped or not; its kind is recognised by its first line.
 
     Raises WorkloadError with the file and the line at fault, OSError where it cannot be read.
     """
@@ -85,7 +85,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
         raw.seek(0)
         with contextlib.ExitStack() as stack:
             plain = stack.enter_context(gzip.GzipFile(fileobj=raw)) if zipped else raw
-            # csv wants line ends as they are; utf-8-sig passes over a byte order mark.
+            # csv needs line ends unchanged; utf-8-sig skips a byte order mark.
             yield io.TextIOWrapper(plain, encoding="utf-8-sig", newline="")
 
 
@@ -117,7 +117,7 @@ def _read_csv(path: Path, lines: Iterable[str]) -> Trace:
     if not times_ns:
         return Trace(prompts, outputs)
     stamps = np.array(times_ns, "datetime64[ns]")
-    # Subtract while whole nanoseconds: a float of today's time is good to 200 ns only.
+    # Subtract while whole nanoseconds: a float of today's time is accurate to 200 ns only.
     return Trace(prompts, outputs, (stamps - stamps[0]) / np.timedelta64(1, "s"))
 
 
@@ -163,7 +163,7 @@ def _read_mooncake(path: Path, lines: Iterable[str]) -> Trace:
         if max(abs(row.input_length), abs(row.output_length)) > _MAX_TOKENS:
             raise WorkloadError(f"{path}, line {number}: a length is above {_MAX_TOKENS} tokens")
         rows.append(row)
-    # The last id may stand for part of a block, and part of a block is never shared.
+    # The last id may stand for a partial block, and partial blocks are never shared.
     prefixes = [row.hash_ids[: max(row.input_length, 0) // MOONCAKE_BLOCK] for row in rows]
     shared = any(prefixes)
     return Trace(

@@ -1,4 +1,4 @@
-"""A workload as columns: one row a request, in order of arrival."""
+"""A workload as columns: one row per request, in order of arrival."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +24,11 @@ class SloClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gap_s: float = 0.0  # the longest between two tokens
     normalized_latency_s: float = 0.0
     priority: int = 0
-    scale: float = 0.0  # due after so many times what the answer takes alone; policies see it
+    scale: float = 0.0  # due after the answer's time alone, times this; policies see it
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to build, as scenarios and flags say it.
+    """The workload to build, as in scenarios and flags.
 
     Exactly one of `trace` and `name`, except that `name = "skew"` may take its prompts from a
     trace. `arrivals`: "" keeps the trace's own times (a length-only trace or a named one then needs
@@ -42,8 +42,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     rate: float = 0.0  # requests/s on average
     rate_scale: float = 0.0  # or: the trace's own times, this many times faster
     seed: int = 0
-    drift: float = 1.0  # answers grow along the run; the last is so many times as long as drawn
-    shared_prefix: int = 0  # tokens at the beginning of a prompt that its group shares
+    drift: float = 1.0  # answers grow along the run; factor on the last one's length
+    shared_prefix: int = 0  # tokens at the beginning of a prompt, shared by its group
     prefix_groups: int = 1  # of prompts, each with a beginning of its own
     classes: tuple[SloClass, ...] = (SloClass(),)
 
@@ -52,7 +52,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Workload:
     """N requests. Times begin at the run's start and never fall."""
 
-    label: str  # one line for reports: where it comes from and how it was changed
+    label: str  # one line for reports: its origin and changes
     arrival_s: Float64  # [N]
     prompt_tokens: npt.NDArray[np.int32]  # [N] >= 1
     output_tokens: npt.NDArray[np.int32]  # [N] >= 1
@@ -75,7 +75,7 @@ class Workload:
 
 def asked_rate(spec: WorkloadSpec, workload: Workload) -> float | None:
     """Requests per second that `spec` asks for: its rate, else that of the trace's own times, with
-    their scale. None: all at once. What the draws came to instead is `Workload.rate`.
+    their scale. None: all at once. The actual rate of random arrivals is `Workload.rate`.
     """
     if spec.arrivals == "closed":
         return None

@@ -128,7 +128,7 @@ def simulated(policy: str, swap: str, seed: int, num_requests: int, learn: bool)
         predictor=length_predictor("noisy:0.4"),
         chance=chance,
         faults=scenario.fault,
-        told=_orders(policy, num_requests),
+        inputs=_orders(policy, num_requests),
     )
     machine = _machine(run, config, traffic, noises, None)
     simulator = Simulator(config, traffic, machine, recorder, extras)

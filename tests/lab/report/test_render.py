@@ -81,7 +81,7 @@ def test_text_says_who_sent_what_where_instances_have_roles() -> None:
     assert ["INSTANCE", "ROLE", "TRANSFERS", "SENT", "IN"] in text
     assert ["a", "prefill", "4", "2.50", "GB", "125", "ms"] in text
     assert ["b", "decode", "0", "0", "GB", "0", "s"] in text
-    assert "handoffs     3; 2.50 GB sent, 1 transfers broke off or arrived wrong" in as_text(report)
+    assert "handoffs     3; 2.50 GB sent, 1 transfers failed or arrived wrong" in as_text(report)
     assert (report.handoffs, report.handoffs_failed, report.sent_bytes) == (3, 1, 2_500_000_000)
 
 

@@ -173,7 +173,7 @@ def simulate(drawn: Drawn, look: Callable[[Core, float], None] | None = None) ->
     extras = Extras(
         predictor=length_predictor(scenario.predictor),
         chance=chance,
-        told=drawn.told,
+        inputs=drawn.told,
         faults=scenario.fault,
     )
     machine = _machine(made, config, traffic, noises, None)

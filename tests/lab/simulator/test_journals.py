@@ -253,7 +253,7 @@ def test_what_operators_did_is_done_again(tmp_path: Path) -> None:
     """A daemon that drains turns away; a chosen policy is chosen, unless another is asked for."""
     eventful(tmp_path, max_waiting=0)
     incident = read_incident(tmp_path / FILE_NAME)
-    incident.told += [PolicyChosen(4.5, "vllm"), DrainBegun(12.01)]
+    incident.inputs += [PolicyChosen(4.5, "vllm"), DrainBegun(12.01)]
     late = [one.arrival.now > 12.01 for one in incident.streams.values()]
     for policy, count in (("", 1), ("sjf", 0)):
         folder = tmp_path / f"again {policy}"
@@ -266,9 +266,9 @@ def test_what_operators_did_is_done_again(tmp_path: Path) -> None:
 def test_a_drain_that_was_resumed_and_a_changed_bound_count_again(tmp_path: Path) -> None:
     eventful(tmp_path, max_waiting=0)
     incident = read_incident(tmp_path / FILE_NAME)
-    incident.told += [DrainBegun(0.0), Resumed(0.0)]
+    incident.inputs += [DrainBegun(0.0), Resumed(0.0)]
     assert not (rerun(incident).requests.outcome == Outcome.REJECTED).any()
-    incident.told += [Reconfigured(0.0, 1, 0.3)]
+    incident.inputs += [Reconfigured(0.0, 1, 0.3)]
     assert (rerun(incident).requests.outcome == Outcome.REJECTED).any()
 
 

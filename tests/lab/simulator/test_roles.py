@@ -192,7 +192,7 @@ def test_orders_of_operators_are_given_again(tmp_path: Path) -> None:
         InstanceDrained(4.0, 1 - home),
         InstanceResumed(5.0, 1 - home),
     ]
-    incident.told += orders
+    incident.inputs += orders
     again = rerun(incident, profile=one(), options=Options(journal=tmp_path / "again"))
     given = [event for event in journalled(tmp_path / "again") if isinstance(event, ORDERS)]
     assert given == [MoveOrdered(2.0, sequence_id(1, 0), home), *orders[2:]]

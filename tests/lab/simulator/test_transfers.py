@@ -18,9 +18,9 @@ from daemon.cost.profile import LinkSpec, Profile
 from daemon.lab.report.records import InstanceLog, Span
 from daemon.lab.simulator.agenda import Agenda, Rank
 from daemon.lab.simulator.pool import Pool
+from daemon.lab.simulator.routes import Routes
 from daemon.lab.simulator.scenario import HandoffSpec
 from daemon.lab.simulator.transfers import MEETING_S, NoLinkError, SimulatedTransfers
-from daemon.lab.simulator.ways import Ways
 from tests.lab.simulator.made import DEVICE, phases, profile
 
 BLOCK_BYTES = 2048
@@ -39,10 +39,10 @@ def made(link: LinkSpec = NO_LINK, host: LinkSpec = NO_LINK, tp: int = 1) -> Pro
 
 def ways_of(
     *profiles: Profile, spec: HandoffSpec | None = None, sizes: tuple[int, ...] = ()
-) -> Ways:
+) -> Routes:
     sizes = sizes or (BLOCK_BYTES,) * len(profiles)
     pools = [Pool(100, size) for size in sizes]
-    return Ways([f"i{number}" for number in range(len(profiles))], profiles, pools, 16, spec)
+    return Routes([f"i{number}" for number in range(len(profiles))], profiles, pools, 16, spec)
 
 
 def order(transfer: int, num_blocks: int, **changes: Any) -> Send:
@@ -299,7 +299,7 @@ def test_workers_that_die_together_say_nothing() -> None:
     assert driver.told == []
 
 
-# Ways
+# Routes
 
 
 def test_devices_with_a_direct_way_take_it() -> None:

@@ -1,4 +1,4 @@
-"""The ways from each instance to each other: which links they take, and how fast those are."""
+"""The routes of transfers between simulated instances: their links, and the links' speeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ _NONE = LinkSpec(0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class HandoffWay:
-    """What a transfer takes."""
+class Route:
+    """The links that a transfer uses."""
 
     links: tuple[str, ...]
     latency_s: float  # from the last byte's start to its arrival
@@ -28,10 +28,10 @@ class _Ports:
     host: LinkSpec
 
 
-class Ways:
-    """A direct way where the devices of both have one; else out over the host link of one and in
-    over that of the other. Between pools of different blocks, or over links of which nothing is
-    known, there is none.
+class Routes:
+    """The routes between all pairs of instances. A route is direct where the devices of both have a
+    peer link; else it goes out over the source's host link and in over the target's. Between pools
+    of different blocks, or without known links, there is none.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class Ways:
     ) -> None:
         self.block_size = block_size  # tokens
         self.spec = spec or HandoffSpec()
-        self._ports = [_ports(*one, self.spec) for one in zip(names, profiles, pools, strict=True)]
+        self._ports = [
+            _ports(*port, self.spec) for port in zip(names, profiles, pools, strict=True)
+        ]
         self._num_layers = [profile.model.num_layers for profile in profiles]
 
     def __len__(self) -> int:
@@ -55,38 +57,36 @@ class Ways:
         return self._ports[instance].block_bytes
 
     def num_layers(self, instance: int) -> int:
-        """Of its model."""
+        """Layers of its model."""
         return self._num_layers[instance]
 
     def name(self, instance: int) -> str:
-        """Of the instance."""
+        """The name of the instance."""
         return self._ports[instance].name
 
     def bytes_per_s(self) -> dict[str, float]:
-        """Every link that a way may take."""
+        """The speed of every link that a route may use."""
         speeds = {}
-        for one in self._ports:
-            for kind, link in (("link", one.direct), ("host link", one.host)):
+        for ports in self._ports:
+            for kind, link in (("link", ports.direct), ("host link", ports.host)):
                 if link.bytes_per_s:
-                    speeds[f"{one.name} {kind} out"] = link.bytes_per_s
-                    speeds[f"{one.name} {kind} in"] = link.bytes_per_s
+                    speeds[f"{ports.name} {kind} out"] = link.bytes_per_s
+                    speeds[f"{ports.name} {kind} in"] = link.bytes_per_s
         return speeds
 
-    def between(self, source: int, target: int, from_host: bool = False) -> HandoffWay | None:
-        """From one instance's KV pool, or its host pool, to the KV pool of another."""
+    def between(self, source: int, target: int, from_host: bool = False) -> Route | None:
+        """The route from an instance's KV pool, or its host pool, to another's KV pool."""
         here, there = self._ports[source], self._ports[target]
         if here.block_bytes != there.block_bytes:
             return None
         if from_host and there.host.bytes_per_s:
-            return HandoffWay((f"{there.name} host link in",), there.host.latency_s)
+            return Route((f"{there.name} host link in",), there.host.latency_s)
         if here.direct.bytes_per_s and there.direct.bytes_per_s:
             latency_s = max(here.direct.latency_s, there.direct.latency_s)
-            return HandoffWay((f"{here.name} link out", f"{there.name} link in"), latency_s)
+            return Route((f"{here.name} link out", f"{there.name} link in"), latency_s)
         if here.host.bytes_per_s and there.host.bytes_per_s:
             latency_s = here.host.latency_s + there.host.latency_s
-            return HandoffWay(
-                (f"{here.name} host link out", f"{there.name} host link in"), latency_s
-            )
+            return Route((f"{here.name} host link out", f"{there.name} host link in"), latency_s)
         return None
 
 
@@ -105,7 +105,7 @@ def _ports(name: str, profile: Profile, pool: Pool, spec: HandoffSpec) -> _Ports
 
 
 def _of_all(link: LinkSpec, count: int, latency_s: float | None) -> LinkSpec:
-    """The links of so many devices as one."""
+    """The links of `count` devices as one."""
     if not link.bytes_per_s:
         return _NONE
     return LinkSpec(link.bytes_per_s * count, link.latency_s if latency_s is None else latency_s)

@@ -11,7 +11,7 @@ _NONE = LinkSpec(0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class TransferRoute:
     """The links that a transfer uses."""
 
     links: tuple[str, ...]
@@ -74,19 +74,21 @@ class Routes:
                     speeds[f"{ports.name} {kind} in"] = link.bytes_per_s
         return speeds
 
-    def between(self, source: int, target: int, from_host: bool = False) -> Route | None:
+    def between(self, source: int, target: int, from_host: bool = False) -> TransferRoute | None:
         """The route from an instance's KV pool, or its host pool, to another's KV pool."""
         here, there = self._ports[source], self._ports[target]
         if here.block_bytes != there.block_bytes:
             return None
         if from_host and there.host.bytes_per_s:
-            return Route((f"{there.name} host link in",), there.host.latency_s)
+            return TransferRoute((f"{there.name} host link in",), there.host.latency_s)
         if here.direct.bytes_per_s and there.direct.bytes_per_s:
             latency_s = max(here.direct.latency_s, there.direct.latency_s)
-            return Route((f"{here.name} link out", f"{there.name} link in"), latency_s)
+            return TransferRoute((f"{here.name} link out", f"{there.name} link in"), latency_s)
         if here.host.bytes_per_s and there.host.bytes_per_s:
             latency_s = here.host.latency_s + there.host.latency_s
-            return Route((f"{here.name} host link out", f"{there.name} host link in"), latency_s)
+            return TransferRoute(
+                (f"{here.name} host link out", f"{there.name} host link in"), latency_s
+            )
         return None
 
 

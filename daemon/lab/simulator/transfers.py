@@ -8,7 +8,7 @@ from daemon.core.actions import Send
 from daemon.core.events import LinkChanged, TransferEnded
 from daemon.lab.report.records import InstanceLog, Span
 from daemon.lab.simulator.agenda import Agenda, Rank
-from daemon.lab.simulator.routes import Route, Routes
+from daemon.lab.simulator.routes import Routes, TransferRoute
 from daemon.lab.simulator.shared_links import NEVER, SharedLinks
 
 MEETING_S = 0.05
@@ -24,7 +24,7 @@ class _Transfer:
     """A transfer that an end has not answered yet."""
 
     sent: Send
-    route: Route
+    route: TransferRoute
     size_bytes: float
     ordered_s: float  # at the source; the target learns of it with the first byte
     # The remaining pieces: the earliest time of each, and its bytes.

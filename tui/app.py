@@ -15,7 +15,9 @@ from tui.recording import Recording, RecordingError, RecordingWriter
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The program; 1 if there is no terminal, no daemon for `-1`, or no sense in a recording."""
+    """Run the program; return 1 if there is no terminal, no daemon for `-1`, or no usable
+    recording.
+    """
     return to_the_end("llmd-top", partial(_run, argv))
 
 
@@ -32,7 +34,7 @@ def _run(argv: list[str] | None) -> int:
 
 
 def _one(arguments: argparse.Namespace) -> Snapshot:
-    """The daemon's snapshot now, written down if that was asked for; a recording's last."""
+    """The daemon's snapshot now, recorded if that was asked for; or a recording's last."""
     if arguments.replay is not None:
         return _last(Recording(arguments.replay))
     snapshot = fetch_snapshot(arguments.socket or attach_path())
@@ -51,7 +53,7 @@ def _last(recording: Recording) -> Snapshot:
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    """The dashboard, until a person leaves it."""
+    """Run the dashboard until a person leaves it."""
     if not sys.stdin.isatty():
         print("llmd-top: this is no terminal; llmd-top -1 prints one plain frame", file=sys.stderr)
         return 1

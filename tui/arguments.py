@@ -7,11 +7,11 @@ from daemon.cli.printed import add_printing
 
 
 def parser() -> Parser:
-    """What can be asked of llmd-top."""
+    """The argument parser of llmd-top."""
     made = Parser(
         prog="llmd-top",
         description="Watch a running llmd daemon.",
-        epilog="The keys are told by ? inside. NO_COLOR in the environment leaves out colours.",
+        epilog="? inside shows the keys. NO_COLOR in the environment leaves out colours.",
     )
     made.add_argument("-1", dest="once", action="store_true", help="print one plain frame, exit")
     made.add_argument(

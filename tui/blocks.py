@@ -44,10 +44,10 @@ def map_lines(blocks: Column, width: int, height: int, *, coloured: bool = True)
 
 
 def cells_under(num_cells: int, width: int, height: int, x: int, y: int) -> list[int]:
-    """The cells, of `num_cells`, that the character at (x, y) of such a map shows: one or two."""
+    """The one or two cells, of `num_cells`, that the character at (x, y) of such a map shows."""
     shown = [(2 * y + half) * width + x for half in (0, 1)]
     total = 2 * width * height
-    return sorted({(2 * one + 1) * num_cells // (2 * total) for one in shown})
+    return sorted({(2 * cell + 1) * num_cells // (2 * total) for cell in shown})
 
 
 def _line(upper: UInt8, lower: UInt8) -> Text:
@@ -62,7 +62,7 @@ def _line(upper: UInt8, lower: UInt8) -> Text:
 
 
 def cell_words(pool: InstanceStatus, owners: BlockOwners | None, cell: int) -> str:
-    """One cell of a pool's map in words: which blocks, in what use, and whose."""
+    """One cell of a pool's map in words: its blocks, their use, and their owner."""
     blocks = pool.kv_blocks
     per_cell = blocks / max(1, len(pool.block_map))
     first, last = int(cell * per_cell), max(int(cell * per_cell), int((cell + 1) * per_cell) - 1)
@@ -76,7 +76,9 @@ def cell_words(pool: InstanceStatus, owners: BlockOwners | None, cell: int) -> s
 
 
 def heading(instance: InstanceStatus, width: int) -> Text:
-    """Name, share and counts of one pool, in one line; bytes and what is written where they fit."""
+    """Name, share and counts of one pool, in one line; bytes and the written share
+    where they fit.
+    """
     used = share(instance.kv_used, instance.kv_blocks)
     held_bytes = instance.kv_used * instance.kv_block_bytes
     text = Text(no_wrap=True, end="")
@@ -93,7 +95,7 @@ def heading(instance: InstanceStatus, width: int) -> Text:
 
 
 def legend(instances: Sequence[InstanceStatus]) -> list[Text]:
-    """Each colour, its name and how many blocks of all pools have that use."""
+    """Each colour with its name and the number of blocks of all pools in that use."""
     counts = {
         BlockUse.HELD: sum(i.kv_held for i in instances),
         BlockUse.FENCED: sum(i.kv_fenced for i in instances),
@@ -107,7 +109,7 @@ def legend(instances: Sequence[InstanceStatus]) -> list[Text]:
 
 
 class _Area(NamedTuple):
-    """Where one pool's map lies in the widget."""
+    """The place of one pool's map in the widget."""
 
     pool: int  # its place among the pools
     region: Region
@@ -116,7 +118,7 @@ class _Area(NamedTuple):
 class BlockMap(Lines):
     """All pools below each other; one line each where there is little room.
 
-    The mouse over a block says whose it is.
+    The mouse over a block shows its owner.
     """
 
     def __init__(self) -> None:
@@ -133,12 +135,12 @@ class BlockMap(Lines):
         self, instances: list[tuple[int, InstanceStatus]], owners: dict[int, BlockOwners]
     ) -> None:
         """Show the pools of these instances, which come with their indices."""
-        pools = [(index, one) for index, one in instances if one.kv_blocks]
+        pools = [(index, pool) for index, pool in instances if pool.kv_blocks]
         resized = len(pools) != len(self._pools)
         self._pools = pools
         self._owners = owners
         self._tell()
-        self._legend = legend([one for _, one in instances])
+        self._legend = legend([instance for _, instance in instances])
         self._place_legend()
         if resized:
             self.refresh(layout=True)
@@ -150,12 +152,12 @@ class BlockMap(Lines):
         super().on_resize()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Where the layout leaves the height open: one line a pool."""
+        """The height if the layout leaves it open: one line per pool."""
         return max(1, len(self._pools))
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """Share the height evenly; the legend stands below if it is not in the border. Of a single
-        line the legend's numbers have all.
+        """Share the height evenly; the legend is below if it is not in the border. A single line
+        has all of the legend.
         """
         self._areas = []
         if height == 1:
@@ -182,7 +184,7 @@ class BlockMap(Lines):
         return [*lines[:room], *([Text()] * (room - len(lines))), *below][:height]
 
     def hovered(self) -> list[int]:
-        """The instance whose map the mouse is over, if it is."""
+        """The instance whose map is under the mouse, if any."""
         if self._mouse is None or not self.is_mouse_over:
             return []
         mouse = self._mouse
@@ -191,7 +193,7 @@ class BlockMap(Lines):
         ]
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Say whose block is under the mouse."""
+        """Show the owner of the block under the mouse."""
         self._mouse = event.get_content_offset(self)
         self._tell()
 

@@ -1,4 +1,4 @@
-"""Boxes above the screens that ask a person: which of several, and whether it is meant."""
+"""Boxes above the screens that ask a person: to choose, or to confirm."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -15,7 +15,7 @@ from tui.palette import ink
 
 
 class ChoiceScreen(ModalScreen[int]):
-    """Its result is the place of the chosen one, or -1 for none."""
+    """Its result is the index of the choice, or -1 for none."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "leave", "as it is")]
 
@@ -45,7 +45,7 @@ class ChoiceScreen(ModalScreen[int]):
 
 
 class ConfirmScreen(ModalScreen[bool]):
-    """Whether an order is meant: y or Enter says so, and any other of its keys that it is not."""
+    """Asks to confirm an order: y or Enter confirms it, its other keys cancel."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,enter", "answer(True)", "yes"),

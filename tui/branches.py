@@ -13,8 +13,8 @@ from tui.ordering import SORTS, arranged, next_sort
 from tui.palette import ink, state_look
 from tui.sequences import COLUMNS as LEAF_COLUMNS
 
-Branch = InstanceStatus | SequenceStatus | None  # None: those that wait for no instance
-Row = tuple[Branch, bool, int]  # what it is, whether it is folded, how many are below it
+Branch = InstanceStatus | SequenceStatus | None  # None: sequences without an instance
+Row = tuple[Branch, bool, int]  # branch or leaf, whether it is folded, rows below it
 NOWHERE = -1
 _LEAVES = {column.key: column.cell for column in LEAF_COLUMNS}
 
@@ -38,7 +38,7 @@ def _leaf(
 
 
 def _name(row: Row, width: int) -> Cell:
-    """A branch with its fold and how many it has; a leaf's id, further in."""
+    """A branch with its fold and number of rows; a leaf's id, indented."""
     what, folded, below = row
     if isinstance(what, SequenceStatus):
         return Cell(f"   {what.sequence}"[:width], ink.muted)
@@ -79,7 +79,7 @@ COLUMNS: list[Column[Row]] = [
 
 
 class TreeTable(KeyedTable[Row]):
-    """Branches in the daemon's order, leaves sorted as a person wants; keys are i0 and s1004."""
+    """Branches in the daemon's order, leaves in the chosen order; keys are i0 and s1004."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="tree")

@@ -19,20 +19,20 @@ LEAST_CARD = 36
 """Cells of the narrowest card, its border included."""
 LEAST_LINES, ALL_LINES, MOST_MAP_LINES = 2, 5, 6
 LEAST_PANEL = 5
-"""Lines below the cards that are kept for what moves."""
+"""Lines below the cards that are kept for transfers and flips."""
 
 
 class CardNews(NamedTuple):
-    """What one card shows."""
+    """The content of one card."""
 
-    one: InstanceStatus
-    flip: FlipStatus | None  # that happens, or has just happened
+    status: InstanceStatus
+    flip: FlipStatus | None  # under way, or just done
     sending: tuple[int, int]  # transfers that leave it, and their bytes
     taking: tuple[int, int]
 
 
 class CardLayout(NamedTuple):
-    """How cards lie: so many a row, of so many cells and of so many lines without their borders."""
+    """The layout of cards: how many per row, their width, and their lines without borders."""
 
     columns: int
     width: int
@@ -40,7 +40,7 @@ class CardLayout(NamedTuple):
     rest: int = 0  # cells that a row's last card is wider
 
     def rows(self, num_cards: int) -> int:
-        """How many rows of cards there are."""
+        """Number of rows of cards."""
         return -(-num_cards // self.columns)
 
 
@@ -57,100 +57,103 @@ def card_layout(num_cards: int, width: int, height: int) -> CardLayout:
 
 
 def card_news(snapshot: Snapshot) -> list[CardNews]:
-    """What each instance's card shows."""
+    """The content of each instance's card."""
     flips = newest_flips(snapshot)
     news = []
-    for one in snapshot.instances:
-        out = [t.num_bytes for t in snapshot.transfers if t.source == one.name]
-        into = [t.num_bytes for t in snapshot.transfers if t.target == one.name]
+    for instance in snapshot.instances:
+        out = [t.num_bytes for t in snapshot.transfers if t.source == instance.name]
+        into = [t.num_bytes for t in snapshot.transfers if t.target == instance.name]
         pairs = (len(out), sum(out)), (len(into), sum(into))
-        news.append(CardNews(one, flips.get(one.name), *pairs))
+        news.append(CardNews(instance, flips.get(instance.name), *pairs))
     return news
 
 
 def card_lines(news: CardNews, width: int, height: int) -> list[Text]:
-    """The inside of a card, `height` lines of `width` cells; the fewer, the denser."""
-    one = news.one
-    steps, queue, kv = _steps(one, width), _queue(one), _kv(one, width)
+    """The inside of a card, `height` lines of `width` cells; the fewer lines, the denser."""
+    status = news.status
+    steps, queue, kv = _steps(status, width), _queue(status), _kv(status, width)
     if height <= 2:
-        short = Text.assemble(_state(one, " "), f" {one.running} run {one.waiting} wait")
-        kv = _kv(one, width - 12, "parc")
-        return [short, kv.append(f" p99 {_p99(one):>7}", ink.muted)][:height]
+        short = Text.assemble(_state(status, " "), f" {status.running} run {status.waiting} wait")
+        kv = _kv(status, width - 12, "parc")
+        return [short, kv.append(f" p99 {_p99(status):>7}", ink.muted)][:height]
     if height == 3:
-        late = _state(one).append(f"  p99 {_p99(one)}", ink.muted)
-        return [_with_power(late, one, width), queue, kv]
-    lines = [_with_power(_state(one), one, width), queue, kv, steps]
+        late = _state(status).append(f"  p99 {_p99(status)}", ink.muted)
+        return [_with_power(late, status, width), queue, kv]
+    lines = [_with_power(_state(status), status, width), queue, kv, steps]
     if height > 4:
         lines.append(_moves(news))
-    return [*lines, *map_lines(one.block_map, width, height - len(lines))]
+    return [*lines, *map_lines(status.block_map, width, height - len(lines))]
 
 
-def _state(one: InstanceStatus, gap: str = "  ") -> Text:
-    sign, colour = state_look("draining" if one.drained else one.state)
-    told = f"{sign} {'drained' if one.drained and one.state == 'ready' else one.state}"
-    if one.state == "loading":
-        told = f"{sign} {printable(one.load_stage, 18) or one.state} {percent(one.load_fraction)}"
-    line = Text(told, colour, no_wrap=True, end="")
-    if one.fallbacks:
+def _state(status: InstanceStatus, gap: str = "  ") -> Text:
+    sign, colour = state_look("draining" if status.drained else status.state)
+    text = f"{sign} {'drained' if status.drained and status.state == 'ready' else status.state}"
+    if status.state == "loading":
+        stage = printable(status.load_stage, 18) or status.state
+        text = f"{sign} {stage} {percent(status.load_fraction)}"
+    line = Text(text, colour, no_wrap=True, end="")
+    if status.fallbacks:
         line.append(f" {FALLBACK}", ink.warn)
-    return line.append(gap).append(one.role, role_colour(one.role))
+    return line.append(gap).append(status.role, role_colour(status.role))
 
 
-def _with_power(line: Text, one: InstanceStatus, width: int) -> Text:
-    """The line, and what the card draws of its limit where that is known and there is room."""
-    told = power(one)
-    if not told or line.cell_len + len(told) + 2 > width:
+def _with_power(line: Text, status: InstanceStatus, width: int) -> Text:
+    """The line with the card's power and limit, where they are known and there is room."""
+    text = power(status)
+    if not text or line.cell_len + len(text) + 2 > width:
         return line
-    return line.append(f"  {told}", ink.text)
+    return line.append(f"  {text}", ink.text)
 
 
-def power(one: InstanceStatus) -> str:
-    """What the card draws, its limit, and whether an operator chose that; empty: not known."""
-    if one.watts is None or one.cap_watts is None:
+def power(status: InstanceStatus) -> str:
+    """The card's power, its limit, and whether an operator chose that; empty: not known."""
+    if status.watts is None or status.cap_watts is None:
         return ""
-    pinned = " pinned" if one.cap_pinned else ""
-    return f"{one.watts:.0f}/{one.cap_watts:.0f} W{pinned}"
+    pinned = " pinned" if status.cap_pinned else ""
+    return f"{status.watts:.0f}/{status.cap_watts:.0f} W{pinned}"
 
 
-def _queue(one: InstanceStatus) -> Text:
-    waits = ink.warn if one.waiting else ink.muted
-    batch = f" wait · batch {one.batch_rows}/{count(one.batch_tokens)}"
+def _queue(status: InstanceStatus) -> Text:
+    waits = ink.warn if status.waiting else ink.muted
+    batch = f" wait · batch {status.batch_rows}/{count(status.batch_tokens)}"
     return Text.assemble(
-        (str(one.running), ink.good), (" run  ", ink.muted),
-        (str(one.waiting), waits), (batch, ink.muted),
+        (str(status.running), ink.good), (" run  ", ink.muted),
+        (str(status.waiting), waits), (batch, ink.muted),
         no_wrap=True, end="",
     )  # fmt: skip
 
 
-def _kv(one: InstanceStatus, width: int, word: str = "") -> Text:
-    """The pool's share in use; what of it belongs to sequences that left is of another colour."""
-    used = share(one.kv_used, one.kv_blocks)
-    word = word or ("parcel" if one.parcels == 1 else "parcels")
-    parcels = f"  {one.parcels} {word}" if one.parcels else ""
+def _kv(status: InstanceStatus, width: int, word: str = "") -> Text:
+    """The pool's share in use; the part of sequences that left has another colour."""
+    used = share(status.kv_used, status.kv_blocks)
+    word = word or ("parcel" if status.parcels == 1 else "parcels")
+    parcels = f"  {status.parcels} {word}" if status.parcels else ""
     room = max(3, width - 9 - len(parcels))
     line = Text("KV ", ink.muted, no_wrap=True, end="")
     cells = drawn(bar(used, room), pressure_colour(used))
     full = int(used * room)
-    left_behind = min(full, round(share(one.parcel_blocks, one.kv_blocks) * room))
+    left_behind = min(full, round(share(status.parcel_blocks, status.kv_blocks) * room))
     if left_behind:
         cells.stylize(ink.extra, full - left_behind, full)
     line.append_text(cells).append(f" {percent(used)}", pressure_colour(used))
     return line.append(parcels, ink.extra)
 
 
-def _steps(one: InstanceStatus, width: int) -> Text:
-    mean = latency(one.step_s if one.steps else None)
-    line = Text.assemble(("step ", ink.muted), (mean, ink.text), (f"  p99 {_p99(one)}", ink.text))
-    steps = f"  {count(one.steps)} steps"
+def _steps(status: InstanceStatus, width: int) -> Text:
+    mean = latency(status.step_s if status.steps else None)
+    line = Text.assemble(
+        ("step ", ink.muted), (mean, ink.text), (f"  p99 {_p99(status)}", ink.text)
+    )
+    steps = f"  {count(status.steps)} steps"
     return line.append(steps, ink.muted) if line.cell_len + len(steps) <= width else line
 
 
-def _p99(one: InstanceStatus) -> str:
-    return latency(one.step_p99_s or None)
+def _p99(status: InstanceStatus) -> str:
+    return latency(status.step_p99_s or None)
 
 
 def _moves(news: CardNews) -> Text:
-    """The flip with its reason and duration; else what is sent from here and to here."""
+    """The flip with its reason and duration; else the transfers out and in."""
     flip = news.flip
     if flip is not None:
         return Text(f"{TURN} {printable(flip.why, 16)}: {took(flip)}, {cleared(flip)}", ink.warn)
@@ -165,7 +168,7 @@ def _moves(news: CardNews) -> Text:
 
 
 class CardGrid(Lines, can_focus=True):
-    """All instances; where their cards do not fit, the rows about the cursor are shown."""
+    """All instances; where their cards do not fit, the rows around the cursor are shown."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(-1)", show=False),
@@ -224,12 +227,12 @@ class CardGrid(Lines, can_focus=True):
         border, width = (ink.main if chosen else ink.line), layout.width
         if index % layout.columns == layout.columns - 1:
             width += layout.rest
-        top = Text("╭─ ", border).append(printable(news.one.name, 14), f"bold {ink.text}")
+        top = Text("╭─ ", border).append(printable(news.status.name, 14), f"bold {ink.text}")
         if news.flip is not None:
-            told = f"{news.flip.was} → {news.flip.role} {took(news.flip)}"
-            top.append(f" {TURN} {told}"[: max(0, width - top.cell_len - 3)], ink.warn)
+            text = f"{news.flip.was} → {news.flip.role} {took(news.flip)}"
+            top.append(f" {TURN} {text}"[: max(0, width - top.cell_len - 3)], ink.warn)
         top.append(" ").append("─" * max(0, width - top.cell_len - 1) + "╮", border)
-        device = printable(news.one.device, width - 6)
+        device = printable(news.status.device, width - 6)
         end = Text("╰" + "─" * (width - 5 - len(device)) + " ", border)
         end.append(device, ink.muted).append(" ─╯", border)
         side = Text("│", border)
@@ -242,12 +245,12 @@ class CardGrid(Lines, can_focus=True):
     # Keys and clicks
 
     def action_move(self, cards: int) -> None:
-        """The cursor to another card."""
+        """Move the cursor to another card."""
         self.cursor = max(0, min(self.cursor + cards, len(self._news) - 1))
         self.redraw()
 
     def action_row(self, rows: int) -> None:
-        """The cursor a row up or down."""
+        """Move the cursor a row up or down."""
         to = self.cursor + rows * self._layout_of_cards.columns
         if 0 <= to < len(self._news):
             self.action_move(to - self.cursor)
@@ -258,7 +261,7 @@ class CardGrid(Lines, can_focus=True):
             self.post_message(self.Chosen(self.cursor))
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor; a second one opens the card."""
+        """Move the cursor; a second click opens the card."""
         layout = self._layout_of_cards
         column = min(event.x // layout.width, layout.columns - 1)
         row = self._first_row + event.y // (layout.lines + 2)
@@ -270,13 +273,13 @@ class CardGrid(Lines, can_focus=True):
         self.action_move(index - self.cursor)
 
     def watch_has_focus(self, _has_focus: bool) -> None:
-        """The cursor is seen where the keys are."""
+        """Show the cursor while the keys are here."""
         super().watch_has_focus(_has_focus)
         self.redraw()
 
 
 def _fitted(line: Text, width: int) -> Text:
-    """The line in exactly so many cells."""
+    """The line cut or padded to `width` cells."""
     fitted = line.copy()
     fitted.truncate(width, overflow="ellipsis", pad=True)
     return fitted

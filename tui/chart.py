@@ -1,4 +1,4 @@
-"""An area chart of one series: a value a column, eight steps of height a line."""
+"""An area chart of one series: one value per column, eight steps of height per line."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def height_of(value: Value, ceiling: float, height: int) -> int:
-    """How high a value stands, in eighths of a line; what is not zero shows at least one."""
+    """The height of a value, in eighths of a line; any value above zero has at least one."""
     if value is None or value <= 0:
         return 0
     return max(1, min(height * _STEPS, round(value / ceiling * height * _STEPS)))
@@ -67,7 +67,7 @@ class Chart(Lines):
         self.redraw()
 
     def on_resize(self) -> None:
-        """Another width shows another stretch of the series."""
+        """Show as much of the series as fits the new width."""
         self._show_scale()
         super().on_resize()
 

@@ -1,4 +1,4 @@
-"""Follows the daemon over its control socket: snapshots while it lives, news of its loss."""
+"""Follows the daemon over its control socket: its snapshots, and its loss."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ class DaemonSource:
             self._writer.write(question(closer))
 
     async def news(self) -> AsyncGenerator[Message | Disconnected, None]:
-        """Each message of the daemon; after a loss, one `Disconnected` a try."""
+        """Each message of the daemon; after a loss, one `Disconnected` per try."""
         backoff_s = FIRST_BACKOFF_S
         since_s: float | None = None
         while True:
@@ -53,7 +53,9 @@ class DaemonSource:
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
     async def _connection(self) -> AsyncGenerator[Message, None]:
-        """What one connection tells. Raises OSError, TimeoutError or ControlError at its end."""
+        """The messages of one connection. Raises OSError, TimeoutError or ControlError
+        at its end.
+        """
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(os.fspath(self.path))
         try:

@@ -1,4 +1,4 @@
-"""The columns of tables: what a cell shows, and which columns fit with what widths. Pure."""
+"""The columns of tables: their cells, and the choice of those that fit, with their widths. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ Row = TypeVar("Row")
 
 
 class Cell(NamedTuple):
-    """What one cell shows."""
+    """The content of one cell."""
 
     text: str
     style: str = ""  # a colour; "" is that of plain text
@@ -16,15 +16,17 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """One column: how wide, how it is drawn from a row, and when it gives way or grows."""
+    """One column: its width, its cell for a row, and its rank when columns are dropped
+    or widened.
+    """
 
     key: str
     label: str
     width: int
     cell: Callable[[Row, int], Cell]
     left: bool = False  # aligned left, else right
-    rank: int = 0  # the highest rank is left out first where space lacks; 0 always stays
-    grow: int = 0  # cells that it takes at most of the space left over
+    rank: int = 0  # the highest rank is dropped first where space is short; 0 is always kept
+    grow: int = 0  # most cells that it takes of spare space
 
 
 class FittedColumn(NamedTuple):

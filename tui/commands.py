@@ -1,4 +1,4 @@
-"""The command palette's entries: orders of the sequences, what the daemon can be told, screens."""
+"""The entries of the command palette: sort orders, orders to the daemon, screens."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -18,32 +18,32 @@ MAX_SEQUENCES = 500
 
 
 def sorts(sort_by: Callable[[str], object]) -> Iterable[SystemCommand]:
-    """The orders that sequences can be shown in."""
+    """The commands to sort sequences."""
     for name in SORTS:
         yield SystemCommand(f"Sort: {name}", "the order of the sequences", partial(sort_by, name))
 
 
 def orders(snapshot: Snapshot, order: Callable[[OperatorOrder], object]) -> Iterable[SystemCommand]:
-    """What the daemon can be told now."""
+    """The commands that order something of the daemon."""
     policies = [policy_order(name) for name in snapshot.policies]
-    for one in (*policies, *ORDERS):
-        yield SystemCommand(one.title, one.help, partial(order, one))
+    for entry in (*policies, *ORDERS):
+        yield SystemCommand(entry.title, entry.help, partial(order, entry))
 
 
 def between(
     snapshot: Snapshot, confirm: Callable[[OperatorOrder], object]
 ) -> Iterable[SystemCommand]:
-    """What can be ordered of each of several instances; a person is asked whether it is meant."""
-    for one in snapshot.instances if len(snapshot.instances) > 1 else ():
-        flips = [flip_order(one.name, role.value) for role in Role if role != one.role]
-        for order in (*flips, drain_order(one)):
+    """The orders to each of several instances; a person is asked to confirm them."""
+    for instance in snapshot.instances if len(snapshot.instances) > 1 else ():
+        flips = [flip_order(instance.name, role.value) for role in Role if role != instance.role]
+        for order in (*flips, drain_order(instance)):
             yield SystemCommand(order.title, order.help, partial(confirm, order))
 
 
 def places(
     snapshot: Snapshot, open_screen: Callable[[LiveScreen], object]
 ) -> Iterable[SystemCommand]:
-    """The screens of all that the snapshot shows; each is made when it is opened."""
+    """The screens of everything in the snapshot; each is made when it is opened."""
 
     def opening(screen: Callable[[int], LiveScreen], key: int) -> Callable[[], None]:
         def opened() -> None:
@@ -51,8 +51,8 @@ def places(
 
         return opened
 
-    for index, one in enumerate(snapshot.instances):
-        name = printable(one.name)
+    for index, instance in enumerate(snapshot.instances):
+        name = printable(instance.name)
         yield SystemCommand(f"Instance {name}", "its screen", opening(InstanceScreen, index))
         yield SystemCommand(f"KV map of {name}", "its blocks", opening(BlocksScreen, index))
     for sequence in snapshot.sequences[:MAX_SEQUENCES]:

@@ -1,4 +1,4 @@
-"""The dashboard's application: it hears the news, and shows them on whichever screen is open."""
+"""The dashboard's application: it receives the news and shows them on the open screen."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ from tui.watched import Watched
 REFRESH_INTERVAL_S = 0.25  # at most four frames a second, however often snapshots come
 SEEK_S, FAR_S = 10.0, 60.0
 ORDERING = {"r": "flip", "d": "drain", "m": "migrate"}
-"""Keys that order something of the daemon, and their actions."""
+"""Keys that give the daemon orders, and their actions."""
 
 
 def clock(seconds: float) -> str:
@@ -51,7 +51,7 @@ def clock(seconds: float) -> str:
 def signs_of(
     source: Source, recorder: RecordingWriter | None, *, held: bool, trouble: str
 ) -> tuple[Sign, ...]:
-    """All that holds now."""
+    """All signs that hold now."""
     signs = []
     if held:
         signs.append(Sign("‖ paused", "warn"))
@@ -71,7 +71,7 @@ def signs_of(
 class LlmdTop(App[None]):
     """Follows `source`; with `readonly`, or where the source is no daemon, nothing can be changed.
 
-    `recorder` gets all that is heard. `settings` is where the chosen theme is kept; None: nowhere.
+    `recorder` receives all messages. `settings` is the file of the chosen theme; None: none.
     """
 
     TITLE = "llmd-top"
@@ -111,7 +111,7 @@ class LlmdTop(App[None]):
         self.theme = kept.theme if kept.theme in self.available_themes else THEME.name
         self.watched = Watched()
         self.overview = OverviewScreen()
-        self.trouble = ""  # why a recording cannot be played on
+        self.trouble = ""  # why a recording cannot be played further
         self._source = source
         self._daemon = source if isinstance(source, DaemonSource) and not readonly else None
         self._recorder = recorder
@@ -120,7 +120,7 @@ class LlmdTop(App[None]):
         self._started_in = Path.cwd()
 
     def get_css_variables(self) -> dict[str, str]:
-        """The theme's, and those that the inks add; from here on everything is drawn in them."""
+        """The theme's variables, and those that the inks add; from here on all is drawn in them."""
         variables = super().get_css_variables()
         return {**variables, **ink.wear(variables)}
 
@@ -129,7 +129,7 @@ class LlmdTop(App[None]):
         return self.overview
 
     def on_mount(self) -> None:
-        """Start to follow, and to show what was heard."""
+        """Start to follow the source, and to show its news."""
         self.theme_changed_signal.subscribe(self, self._theme_changed)
         self.run_worker(self._follow(), exclusive=True)
         self.set_interval(REFRESH_INTERVAL_S, self.show)
@@ -146,13 +146,13 @@ class LlmdTop(App[None]):
             self.trouble = str(error)
 
     def ask(self) -> None:
-        """Ask what the open screen needs beyond the snapshots."""
+        """Ask the open screen's questions beyond the snapshots."""
         if isinstance(self.screen, LiveScreen):
             for question in self.screen.questions(self.watched):
                 self._source.ask(question)
 
     def show(self) -> None:
-        """Bring the open screen up to date, if something new was heard; one below a box too."""
+        """Bring the open screen up to date with the news; one below a box too."""
         stack = self.screen_stack
         visible = stack[-2:] if stack and stack[-1].is_modal else stack[-1:]
         held = self.watched.held
@@ -175,16 +175,16 @@ class LlmdTop(App[None]):
                 screen.repaint()
         self.show()
 
-    # What a person may do
+    # Commands
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """The command palette: Textual's own commands, and all that can be done here."""
+        """The command palette: Textual's own commands, and all of llmd-top's."""
         yield from super().get_system_commands(screen)
         yield SystemCommand("Pause", "hold the picture, or let it move again", self.action_pause)
         tree, blocks = partial(self.action_open, "tree"), partial(self.action_open, "blocks")
         yield SystemCommand("Tree", "instances and their sequences", tree)
         yield SystemCommand("Cards", "instances and what moves", partial(self.action_open, "cards"))
-        yield SystemCommand("KV map", "whose each block is", blocks)
+        yield SystemCommand("KV map", "each block's owner", blocks)
         yield from commands.sorts(self.overview.sequences.sort_by)
         if self.may_order and self.watched.newest is not None:
             yield from commands.orders(self.watched.newest, self.order)
@@ -195,7 +195,9 @@ class LlmdTop(App[None]):
     def deliver_screenshot(
         self, filename: str | None = None, path: str | None = None, time_format: str | None = None
     ) -> str | None:
-        """Save the screen as a picture where the program was started, and say where."""
+        """Save the screen as a picture in the folder where the program was started, and show its
+        path.
+        """
         try:
             place = self.save_screenshot(filename, path or str(self._started_in), time_format)
         except OSError as error:
@@ -213,7 +215,9 @@ class LlmdTop(App[None]):
         self.show()
 
     async def action_open(self, name: str) -> None:
-        """A screen in place of those above the overview; the overview itself if it is open."""
+        """Open a screen in place of those above the overview; return to the overview if
+        it is open.
+        """
         kinds = {"tree": TreeScreen, "blocks": BlocksScreen, "cards": CardsScreen}
         screen: LiveScreen = kinds[name]()
         again = isinstance(self.screen, type(screen))
@@ -223,7 +227,7 @@ class LlmdTop(App[None]):
             await self.push_screen(screen)
 
     async def action_back(self) -> None:
-        """One screen back; the overview stays."""
+        """Go one screen back; the overview stays."""
         if len(self.screen_stack) > 1:
             await self.pop_screen()
 
@@ -232,30 +236,32 @@ class LlmdTop(App[None]):
         self.push_screen(HelpScreen(replay=isinstance(self._source, Replay)))
 
     def action_seek(self, by_s: float) -> None:
-        """Another place of the recording."""
+        """Go to another place of the recording."""
         if isinstance(self._source, Replay):
             self._source.seek(by_s)
 
     def action_faster(self, steps: int) -> None:
-        """Another speed of the recording."""
+        """Play the recording at another speed."""
         if isinstance(self._source, Replay):
             self._source.faster(steps)
             self.show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What changes the daemon is not there where nothing may be changed."""
+        """Disable actions that change the daemon where nothing may be changed."""
         del parameters
         return self.may_order if action in ("policy", *ORDERING.values()) else True
 
     def on_key(self, event: Key) -> None:
-        """Say why a key of what is not there does nothing."""
+        """Say why a disabled key does nothing."""
         if event.key in ORDERING and not self.may_order:
             self._refuses()
 
     @property
     def front(self) -> LiveScreen:
         """The open screen, below a box if there is one."""
-        return next(one for one in reversed(self.screen_stack) if isinstance(one, LiveScreen))
+        return next(
+            screen for screen in reversed(self.screen_stack) if isinstance(screen, LiveScreen)
+        )
 
     @property
     def may_order(self) -> bool:
@@ -263,7 +269,7 @@ class LlmdTop(App[None]):
         return self._daemon is not None
 
     def action_policy(self) -> None:
-        """Choose how sequences are ranked."""
+        """Choose the policy."""
 
         def chosen(name: str | None) -> None:
             if name:
@@ -273,27 +279,27 @@ class LlmdTop(App[None]):
             self.push_screen(PolicyScreen(self.watched.newest), chosen)
 
     def action_flip(self) -> None:
-        """Choose another role for the instance that the screen is about."""
-        one = self._chosen_instance()
-        if one is None:
+        """Choose another role for the screen's instance."""
+        instance = self._chosen_instance()
+        if instance is None:
             return
         roles = [role.value for role in Role]
 
         def chosen(place: int | None) -> None:
             if place is not None and place >= 0:
-                self.confirm(flip_order(one.name, roles[place]))
+                self.confirm(flip_order(instance.name, roles[place]))
 
-        title = f"{printable(one.name, 20)} shall be"
-        self.push_screen(ChoiceScreen(title, roles, roles.index(one.role)), chosen)
+        title = f"{printable(instance.name, 20)} shall be"
+        self.push_screen(ChoiceScreen(title, roles, roles.index(instance.role)), chosen)
 
     def action_drain(self) -> None:
-        """Drain that instance, or use it again."""
-        one = self._chosen_instance()
-        if one is not None:
-            self.confirm(drain_order(one))
+        """Drain the screen's instance, or resume it."""
+        instance = self._chosen_instance()
+        if instance is not None:
+            self.confirm(drain_order(instance))
 
     def action_migrate(self) -> None:
-        """Choose where the sequence that the screen is about goes on."""
+        """Choose the instance to which the screen's sequence migrates."""
         sequence, newest = self.front.chosen_sequence(), self.watched.newest
         if self._refuses() or newest is None:
             return
@@ -305,9 +311,9 @@ class LlmdTop(App[None]):
             self._say(f"sequence {sequence} is not listed any more")
             return
         names = [
-            one.name
-            for one in newest.instances
-            if one.name != home and one.state == "ready" and not one.drained
+            instance.name
+            for instance in newest.instances
+            if instance.name != home and instance.state == "ready" and not instance.drained
         ]
         if not names:
             self._say("there is no other instance that could take it")
@@ -321,7 +327,7 @@ class LlmdTop(App[None]):
         self.push_screen(ChoiceScreen(f"{sequence} goes on at", labels), chosen)
 
     def _chosen_instance(self) -> InstanceStatus | None:
-        """The instance that the open screen is about, as it is now; where it may be changed."""
+        """The open screen's instance, as it is now; None where nothing may be changed."""
         index, newest = self.front.chosen_instance(), self.watched.newest
         if self._refuses() or newest is None:
             return None
@@ -343,11 +349,11 @@ class LlmdTop(App[None]):
         return True
 
     def _say(self, why: str) -> None:
-        """Why a key did nothing."""
+        """Show why a key did nothing."""
         self.notify(why, severity="warning", markup=False)
 
     def confirm(self, order: OperatorOrder) -> None:
-        """Carry it out if a person says that it is meant."""
+        """Carry out an order if a person confirms it."""
 
         def answered(meant: bool | None) -> None:
             if meant:
@@ -356,7 +362,7 @@ class LlmdTop(App[None]):
         self.push_screen(ConfirmScreen(order), answered)
 
     def order(self, order: OperatorOrder) -> None:
-        """Carry it out beside the loop, and tell what came of it."""
+        """Carry out an order in the background, and show its result."""
         if self._daemon is not None:
             self.run_worker(self._carry_out(order, self._daemon.path))
 

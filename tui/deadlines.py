@@ -1,4 +1,4 @@
-"""The deadlines table: of each SLO class how many kept theirs, and how those that live stand."""
+"""The deadlines table: kept and missed ones by SLO class, and the state of live requests."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,7 +14,7 @@ SOON_S = 1.0
 
 
 class DueRow(NamedTuple):
-    """A class since the start, lately, and now."""
+    """An SLO class since the start, lately, and now."""
 
     counted: Due
     lately: Due
@@ -22,9 +22,9 @@ class DueRow(NamedTuple):
 
 
 def due_rows(snapshot: Snapshot, lately: Mapping[float, Due]) -> list[DueRow]:
-    """Every class that counts or lives, those of requests' own deadlines before the scales."""
-    counted = {one.scale: one for one in snapshot.counters.due}
-    living = {one.scale: one for one in snapshot.due}
+    """Every class with counts or live requests; requests' own deadlines come before the scales."""
+    counted = {due.scale: due for due in snapshot.counters.due}
+    living = {due.scale: due for due in snapshot.due}
     return [
         DueRow(
             counted.get(scale) or Due(scale),
@@ -36,18 +36,18 @@ def due_rows(snapshot: Snapshot, lately: Mapping[float, Due]) -> list[DueRow]:
 
 
 def scale_words(scale: float) -> str:
-    """A class as `llmd:deadlines_total` names it."""
+    """A class in the words of `llmd:deadlines_total`."""
     return f"{scale:g} x" if scale else "request"
 
 
 def kept_share(due: Due) -> float | None:
-    """Of those that were counted; None: none was."""
+    """The share of counted deadlines that were kept; None: none was counted."""
     total = due.kept + due.missed
     return share(due.kept, total) if total else None
 
 
 def left_words(left_s: float) -> str:
-    """How long until a deadline, or since."""
+    """The time until a deadline, or since."""
     return f"{duration(abs(left_s))} {'left' if left_s >= 0 else 'late'}"
 
 
@@ -99,7 +99,7 @@ COLUMNS: list[Column[DueRow]] = [
 
 
 class DeadlinesTable(KeyedTable[DueRow]):
-    """One row a class; hidden where no answer has or had a deadline."""
+    """One row per class; hidden where no request has or had a deadline."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="deadlines")
@@ -107,7 +107,7 @@ class DeadlinesTable(KeyedTable[DueRow]):
         self.display = False
 
     def update_from(self, snapshot: Snapshot, lately: Mapping[float, Due]) -> None:
-        """Show this snapshot's; `lately`: what was counted of late, by scale."""
+        """Show this snapshot's deadlines; `lately`: recent counts, by scale."""
         rows = due_rows(snapshot, lately)
         self.display = bool(rows)
         self.show([(scale_words(row.counted.scale), row) for row in rows])

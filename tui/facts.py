@@ -1,4 +1,4 @@
-"""Facts below each other: a word for what, then how it is."""
+"""Facts below each other: a name, then its value."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from tui.palette import drawn, ink
 
 
 def facts(pairs: Sequence[tuple[str, str | Text]]) -> Text:
-    """A line a pair; an empty pair is an empty line."""
+    """One line per pair; an empty pair is an empty line."""
     width = max((len(name) for name, _ in pairs), default=0) + 2
     lines = []
     for name, value in pairs:

@@ -15,7 +15,7 @@ def count(value: float) -> str:
 
 
 def rate(value: float | None) -> str:
-    """A rate as `count`, with one decimal below ten; a dash where nothing is known."""
+    """A rate as `count`, with one decimal below ten; a dash where it is unknown."""
     if value is None:
         return "–"
     return f"{value:.1f}" if 0 < value < 9.95 else count(value)
@@ -31,7 +31,7 @@ def size(num_bytes: float) -> str:
 
 
 def latency(seconds: float | None) -> str:
-    """A latency: 850 us, 12.5 ms, 1.24 s; a dash where nothing is known."""
+    """A latency: 850 us, 12.5 ms, 1.24 s; a dash where it is unknown."""
     if seconds is None:
         return "–"
     if seconds < 0.9995e-3:
@@ -79,7 +79,7 @@ def printable(text: str, width: int = 0) -> str:
 
 
 def ending(text: str, width: int) -> str:
-    """`text`; where it is too long, its end, which is what tells the ids of neighbours apart."""
+    """`text`; where it is too long, its end, which tells neighbouring ids apart."""
     return text if len(text) <= width else "…" + text[len(text) + 1 - width :]
 
 

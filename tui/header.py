@@ -1,4 +1,4 @@
-"""The lines at the top: which daemon this is, and how it does."""
+"""The lines at the top: the daemon's identity, state and figures."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from tui.rates import Rates, drafted, paused
 
 
 class Sign(NamedTuple):
-    """What the header says besides the daemon's state, in the colour of that ink."""
+    """A note in the header beside the daemon's state, in the colour of that ink."""
 
     text: str
     colour: str
@@ -26,8 +26,8 @@ def status_look(snapshot: Snapshot) -> tuple[str, str]:
 
 
 class Header(Lines):
-    """Name and state above, figures below, in a second line too where there is one for them; what
-    does not fit is left out from the right.
+    """Name and state above, figures below, in a second line too where there is room; figures that
+    do not fit are dropped from the right.
     """
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class Header(Lines):
         self.redraw()
 
     def mark(self, *, connected: bool, signs: tuple[Sign, ...]) -> None:
-        """Say whether what is shown is live, and what else there is to say of it."""
+        """Show whether the picture is live, and the signs."""
         if (connected, signs) != (self._connected, self._signs):
             self._connected, self._signs = connected, signs
             self.redraw()
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """All of them, at the current width."""
+        """The header at the current width."""
         if self._snapshot is None:
             badge = (" llmd ", f"bold {ink.main} reverse")
             return [Text.assemble(badge, ("  connecting …", ink.muted))]
@@ -98,7 +98,7 @@ def _drafts(counters: Counters) -> str:
 
 
 def _figures(snapshot: Snapshot, rates: Rates, width: int, height: int) -> list[Text]:
-    """As many of them as fit in so many lines."""
+    """The figures that fit into `height` lines."""
     counters = snapshot.counters
     cached = share(counters.cached_tokens, counters.prompt_tokens)
     num_predicted = counters.prediction_count

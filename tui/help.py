@@ -13,7 +13,7 @@ from tui.sequences import residency_legend
 
 KEYS = (
     ("Enter", "open the sequence or instance at the cursor; Esc: back"),
-    ("i  t", "instances as cards, and what moves; tree, space folds"),
+    ("i  t", "instances as cards, transfers; tree, space folds"),
     ("k", "map of the KV blocks and their owners; n: next instance"),
     ("s  /", "next order of sequences; filter by id, state, place, key"),
     ("Tab", "next table; arrows and page keys move in it"),
@@ -33,7 +33,7 @@ MEANINGS = (
     ("pre", "how often the sequence gave up its place"),
     ("◧ 3/9", "of its 9 blocks the host has copies of 3"),
     ("pred", "predicted output tokens; ! exceeded already"),
-    ("ready ▼", "torch does what GPU kernels should, slower"),
+    ("ready ▼", "torch replaces GPU kernels, slower"),
     ("levels", "bars, then level:sequences; 0 is served first"),
     ("link", "share of time it copied, out and in together"),
     ("TTFT", "time to first token; it, TPOT and pause: means of 30 s"),
@@ -41,7 +41,7 @@ MEANINGS = (
 
 
 def help_text(*, replay: bool = False) -> Text:
-    """All of it, aligned."""
+    """The whole text, aligned."""
     text = Text()
     for key, meaning in KEYS + (REPLAY_KEYS if replay else LIVE_KEYS):
         text.append(f"{key:>9}  ", f"bold {ink.main}").append(f"{meaning}\n", ink.text)
@@ -59,7 +59,7 @@ def help_text(*, replay: bool = False) -> Text:
 
 
 class HelpScreen(ModalScreen[None]):
-    """Closed by any of its keys."""
+    """A box closed by any of its keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter,space", "dismiss", "close")

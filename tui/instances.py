@@ -1,4 +1,4 @@
-"""The instances table: who serves, on which device, how full and how fast."""
+"""The instances table: role, device, state, use and speed of each."""
 
 from collections.abc import Sequence
 from itertools import chain, repeat
@@ -15,13 +15,13 @@ from tui.palette import ink, role_colour, state_look
 NEARLY_FULL, FULL = 0.80, 0.95
 HOT_C = 85
 FALLBACK = "▼"
-"""Behind a state: torch computes what some kernels of this card should, slower."""
+"""Marks a state: torch replaces some kernels of this card, slower."""
 
 
 class InstanceRow(NamedTuple):
-    """An instance, and its GPU where it has one that can be asked."""
+    """An instance, and its GPU where it has one with figures."""
 
-    one: InstanceStatus
+    instance: InstanceStatus
     gpu: GpuStatus | None
 
 
@@ -31,24 +31,25 @@ def pressure_colour(fraction: float) -> str:
 
 
 def _state(row: InstanceRow, _width: int) -> Cell:
-    sign, colour = state_look(row.one.state)
-    if row.one.drained:
+    sign, colour = state_look(row.instance.state)
+    if row.instance.drained:
         sign, colour = state_look("draining")
         return Cell(
-            f"{sign} drained" if row.one.state == "ready" else f"{sign} {row.one.state}", colour
+            f"{sign} drained" if row.instance.state == "ready" else f"{sign} {row.instance.state}",
+            colour,
         )
-    if row.one.fallbacks:
-        return Cell(f"{sign} {row.one.state} {FALLBACK}", ink.warn)
-    return Cell(f"{sign} {row.one.state}", colour)
+    if row.instance.fallbacks:
+        return Cell(f"{sign} {row.instance.state} {FALLBACK}", ink.warn)
+    return Cell(f"{sign} {row.instance.state}", colour)
 
 
 def _role(row: InstanceRow, _width: int) -> Cell:
-    return Cell(row.one.role, role_colour(row.one.role))
+    return Cell(row.instance.role, role_colour(row.instance.role))
 
 
 def _kv(row: InstanceRow, width: int) -> Cell:
-    """The share of the KV pool in use; while loading, how far the load is."""
-    instance = row.one
+    """The share of the KV pool in use; while loading, the progress."""
+    instance = row.instance
     if instance.state == "loading":
         done = instance.load_fraction
         return Cell(f"{bar(done, width - 6)} {percent(done)}", ink.info)
@@ -57,23 +58,23 @@ def _kv(row: InstanceRow, width: int) -> Cell:
 
 
 def _kv_size(row: InstanceRow, _width: int) -> Cell:
-    return Cell(size(row.one.kv_blocks * row.one.kv_block_bytes), ink.muted)
+    return Cell(size(row.instance.kv_blocks * row.instance.kv_block_bytes), ink.muted)
 
 
 def _step(row: InstanceRow, _width: int) -> Cell:
-    return Cell(latency(row.one.step_s if row.one.steps else None))
+    return Cell(latency(row.instance.step_s if row.instance.steps else None))
 
 
 def _p99(row: InstanceRow, _width: int) -> Cell:
-    return Cell(latency(row.one.step_p99_s or None), ink.muted)
+    return Cell(latency(row.instance.step_p99_s or None), ink.muted)
 
 
 def _batch(row: InstanceRow, _width: int) -> Cell:
-    return Cell(f"{row.one.batch_rows}/{row.one.batch_tokens}")
+    return Cell(f"{row.instance.batch_rows}/{row.instance.batch_tokens}")
 
 
 def gpu_words(gpu: GpuStatus) -> list[str]:
-    """What a card's driver says, in a few words each, as far as it says anything."""
+    """The known figures of a card's driver, in a few words each."""
     words = []
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes:
         words.append(f"{size(gpu.memory_used_bytes)} of {size(gpu.memory_total_bytes)}")
@@ -99,31 +100,33 @@ def _gpu(row: InstanceRow, _width: int) -> Cell:
 
 
 COLUMNS: list[Column[InstanceRow]] = [
-    Column("name", "instance", 8, lambda r, _: Cell(printable(r.one.name)), left=True, grow=6),
+    Column("name", "instance", 8, lambda r, _: Cell(printable(r.instance.name)), left=True, grow=6),
     Column("role", "role", 7, _role, left=True),
-    Column("device", "device", 7, lambda r, _: Cell(printable(r.one.device), ink.muted), left=True),
+    Column(
+        "device", "device", 7, lambda r, _: Cell(printable(r.instance.device), ink.muted), left=True
+    ),
     Column("gpu", "GPU", 12, _gpu, rank=1),
     Column("state", "state", 9, _state, left=True, grow=4),
-    Column("running", "run", 4, lambda r, _: Cell(count(r.one.running))),
-    Column("waiting", "wait", 4, lambda r, _: Cell(count(r.one.waiting))),
+    Column("running", "run", 4, lambda r, _: Cell(count(r.instance.running))),
+    Column("waiting", "wait", 4, lambda r, _: Cell(count(r.instance.waiting))),
     Column("kv", "KV used", 12, _kv, grow=20),
     Column("size", "KV pool", 8, _kv_size, rank=3),
     Column("step", "step", 7, _step),
     Column("p99", "p99", 7, _p99, rank=2),
     Column("batch", "seq/tok", 9, _batch),
-    Column("flight", "in flight", 9, lambda r, _: Cell(str(r.one.steps_in_flight)), rank=4),
+    Column("flight", "in flight", 9, lambda r, _: Cell(str(r.instance.steps_in_flight)), rank=4),
 ]
 
 
 def ruled_by(instances: Sequence[InstanceStatus]) -> str:
-    """Which policies decide, and what becomes of a sequence that gives way."""
+    """The policies in use, and the swap modes."""
     policies = ", ".join(sorted({printable(instance.policy) for instance in instances}))
     modes = ", ".join(sorted({printable(instance.swap) for instance in instances}))
     return f"policy {policies} · swap {modes}"
 
 
 class InstancesTable(KeyedTable[InstanceRow]):
-    """One row an instance."""
+    """One row per instance."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="instances")
@@ -131,7 +134,7 @@ class InstancesTable(KeyedTable[InstanceRow]):
         self._ruled_by = ""
 
     def update_from(self, snapshot: Snapshot) -> None:
-        """Show its instances, in the daemon's order."""
+        """Show the snapshot's instances, in the daemon's order."""
         gpus = chain(snapshot.gpus, repeat(None))
         rows = [InstanceRow(*pair) for pair in zip(snapshot.instances, gpus, strict=False)]
         self.hide(frozenset() if any(row.gpu for row in rows) else frozenset({"gpu"}))

@@ -1,4 +1,4 @@
-"""A table of rows with keys, drawn line by line: only cells that show something else are painted.
+"""A table of rows with keys, drawn line by line: only changed cells are painted.
 
 Rows out of sight cost nothing: their cells are made when they come into sight.
 """
@@ -21,7 +21,7 @@ from tui.columns import Cell, Column, FittedColumn, Row, fit
 from tui.format import BAR_EMPTY
 from tui.palette import ink
 
-_SCROLLBAR_CELLS = 2  # kept free, with a gap, so that its coming and going moves nothing
+_SCROLLBAR_CELLS = 2  # kept free, with a gap, so that the scrollbar moves nothing
 
 
 @lru_cache(maxsize=256)
@@ -30,10 +30,10 @@ def _style(colour: str, background: str) -> Style:
 
 
 class KeyedTable(ScrollView, Generic[Row], can_focus=True):
-    """Rows come and go by their key; `show` compares with what is on the screen.
+    """Rows come and go by their key; `show` compares them with the screen.
 
-    Until a person moves the cursor it stays on the first row; from then on it stays with its row
-    for as long as there is that row, wherever it goes.
+    Until a person moves the cursor it stays on the first row; then it stays with its row for as
+    long as the row exists, wherever it goes.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -63,7 +63,7 @@ class KeyedTable(ScrollView, Generic[Row], can_focus=True):
     def __init__(self, columns: Sequence[Column[Row]], *, id: str) -> None:  # noqa: A002
         super().__init__(id=id)
         self.rows: list[tuple[str, Row]] = []
-        self.cursor_key = ""  # the row that a person chose
+        self.cursor_key = ""  # the chosen row
         self._places: dict[str, int] = {}
         self._specs = {column.key: column for column in columns}
         self._fitted: list[FittedColumn] = []
@@ -76,8 +76,8 @@ class KeyedTable(ScrollView, Generic[Row], can_focus=True):
         return self._places.get(self.cursor_key, 0)
 
     def cell(self, key: str, column: str) -> Cell:
-        """What a cell shows, in sight or not. Raises KeyError for one that there is not."""
-        width = next(one.width for one in self._fitted if one.key == column)
+        """A cell's content, in sight or not. Raises KeyError for a row that does not exist."""
+        width = next(fitted.width for fitted in self._fitted if fitted.key == column)
         return self._specs[column].cell(self.rows[self._places[key]][1], width)
 
     def show(self, rows: list[tuple[str, Row]]) -> None:
@@ -98,12 +98,12 @@ class KeyedTable(ScrollView, Generic[Row], can_focus=True):
             self.refresh()
 
     def hide(self, keys: frozenset[str]) -> None:
-        """Leave out these columns, however much room there is."""
+        """Drop these columns, whatever room there is."""
         if keys != self._hidden:
             self._hidden = keys
             self._fit()
 
-    # What the screen shows
+    # The screen
 
     def on_resize(self) -> None:
         """Choose the columns anew."""
@@ -124,7 +124,7 @@ class KeyedTable(ScrollView, Generic[Row], can_focus=True):
         return line - 1 + self.scroll_offset.y
 
     def _repaint_changed(self) -> None:
-        """Paint again, of the rows in sight, the cells that changed."""
+        """Repaint the changed cells of the rows in sight."""
         changed = []
         for line in range(1, self.size.height):
             place = self._at(line)
@@ -151,12 +151,12 @@ class KeyedTable(ScrollView, Generic[Row], can_focus=True):
         return Region(left, line, right - left, 1)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Other rows are in sight."""
+        """Forget the painted rows: others are in sight."""
         self._painted.clear()
         super().watch_scroll_y(old_value, new_value)
 
     def render_line(self, y: int) -> Strip:
-        """One line of the screen: the labels, then a row each."""
+        """One line of the screen: the labels, then one row per line."""
         background = ink.background
         width = self.size.width
         if y == 0:
@@ -203,11 +203,11 @@ class KeyedTable(ScrollView, Generic[Row], can_focus=True):
             self.scroll_to(y=self.cursor - height + 1, animate=False)
 
     def action_move(self, rows: int) -> None:
-        """The cursor up or down."""
+        """Move the cursor up or down."""
         self._place_cursor(self.cursor + rows)
 
     def action_page(self, pages: int) -> None:
-        """The cursor by as many rows as are in sight."""
+        """Move the cursor by the number of rows in sight."""
         self._place_cursor(self.cursor + pages * max(1, self.size.height - 2))
 
     def action_choose(self) -> None:
@@ -216,7 +216,7 @@ class KeyedTable(ScrollView, Generic[Row], can_focus=True):
             self.post_message(self.Chosen(self, self.rows[self.cursor][0]))
 
     def on_click(self, event: events.Click) -> None:
-        """A click moves the cursor; a second one opens the row."""
+        """Move the cursor; a second click opens the row."""
         offset = event.get_content_offset(self)
         if offset is None or offset.y < 1 or self._at(offset.y) >= len(self.rows):
             return
@@ -226,13 +226,13 @@ class KeyedTable(ScrollView, Generic[Row], can_focus=True):
         self._place_cursor(place)
 
     def watch_has_focus(self, _has_focus: bool) -> None:
-        """The cursor is seen where the keys are."""
+        """Show the cursor while the keys are here."""
         super().watch_has_focus(_has_focus)
         self.refresh()
 
 
 def _with_faint_bar(text: str, style: Style, background: str) -> list[Segment]:
-    """The text in one style, but the empty part of a bar in it is faint."""
+    """The text in one style, except that the empty part of a bar in it is faint."""
     start = text.find(BAR_EMPTY)
     if start < 0:
         return [Segment(text, style)]

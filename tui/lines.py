@@ -1,4 +1,4 @@
-"""A widget of lines of text that paints only those that changed."""
+"""A widget of lines of text that repaints only the changed ones."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from textual.widget import Widget
 
 
 class Lines(Widget):
-    """A subclass says what its lines are; `redraw` compares them with those on the screen."""
+    """A base class: a subclass gives the lines; `redraw` compares them with the screen."""
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id, classes=classes)
         self._lines: list[Text] = []
 
     def lines(self, width: int, height: int) -> Sequence[Text]:
-        """At most `height` lines of at most `width` cells; what is longer is cut."""
+        """At most `height` lines of at most `width` cells; longer ones are cut."""
         raise NotImplementedError
 
     def redraw(self) -> None:
@@ -37,7 +37,7 @@ class Lines(Widget):
             self.refresh(*changed)
 
     def on_resize(self) -> None:
-        """Other lines fit."""
+        """Other lines fit the new size."""
         self._lines = []
         self.redraw()
 

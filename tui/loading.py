@@ -1,4 +1,4 @@
-"""The start of a daemon as progress: what each instance does and how far it is."""
+"""The start of a daemon: the stage and progress of each instance."""
 
 from rich.text import Text
 
@@ -17,7 +17,7 @@ def is_loading(snapshot: Snapshot) -> bool:
 
 
 class LoadingPanel(Lines):
-    """Stands in the sequences' place until the daemon is ready."""
+    """Shown in place of the sequences until the daemon is ready."""
 
     def __init__(self) -> None:
         super().__init__(id="loading")
@@ -32,7 +32,7 @@ class LoadingPanel(Lines):
         self.redraw()
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """The daemon's own words, then a line an instance."""
+        """The daemon's status, then one line per instance."""
         if self._snapshot is None:
             return []
         lines = [

@@ -1,4 +1,4 @@
-"""What moves between instances, as lines: transfers in flight, and the newest changes of roles."""
+"""Transfers in flight and the newest changes of roles, as lines."""
 
 from collections.abc import Sequence
 
@@ -10,56 +10,58 @@ from tui.lines import Lines
 from tui.palette import drawn, ink, role_colour
 
 FRESH_S = 10.0
-"""A flip is shown where it happened for so long, and until it is clear."""
+"""Time for which a flip is shown on its instance, if it is not clearing for longer."""
 BESIDE_CELLS = 110
-"""From here on flips are beside transfers, not below them."""
+"""Width from which flips are beside transfers, not below them."""
 MOVE, TURN = "⇄", "⟳"
 _NAME_CELLS = 8
 _LEAST_BAR, _MOST_BAR = 6, 40
 
 
 def is_fresh(flip: FlipStatus) -> bool:
-    """Whether it still happens, or has happened just now."""
+    """Whether a flip is under way or was just done."""
     return flip.age_s < FRESH_S or (flip.clear_s < 0 and not flip.idle)
 
 
 def newest_flips(snapshot: Snapshot) -> dict[str, FlipStatus]:
-    """The newest flip of each instance that is still to be shown there, by name."""
+    """The newest flip of each instance that is still shown there, by name."""
     newest = {flip.instance: flip for flip in snapshot.flips}
     return {name: flip for name, flip in newest.items() if is_fresh(flip)}
 
 
 def share_done(transfer: TransferStatus) -> float | None:
-    """How far a transfer should be by its age; None where nobody knows how long it takes."""
+    """The expected share of a transfer by its age; None where its duration is unknown."""
     if not transfer.expected_s:
         return None
     return min(1.0, transfer.age_s / transfer.expected_s)
 
 
 def took(flip: FlipStatus) -> str:
-    """How long a flip took until its first work, or has taken so far."""
+    """The time of a flip until its first work, or its time so far."""
     if flip.flip_s >= 0:
         return latency(flip.flip_s)
     return "no work" if flip.idle else f"{latency(flip.age_s)} …"
 
 
 def cleared(flip: FlipStatus) -> str:
-    """How long it was until nothing of the old role was left."""
+    """The time until nothing of the old role was left."""
     return f"clear {latency(flip.clear_s)}" if flip.clear_s >= 0 else "clearing"
 
 
-def transfer_line(one: TransferStatus, width: int) -> Text:
-    """Source and target, whose it is, how far it is, and how much it carries."""
+def transfer_line(transfer: TransferStatus, width: int) -> Text:
+    """Source and target, the sequence, progress, and size."""
     name = _NAME_CELLS
-    ends = f"{printable(one.source, name):>{name}} → {printable(one.target, name):<{name}}"
-    sort = "ahead" if one.ahead else "host" if one.from_host else "tail"
-    left = Text.assemble((ends, ink.text), (f" {one.sequence:<6} ", ink.muted), no_wrap=True)
-    right = Text.assemble((f" {size(one.num_bytes):>9}", ink.text), (f" {sort:<5}", ink.muted))
-    done = share_done(one)
-    told = percent(done).strip() if done is not None else latency(one.age_s)
-    late = bool(one.expected_s) and one.age_s > 2 * one.expected_s
+    ends = (
+        f"{printable(transfer.source, name):>{name}} → {printable(transfer.target, name):<{name}}"
+    )
+    sort = "ahead" if transfer.ahead else "host" if transfer.from_host else "tail"
+    left = Text.assemble((ends, ink.text), (f" {transfer.sequence:<6} ", ink.muted), no_wrap=True)
+    right = Text.assemble((f" {size(transfer.num_bytes):>9}", ink.text), (f" {sort:<5}", ink.muted))
+    done = share_done(transfer)
+    progress_text = percent(done).strip() if done is not None else latency(transfer.age_s)
+    late = bool(transfer.expected_s) and transfer.age_s > 2 * transfer.expected_s
     room = width - left.cell_len - right.cell_len - 9
-    progress = Text(f" {told:>8}", ink.warn if late else ink.text)
+    progress = Text(f" {progress_text:>8}", ink.warn if late else ink.text)
     if room >= _LEAST_BAR and done is not None:
         left.append_text(drawn(bar(done, min(room, _MOST_BAR)), ink.warn if late else ink.extra))
     elif room >= _LEAST_BAR:
@@ -67,20 +69,20 @@ def transfer_line(one: TransferStatus, width: int) -> Text:
     return left.append_text(progress).append_text(right)
 
 
-def flip_line(one: FlipStatus) -> Text:
-    """Which instance changed from what to what and why, how long it took, and when it was."""
+def flip_line(flip: FlipStatus) -> Text:
+    """An instance's change of role and its reason, its duration, and its age."""
     line = Text(no_wrap=True, end="")
-    line.append(f"{TURN} ", ink.warn if is_fresh(one) else ink.faint)
-    line.append(f"{printable(one.instance, _NAME_CELLS):<{_NAME_CELLS}} ", ink.text)
-    line.append(one.was, role_colour(one.was)).append(" → ", ink.muted)
-    line.append(one.role, role_colour(one.role))
-    line.append(f" {printable(one.why, 18)}: ", ink.muted).append(took(one), ink.text)
-    line.append(f", {cleared(one)}", ink.muted)
-    return line.append(f" · {duration(one.age_s)} ago", ink.faint)
+    line.append(f"{TURN} ", ink.warn if is_fresh(flip) else ink.faint)
+    line.append(f"{printable(flip.instance, _NAME_CELLS):<{_NAME_CELLS}} ", ink.text)
+    line.append(flip.was, role_colour(flip.was)).append(" → ", ink.muted)
+    line.append(flip.role, role_colour(flip.role))
+    line.append(f" {printable(flip.why, 18)}: ", ink.muted).append(took(flip), ink.text)
+    line.append(f", {cleared(flip)}", ink.muted)
+    return line.append(f" · {duration(flip.age_s)} ago", ink.faint)
 
 
 def roles_line(roles: RolesStatus) -> Text:
-    """What the watcher of roles chose, and why."""
+    """The choice of the automatic roles, and its reason."""
     line = Text(no_wrap=True, end="")
     line.append("roles ", ink.muted).append(printable(roles.present, 12), ink.text)
     return line.append(f" · {printable(roles.decision, 120)}", ink.muted)
@@ -97,14 +99,14 @@ class MovesPanel(Lines):
         self._roles = RolesStatus()
 
     def update_from(self, snapshot: Snapshot) -> None:
-        """Show this snapshot's."""
+        """Show this snapshot's transfers and flips."""
         self._transfers, self._flips = snapshot.transfers, snapshot.flips[::-1]
         self._roles = snapshot.roles
         self.border_subtitle = in_flight(snapshot)
         self.redraw()
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """As many as fit; where flips are below transfers they keep a line or two."""
+        """As many as fit; flips below transfers keep a line or two."""
         if width >= BESIDE_CELLS:
             left_width = width * 11 // 20
             left = self._moving(left_width - 2, height)
@@ -120,13 +122,13 @@ class MovesPanel(Lines):
         shown = self._transfers
         if len(shown) > height:
             shown = shown[: max(0, height - 1)]
-        lines = [transfer_line(one, width) for one in shown]
+        lines = [transfer_line(transfer, width) for transfer in shown]
         more = len(self._transfers) - len(shown)
         return [*lines, Text(f"and {more} more", ink.muted)][:height] if more else lines
 
     def _flipped(self, height: int) -> list[Text]:
         watcher = [roles_line(self._roles)] if self._roles.mode == AUTO else []
-        return [*watcher, *(flip_line(one) for one in self._flips)][:height]
+        return [*watcher, *(flip_line(flip) for flip in self._flips)][:height]
 
 
 def _beside(left: list[Text], right: list[Text], left_width: int, height: int) -> list[Text]:
@@ -140,14 +142,17 @@ def _beside(left: list[Text], right: list[Text], left_width: int, height: int) -
 
 
 def in_flight(snapshot: Snapshot) -> str:
-    """How much is in flight and how much was handed over so far."""
-    counters, num_bytes = snapshot.counters, sum(one.num_bytes for one in snapshot.transfers)
+    """The amount in flight, and the number of handoffs so far."""
+    counters, num_bytes = (
+        snapshot.counters,
+        sum(transfer.num_bytes for transfer in snapshot.transfers),
+    )
     now = f"{len(snapshot.transfers)} in flight, {size(num_bytes)}"
     return f"{now} · {counters.handoffs} handed over, {counters.handoffs_failed} failed"
 
 
 class MovesLine(Lines):
-    """One line of the overview: what moves now; hidden where nothing does."""
+    """One line of the overview: transfers and flips under way; hidden where there are none."""
 
     def __init__(self) -> None:
         super().__init__(id="moving")
@@ -155,29 +160,30 @@ class MovesLine(Lines):
         self._snapshot: Snapshot | None = None
 
     def update_from(self, snapshot: Snapshot) -> None:
-        """Show this snapshot's."""
+        """Show this snapshot's transfers and flips."""
         self._snapshot = snapshot
         self.display = bool(snapshot.transfers or newest_flips(snapshot))
         self.redraw()
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """Flips that happen, the sum of the transfers, then one by one while they fit."""
+        """Flips under way, the sum of the transfers, then single transfers while they fit."""
         snapshot = self._snapshot
         if snapshot is None:
             return []
         line = Text(no_wrap=True, end="")
         for flip in newest_flips(snapshot).values():
-            told = f"{TURN} {printable(flip.instance, _NAME_CELLS)} {flip.was} → {flip.role}"
-            _add(line, Text(f"{told} {took(flip)}", ink.warn), width)
+            text = f"{TURN} {printable(flip.instance, _NAME_CELLS)} {flip.was} → {flip.role}"
+            _add(line, Text(f"{text} {took(flip)}", ink.warn), width)
         if snapshot.transfers:
-            num_bytes = size(sum(one.num_bytes for one in snapshot.transfers))
+            num_bytes = size(sum(transfer.num_bytes for transfer in snapshot.transfers))
             total = f"{MOVE} {len(snapshot.transfers)} in flight, {num_bytes}"
             _add(line, Text(total, ink.extra), width)
-        for one in snapshot.transfers:
-            done = share_done(one)
-            told = percent(done).strip() if done is not None else latency(one.age_s)
-            ends = f"{printable(one.source, _NAME_CELLS)}→{printable(one.target, _NAME_CELLS)}"
-            _add(line, Text(f"{ends} {told}", ink.text), width)
+        for transfer in snapshot.transfers:
+            done = share_done(transfer)
+            progress = percent(done).strip() if done is not None else latency(transfer.age_s)
+            source = printable(transfer.source, _NAME_CELLS)
+            ends = f"{source}→{printable(transfer.target, _NAME_CELLS)}"
+            _add(line, Text(f"{ends} {progress}", ink.text), width)
         return [line][:height]
 
 

@@ -1,4 +1,4 @@
-"""Which sequences are shown and in what order: pure."""
+"""The choice and order of sequences on the screen: pure."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ _STATE_RANK = {"decode": 0, "prefill": 1, "preempted": 2, "waiting": 3}
 
 
 def tokens_left(sequence: SequenceStatus) -> float:
-    """Output tokens to come as predicted; without end where nothing is predicted."""
+    """Output tokens to come by prediction; infinite without one."""
     if sequence.predicted_tokens < 0:
         return math.inf
     return max(0, sequence.predicted_tokens - sequence.num_output_tokens)
@@ -47,7 +47,7 @@ def matches(sequence: SequenceStatus, words: list[str]) -> bool:
 def arranged(
     sequences: Iterable[SequenceStatus], sort: str, filter_text: str
 ) -> list[SequenceStatus]:
-    """The sequences to show, in order; those that are equal keep the daemon's order."""
+    """The sequences to show, in order; equal ones keep the daemon's order."""
     words = filter_text.lower().split()
     shown = [sequence for sequence in sequences if matches(sequence, words)]
     key = SORTS[sort]

@@ -1,4 +1,4 @@
-"""What a person may change in the daemon from here: what `llmd ctl` can, and no more."""
+"""An operator's orders from the dashboard: a part of `llmd ctl`'s."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ TIMEOUT_S = 5.0
 
 
 class OperatorOrder(NamedTuple):
-    """One thing that can be asked of the daemon; `carry_out` waits for it and tells what came."""
+    """One order to the daemon; `carry_out` waits for it and returns its result in words."""
 
     title: str
     help: str
@@ -29,7 +29,7 @@ class OperatorOrder(NamedTuple):
 
 
 def policy_order(name: str) -> OperatorOrder:
-    """Rank by another policy. Its `carry_out` raises ControlError, as every order's."""
+    """Change the policy. Its `carry_out` raises ControlError, as every order's."""
 
     def carry_out(path: Path) -> str:
         choose_policy(path, name, TIMEOUT_S)
@@ -39,7 +39,7 @@ def policy_order(name: str) -> OperatorOrder:
 
 
 def flip_order(name: str, role: str) -> OperatorOrder:
-    """Give an instance another role; what comes of it is seen on its card."""
+    """Give an instance another role; its card shows the progress."""
 
     def carry_out(path: Path) -> str:
         done = flip(path, name, role, TIMEOUT_S, wait_s=0.0)
@@ -49,32 +49,31 @@ def flip_order(name: str, role: str) -> OperatorOrder:
     return OperatorOrder(f"Flip {printable(name)} to {role}", text, carry_out)
 
 
-def drain_order(one: InstanceStatus) -> OperatorOrder:
-    """Move everything away from an instance; or use it again, where that was done."""
-    name = one.name
+def drain_order(instance: InstanceStatus) -> OperatorOrder:
+    """Migrate everything away from an instance; or use it again, where that was done."""
+    name = instance.name
 
     def empty(path: Path) -> str:
         drain_instance(path, name, TIMEOUT_S)
-        return f"{name} takes nothing new, and what is there moves away"
+        return f"{name} takes nothing new, and its sequences move away"
 
     def use(path: Path) -> str:
         resume_instance(path, name, TIMEOUT_S)
         return f"{name} is used again"
 
-    if one.drained:
+    if instance.drained:
         return OperatorOrder(f"Resume {printable(name)}", "It takes work again.", use)
-    text = (
-        f"{one.running + one.waiting} sequences move to others, and it idles until it is resumed."
-    )
+    count = instance.running + instance.waiting
+    text = f"{count} sequences move to others, and it idles until it is resumed."
     return OperatorOrder(f"Drain {printable(name)}", text, empty)
 
 
 def move_order(sequence: int, name: str) -> OperatorOrder:
-    """Go on with a sequence on another instance."""
+    """Migrate a sequence to another instance."""
 
     def carry_out(path: Path) -> str:
-        told = migrate(path, sequence, name, TIMEOUT_S)
-        return f"sequence {sequence} moves from {told.source} to {told.target}"
+        migrating = migrate(path, sequence, name, TIMEOUT_S)
+        return f"sequence {sequence} moves from {migrating.source} to {migrating.target}"
 
     text = "Its keys and values go along; it pauses until they have landed."
     return OperatorOrder(f"Move sequence {sequence} to {printable(name)}", text, carry_out)

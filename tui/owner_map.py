@@ -1,4 +1,4 @@
-"""The map of one pool, a character a block: a cursor, and all blocks of the sequence under it."""
+"""The map of one pool, one character per block, with a cursor that marks its sequence's blocks."""
 
 from typing import ClassVar
 
@@ -36,7 +36,7 @@ class OwnerMap(ScrollView, can_focus=True):
         """The cursor is elsewhere."""
 
     class Chosen(Message):
-        """A person wants to see this sequence."""
+        """A person chose this sequence."""
 
         def __init__(self, sequence: int) -> None:
             super().__init__()
@@ -106,7 +106,7 @@ class OwnerMap(ScrollView, can_focus=True):
         return Segment(sign, Style(color=colour, bgcolor=ink.background, reverse=here))
 
     def action_move(self, columns: int, rows: int) -> None:
-        """The cursor by so many cells."""
+        """Move the cursor."""
         self._place(self.cursor + columns + rows * max(1, self.size.width))
 
     def action_choose(self) -> None:
@@ -115,7 +115,7 @@ class OwnerMap(ScrollView, can_focus=True):
             self.post_message(self.Chosen(self.owner))
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """The cursor follows the mouse."""
+        """Move the cursor to the mouse."""
         offset = event.get_content_offset(self)
         if offset is not None:
             self._place((offset.y + self.scroll_offset.y) * max(1, self.size.width) + offset.x)

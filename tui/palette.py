@@ -1,4 +1,4 @@
-"""The dashboard's colours and signs: a state is a sign and a word, never colour alone."""
+"""The dashboard's colours and signs: a state is a sign and a word, never a colour alone."""
 
 from collections.abc import Mapping
 
@@ -62,7 +62,7 @@ _OF_THEME = {
     "background": "background",
     "panel": "panel",
 }
-_MIXED = {  # name: (share, of what); where the theme does not name one
+_MIXED = {  # name: (share, of what); used where the theme has none
     "line": (0.25, "text"),
     "cursor": (0.18, "text"),
     "muted": (0.6, "text"),
@@ -73,7 +73,7 @@ _MIXED = {  # name: (share, of what); where the theme does not name one
 
 
 class Ink:
-    """The colours in use, by what they mean; hex, or a name that terminals know."""
+    """The colours in use, by meaning; hex, or a name that terminals know."""
 
     def __init__(self) -> None:
         self.main = self.info = self.extra = ""
@@ -86,7 +86,7 @@ class Ink:
         self.wear({**system, **THEME.variables})
 
     def wear(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Take the colours of a theme's CSS variables; what the layout adds to those."""
+        """Take the colours of a theme's CSS variables; return those that the layout adds."""
         for name, source in _OF_THEME.items():
             setattr(self, name, _hex(variables[source]))
         for name, (share, of) in _MIXED.items():
@@ -98,7 +98,7 @@ class Ink:
 
 
 def _hex(colour: str) -> str:
-    """A colour of a theme as rich knows it."""
+    """A theme's colour in rich's form."""
     if colour.startswith("ansi_"):
         return colour.removeprefix("ansi_")
     try:
@@ -152,7 +152,7 @@ def use_colour(use: int) -> str:
 
 
 def residency_look(residency: str) -> tuple[str, str]:
-    """The sign and colour of the place where a sequence's blocks are."""
+    """The sign and colour of the place of a sequence's blocks."""
     sign, name = RESIDENCY_LOOK.get(residency, ("?", "muted"))
     return sign, getattr(ink, name)
 
@@ -169,7 +169,7 @@ def role_colour(role: str) -> str:
 
 
 def drawn(text: str, style: str) -> Text:
-    """One line in one style, but the empty part of a bar in it is faint."""
+    """One line in one style, except that the empty part of a bar in it is faint."""
     line = Text(text, style, no_wrap=True, end="")
     start = text.find(BAR_EMPTY)
     if start >= 0:
@@ -178,4 +178,4 @@ def drawn(text: str, style: str) -> Text:
 
 
 ink = Ink()
-"""The one set of colours of this process; `LlmdTop` dresses it in the chosen theme."""
+"""The one set of colours of this process; `LlmdTop` sets it to the chosen theme."""

@@ -72,7 +72,7 @@ def _head(snapshot: Snapshot) -> str:
         *_when_any(snapshot),
         *_roles(snapshot),
         *_gpus(snapshot),
-        *(("deadlines", due_line(one)) for one in due_rows(snapshot, {})),
+        *(("deadlines", due_line(row)) for row in due_rows(snapshot, {})),
         *_kept(snapshot.instances),
         *_fallbacks(snapshot.instances),
     ]
@@ -81,7 +81,7 @@ def _head(snapshot: Snapshot) -> str:
 
 
 def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """What was preempted and predicted, where anything was."""
+    """Preemptions, predictions and the like, where there were any."""
     counters, predictor = snapshot.counters, snapshot.predictor
     pairs = []
     if predictor.asks:
@@ -100,9 +100,9 @@ def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
     if num_pauses:
         mean = latency(paused_s / num_pauses)
         why = ", ".join(
-            f"{count(one.count)} {cause_word(cause)}"
-            for cause, one in zip(Cause, counters.pauses, strict=False)
-            if one.count
+            f"{count(pauses.count)} {cause_word(cause)}"
+            for cause, pauses in zip(Cause, counters.pauses, strict=False)
+            if pauses.count
         )
         pairs.append(("paused", f"{count(num_pauses)} times, {mean} in the mean; {why}"))
     if counters.prediction_count:
@@ -115,7 +115,7 @@ def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def _roles(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """What the watcher of roles chose, and why; nothing where there is none."""
+    """The choice of the automatic roles, and its reason; nothing where they are off."""
     roles = snapshot.roles
     if roles.mode != AUTO:
         return []
@@ -123,33 +123,41 @@ def _roles(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def _gpus(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """A line for each instance's GPU that can be asked."""
+    """A line for each instance's GPU that has figures."""
     pairs = zip(snapshot.instances, snapshot.gpus, strict=False)
     return [
-        ("gpu", ", ".join([printable(one.name), printable(gpu.name or "unnamed"), *gpu_words(gpu)]))
-        for one, gpu in pairs
+        (
+            "gpu",
+            ", ".join(
+                [printable(instance.name), printable(gpu.name or "unnamed"), *gpu_words(gpu)]
+            ),
+        )
+        for instance, gpu in pairs
         if gpu is not None
     ]
 
 
 def _kept(instances: Sequence[InstanceStatus]) -> list[tuple[str, str]]:
-    """A line for each instance that lends, or that packs by what will be held."""
+    """A line for each instance that lends blocks, or that packs by the future peak."""
     pairs = []
-    for one in instances:
-        if one.reserved is not None and one.reserved.lending is not None:
-            pairs.append(("lent", f"{printable(one.name)}: {loan_words(one.reserved)}"))
-        if one.reserved is not None and one.reserved.peak is not None:
-            told = f"{peak_words(one.reserved.peak)}, of {one.kv_blocks}"
-            pairs.append(("peak", f"{printable(one.name)}: {told}"))
+    for instance in instances:
+        if instance.reserved is not None and instance.reserved.lending is not None:
+            pairs.append(("lent", f"{printable(instance.name)}: {loan_words(instance.reserved)}"))
+        if instance.reserved is not None and instance.reserved.peak is not None:
+            text = f"{peak_words(instance.reserved.peak)}, of {instance.kv_blocks}"
+            pairs.append(("peak", f"{printable(instance.name)}: {text}"))
     return pairs
 
 
 def _fallbacks(instances: Sequence[InstanceStatus]) -> list[tuple[str, str]]:
-    """A line for each family of kernels that torch stands in for, and why."""
+    """A line for each family of kernels that torch replaces, and the reason."""
     return [
-        ("kernels", f"{printable(one.name)}: torch computes {printable(family)}: {printable(why)}")
-        for one in instances
-        for family, why in one.fallbacks
+        (
+            "kernels",
+            f"{printable(instance.name)}: torch computes {printable(family)}: {printable(why)}",
+        )
+        for instance in instances
+        for family, why in instance.fallbacks
     ]
 
 
@@ -186,10 +194,10 @@ def _instance(instance: InstanceStatus) -> list[str]:
 
 
 def _queues(snapshot: Snapshot) -> str:
-    """Queue levels, host pools and swap links; what the links did since the start."""
+    """Queue levels, host pools and swap links; the links' figures are since the start."""
     header = ["INSTANCE", "POLICY", "SWAP", "HOST USED", "BLOCKS", "OUT", "IN", "LINK"]
     header += ["SEQUENCES BY LEVEL"]
-    return _table(header, [_queue(one, snapshot.uptime_s) for one in snapshot.instances])
+    return _table(header, [_queue(instance, snapshot.uptime_s) for instance in snapshot.instances])
 
 
 def _queue(instance: InstanceStatus, uptime_s: float) -> list[str]:
@@ -209,10 +217,13 @@ def _queue(instance: InstanceStatus, uptime_s: float) -> list[str]:
 
 def _moves(snapshot: Snapshot) -> str:
     """Transfers in flight, then flips, the newest first."""
-    lines = [transfer_line(one, _MOVE_CELLS).plain for one in snapshot.transfers[:LISTED_SEQUENCES]]
-    lines += [flip_line(one).plain for one in snapshot.flips[::-1]]
-    told = "\n".join(f"  {line.translate(_ASCII_MOVE)}".rstrip() for line in lines)
-    return f"  {in_flight(snapshot).replace('·', ';')}\n{told}"
+    lines = [
+        transfer_line(transfer, _MOVE_CELLS).plain
+        for transfer in snapshot.transfers[:LISTED_SEQUENCES]
+    ]
+    lines += [flip_line(flip).plain for flip in snapshot.flips[::-1]]
+    text = "\n".join(f"  {line.translate(_ASCII_MOVE)}".rstrip() for line in lines)
+    return f"  {in_flight(snapshot).replace('·', ';')}\n{text}"
 
 
 def _sequences(snapshot: Snapshot) -> str:
@@ -220,10 +231,10 @@ def _sequences(snapshot: Snapshot) -> str:
     header += ["LEVEL", "KV AT", "BLOCKS", "HOST", "PRIO", "PREEMPTED"]
     listed = snapshot.sequences[:LISTED_SEQUENCES]
     rows = [_sequence(sequence) for sequence in listed]
-    if any(one.request_id or one.key for one in listed):
+    if any(sequence.request_id or sequence.key for sequence in listed):
         header += ["KEY", "REQUEST"]
-        for row, one in zip(rows, listed, strict=True):
-            row += [printable(one.key) or "-", printable(one.request_id, 200) or "-"]
+        for row, sequence in zip(rows, listed, strict=True):
+            row += [printable(sequence.key) or "-", printable(sequence.request_id, 200) or "-"]
     table = _table(header, rows)
     more = snapshot.running + snapshot.waiting - len(listed)
     return f"{table}\n  and {more} more" if more > 0 else table

@@ -1,4 +1,4 @@
-"""Which policy shall rank the sequences: a list to choose from."""
+"""The choice of a policy from a list."""
 
 from typing import ClassVar
 

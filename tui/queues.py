@@ -21,20 +21,22 @@ def _unknown() -> Cell:
 
 
 class QueueRow(NamedTuple):
-    """An instance, and how its swap link did of late."""
+    """An instance, and its swap link's recent rates."""
 
     instance: InstanceStatus
     link: LinkRates
 
 
 def has_queues(instance: InstanceStatus) -> bool:
-    """Whether there is anything to say: levels, a second queue, or a host pool."""
+    """Whether there is anything to show: levels, a second queue, or a host pool."""
     several = bool(instance.levels) or instance.reserved is not None
     return several or instance.host_blocks > 0
 
 
 def level_bars(levels: Sequence[int]) -> str:
-    """A cell a level, as high as its share of the fullest; empty levels at the end left out."""
+    """One cell per level, as high as its share of the fullest; empty levels at the end
+    are dropped.
+    """
     used = max((level + 1 for level, number in enumerate(levels) if number), default=0)
     row = chart_lines(levels[:used], max(levels, default=0), used, 1)[0]
     return row.replace(" ", _EMPTY_LEVEL)
@@ -94,7 +96,7 @@ COLUMNS: list[Column[QueueRow]] = [
 
 
 class QueuesTable(KeyedTable[QueueRow]):
-    """One row an instance that has levels, two queues or a host pool; hidden where none has."""
+    """One row per instance that has levels, two queues or a host pool; hidden where none has."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="queues")

@@ -16,7 +16,7 @@ DEADLINES_WINDOW_S = 120.0
 
 @dataclass(frozen=True)
 class Swapped:
-    """What went over one instance's swap link since its start."""
+    """The traffic of one instance's swap link since its start."""
 
     out_bytes: int
     in_bytes: int
@@ -25,7 +25,7 @@ class Swapped:
 
 @dataclass(frozen=True)
 class _Gauges:
-    """How one instance stands."""
+    """The state of one instance."""
 
     step_s: float | None  # None before its first step
     running: int
@@ -34,7 +34,7 @@ class _Gauges:
 
 @dataclass(frozen=True)
 class Moment:
-    """What rates are made of, at one snapshot."""
+    """The figures of one snapshot that rates are computed from."""
 
     pid: int
     time_s: float
@@ -46,7 +46,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Rates:
-    """Means between two moments; None where nothing happened that could be averaged."""
+    """Means between two moments; None where there is nothing to average."""
 
     output_tokens_per_s: float | None = None
     prompt_tokens_per_s: float | None = None
@@ -59,14 +59,14 @@ class Rates:
 class LinkRates:
     """One swap link between two moments; None where there is no second moment."""
 
-    busy: float | None = None  # share of the time; both ways count, so up to 2 where they overlap
+    busy: float | None = None  # share of the time; both directions count, so up to 2
     out_bytes_per_s: float | None = None
     in_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)
 class _Point:
-    """One value a second of every series."""
+    """The values of all series for one second."""
 
     rates: Rates
     waiting: int
@@ -75,7 +75,7 @@ class _Point:
 
 
 def swapped_by(instances: Iterable[InstanceStatus]) -> tuple[Swapped, ...]:
-    """What each instance has swapped so far."""
+    """The traffic of each instance's swap link so far."""
     return tuple(
         Swapped(i.out_blocks * i.kv_block_bytes, i.in_blocks * i.kv_block_bytes, i.link_s)
         for i in instances
@@ -83,7 +83,7 @@ def swapped_by(instances: Iterable[InstanceStatus]) -> tuple[Swapped, ...]:
 
 
 def moment_of(snapshot: Snapshot) -> Moment:
-    """What is remembered of a snapshot."""
+    """The figures of a snapshot."""
     gauges = tuple(
         _Gauges(
             i.step_s if i.steps else None,
@@ -98,7 +98,7 @@ def moment_of(snapshot: Snapshot) -> Moment:
 
 
 def link_rates_between(old: Moment, new: Moment) -> list[LinkRates]:
-    """The links' rates from `old` to `new`, an entry an instance; a new worker counts from 0."""
+    """The links' rates from `old` to `new`, one per instance; a new worker counts from 0."""
     elapsed_s = new.time_s - old.time_s
     if old.pid != new.pid or elapsed_s <= 0 or len(old.swapped) != len(new.swapped):
         return [LinkRates()] * len(new.swapped)
@@ -113,20 +113,22 @@ def link_rates_between(old: Moment, new: Moment) -> list[LinkRates]:
 
 
 def paused(counters: Counters) -> tuple[int, float]:
-    """How many pauses there were since the start, and their seconds together."""
-    return sum(one.count for one in counters.pauses), sum(one.sum_s for one in counters.pauses)
+    """The number of pauses since the start, and their total seconds."""
+    return sum(pauses.count for pauses in counters.pauses), sum(
+        pauses.sum_s for pauses in counters.pauses
+    )
 
 
 def drafted(counters: Counters) -> tuple[float, float]:
-    """The share of drafted tokens that were accepted, and the tokens that a sequence got in each
-    step in which it drafted; since the start.
+    """The share of drafted tokens that were accepted, and a sequence's tokens per step in which it
+    drafted; since the start.
     """
     accepted = share(counters.accepted_tokens, counters.draft_tokens)
     return accepted, 1.0 + share(counters.accepted_tokens, counters.drafts)
 
 
 def rates_between(old: Moment, new: Moment) -> Rates:
-    """The rates from `old` to `new`; empty if the daemon was restarted or no time went by."""
+    """The rates from `old` to `new`; empty if the daemon was restarted or no time passed."""
     elapsed_s = new.time_s - old.time_s
     if old.pid != new.pid or elapsed_s <= 0:
         return Rates()
@@ -147,14 +149,14 @@ def rates_between(old: Moment, new: Moment) -> Rates:
 
 def due_between(old: Moment, new: Moment) -> dict[float, Due]:
     """The deadlines kept and missed from `old` to `new`, by SLO scale."""
-    before = {one.scale: one for one in old.counters.due}
+    before = {due.scale: due for due in old.counters.due}
     found = {}
-    for one in new.counters.due:
-        known = before.get(one.scale) or Due(one.scale)
-        kept, missed = one.kept - known.kept, one.missed - known.missed
-        if kept < 0 or missed < 0:  # it was forgotten, and counted anew
-            kept, missed = one.kept, one.missed
-        found[one.scale] = Due(one.scale, kept, missed)
+    for due in new.counters.due:
+        known = before.get(due.scale) or Due(due.scale)
+        kept, missed = due.kept - known.kept, due.missed - known.missed
+        if kept < 0 or missed < 0:  # the daemon dropped it and counts anew
+            kept, missed = due.kept, due.missed
+        found[due.scale] = Due(due.scale, kept, missed)
     return found
 
 
@@ -164,16 +166,16 @@ class History:
     def __init__(self) -> None:
         self.points: deque[_Point] = deque(maxlen=HISTORY_LENGTH)
         self._moments: deque[Moment] = deque(maxlen=HISTORY_LENGTH)
-        self._drawn: Moment | None = None  # where the next value of the series begins
+        self._drawn: Moment | None = None  # the beginning of the next value of the series
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Clear the series."""
         self.points.clear()
         self._moments.clear()
         self._drawn = None
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take the next snapshot; one of the same time as the last adds nothing."""
+        """Add the next snapshot; one of the same time as the last adds nothing."""
         moment = moment_of(snapshot)
         if self._moments:
             last = self._moments[-1]
@@ -208,7 +210,7 @@ class History:
         return [float(point.waiting) for point in self.points]
 
     def gauges(self, instance: int) -> list[_Gauges]:
-        """How an instance stood at the end of each second, as long as it was there."""
+        """An instance's state at the end of each second, while it existed."""
         return [p.gauges[instance] for p in self.points if instance < len(p.gauges)]
 
     def busy(self, instance: int) -> list[float | None]:
@@ -234,11 +236,11 @@ class History:
         return link_rates_between(*self._span(RATE_WINDOW_S)) if self._moments else []
 
     def deadlines(self) -> dict[float, Due]:
-        """What kept its deadline and what missed it over the last two minutes, by SLO scale."""
+        """The deadlines kept and missed over the last two minutes, by SLO scale."""
         return due_between(*self._span(DEADLINES_WINDOW_S)) if self._moments else {}
 
     def _span(self, window_s: float) -> tuple[Moment, Moment]:
-        """The newest moment, and the oldest within `window_s` of it or else the last before."""
+        """The newest moment, and the oldest within `window_s` of it or else the previous one."""
         newest = self._moments[-1]
         oldest = newest
         for moment in reversed(self._moments):

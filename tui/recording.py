@@ -1,8 +1,8 @@
-"""Recordings: all that a viewer was told, in a file that another viewer can play.
+"""Recordings: all messages to a viewer, in a file that another viewer can play.
 
-A line names the format. Then, for each message: when it was heard (float64, seconds of the
-recorder's clock), its length and its CRC-32 (uint32 each, little-endian), and the message as the
-daemon sent it. Each is flushed whole, so that a viewer that dies leaves a recording.
+A line names the format. Then, for each message: its time (float64, seconds of the recorder's
+clock), its length and its CRC-32 (uint32 each, little-endian), and the message as the daemon sent
+it. Each is flushed whole, so that a viewer that dies leaves a usable recording.
 """
 
 import mmap
@@ -27,12 +27,12 @@ class RecordingError(Exception):
 
 
 class RecordingWriter:
-    """Writes a new file until it has `limit_bytes`; afterwards nothing more."""
+    """Writes a new file of up to `limit_bytes`, then nothing more."""
 
     def __init__(self, path: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self.path = path
         self.size_bytes = 0
-        self.trouble = ""  # why it has stopped, if it has
+        self.trouble = ""  # why it stopped, if it did
         self._limit_bytes = limit_bytes
         try:
             self._file = path.open("xb")
@@ -41,7 +41,7 @@ class RecordingWriter:
             raise RecordingError(f"cannot record to {path}: {error.strerror}") from error
 
     def write(self, time_s: float, message: Message) -> None:
-        """Append a message; a full disk or file ends the recording and nothing else."""
+        """Append a message; a full disk or file ends the recording alone."""
         if self.trouble:
             return
         payload = encoded(message)
@@ -92,11 +92,11 @@ class Recording:
         return len(self._records)
 
     def time_s(self, number: int) -> float:
-        """When a message was heard, in seconds after the first."""
+        """The time of a message, in seconds after the first."""
         return self._records[number].time_s - self._records[0].time_s
 
     def message(self, number: int) -> Message:
-        """A message. Raises RecordingError if it is none that this llmd-top understands."""
+        """A message. Raises RecordingError if this llmd-top does not understand it."""
         record = self._records[number]
         try:
             return decoded(self._data[record.start : record.end])

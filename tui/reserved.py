@@ -1,4 +1,4 @@
-"""What an instance keeps for answers by predictions: both queues, groups, the peak, and loans."""
+"""An instance's reservations by predictions: both queues, groups, the peak, and loans."""
 
 from rich.text import Text
 
@@ -13,22 +13,22 @@ from tui.palette import drawn, ink, state_look
 _LABEL = 9
 
 
-def step_use(one: InstanceStatus, most: int) -> str:
-    """The newest steps, a character each, and the share of their budget that they use together."""
-    tokens = one.newest_tokens[-most:]
-    line = chart_lines(tokens, one.batch_budget, len(tokens), 1)[0]
-    return f"{line} {percent(share(sum(tokens), one.batch_budget * len(tokens))).strip()}"
+def step_use(instance: InstanceStatus, most: int) -> str:
+    """The newest steps, one character each, and their share of the budget."""
+    tokens = instance.newest_tokens[-most:]
+    line = chart_lines(tokens, instance.batch_budget, len(tokens), 1)[0]
+    return f"{line} {percent(share(sum(tokens), instance.batch_budget * len(tokens))).strip()}"
 
 
-def queue_words(one: InstanceStatus) -> str:
-    """Both queues; nothing where the policy has one."""
-    if one.reserved is None:
+def queue_words(instance: InstanceStatus) -> str:
+    """Both queues; empty where the policy has one."""
+    if instance.reserved is None:
         return ""
-    return f"{count(one.waiting)} prompts, {count(one.reserved.ready)} ready"
+    return f"{count(instance.waiting)} prompts, {count(instance.reserved.ready)} ready"
 
 
 def loan_words(reserved: ReservedStatus) -> str:
-    """How much is lent in all; nothing where the policy lends nothing."""
+    """The loans in all; empty where the policy lends nothing."""
     lending = reserved.lending
     if lending is None:
         return ""
@@ -37,12 +37,12 @@ def loan_words(reserved: ReservedStatus) -> str:
 
 
 def peak_words(peak: PeakStatus) -> str:
-    """How much and when."""
+    """The size and time of the peak."""
     return f"{peak.num_blocks} blocks in {count(peak.num_steps)} steps"
 
 
 class ReservedPanel(Lines):
-    """Beside the map of a pool; hidden where nothing is kept by predictions."""
+    """A panel beside the map of a pool; hidden where nothing is reserved by predictions."""
 
     def __init__(self) -> None:
         super().__init__(id="reserved")
@@ -52,7 +52,7 @@ class ReservedPanel(Lines):
         self._block_size = 1
 
     def update_from(self, pool: InstanceStatus | None, block_size: int) -> None:
-        """Show this pool's, of blocks of so many tokens."""
+        """Show this pool's reservations, in blocks of `block_size` tokens."""
         self._pool, self._block_size = pool, max(1, block_size)
         reserved = pool.reserved if pool is not None else None
         self.display = reserved is not None
@@ -86,8 +86,8 @@ def _queues(pool: InstanceStatus, reserved: ReservedStatus) -> Text:
     sign, colour = state_look("waiting")
     line = _labelled("queues").append(f"{sign} {count(pool.waiting)} prompts wait", colour)
     sign, colour = state_look("ready")
-    told = f"{count(reserved.ready)} answers ready, hold {reserved.ready_blocks} blocks"
-    return line.append("   ").append(f"{sign} {told}", colour if reserved.ready else ink.muted)
+    text = f"{count(reserved.ready)} answers ready, hold {reserved.ready_blocks} blocks"
+    return line.append("   ").append(f"{sign} {text}", colour if reserved.ready else ink.muted)
 
 
 def _use(pool: InstanceStatus, width: int) -> Text:
@@ -104,20 +104,20 @@ def _use(pool: InstanceStatus, width: int) -> Text:
 def _groups(reserved: ReservedStatus, width: int) -> Text:
     """`end:begun+ready` of each group, as many as fit."""
     line = _labelled("groups")
-    for place, one in enumerate(reserved.groups):
-        ready = f"+{one.num_ready}" if one.num_ready else ""
-        told = f"{one.end_token}:{one.num_begun}{ready} "
+    for place, group in enumerate(reserved.groups):
+        ready = f"+{group.num_ready}" if group.num_ready else ""
+        text = f"{group.end_token}:{group.num_begun}{ready} "
         more = f"and {reserved.num_groups - place} more"
-        if line.cell_len + len(told) + len(more) > width:
+        if line.cell_len + len(text) + len(more) > width:
             return line.append(more, ink.muted)
-        line.append(told, ink.text if one.num_begun + one.num_ready > 1 else ink.muted)
+        line.append(text, ink.text if group.num_begun + group.num_ready > 1 else ink.muted)
     if more_groups := reserved.num_groups - len(reserved.groups):
         line.append(f"and {more_groups} more", ink.muted)
     return line
 
 
 def _peak(pool: InstanceStatus, peak: PeakStatus, width: int) -> Text:
-    """The peak beside the pool, and what is held now in it."""
+    """The peak as a share of the pool."""
     fraction = share(peak.num_blocks, pool.kv_blocks)
     words = f" {percent(fraction)} of the pool: {peak_words(peak)}"
     room = max(0, width - _LABEL - len(words))

@@ -28,23 +28,25 @@ _FONTS = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 class _Silence:
-    """A source that never says anything: here the messages are handed to the dashboard."""
+    """A source without news: the messages are handed to the dashboard here."""
 
     def ask(self, question: Closer) -> None:
-        """Nobody answers."""
+        """Ignore the question."""
 
     async def news(self) -> AsyncIterator[Message]:
-        """Nothing, for ever."""
+        """Wait for ever."""
         await asyncio.Event().wait()
         yield Story(-1, 0.0)
 
 
 async def take(recording: Recording, folder: Path) -> list[Path]:
-    """Make the pictures; where they are. The sequence's is the first: its pace is seen growing."""
+    """Make the pictures; return their paths. The sequence's is first: its pace grows visibly."""
     messages = [recording.message(number) for number in range(len(recording))]
-    told = next((one.sequence for one in reversed(messages) if isinstance(one, Story)), -1)
+    sequence = next(
+        (message.sequence for message in reversed(messages) if isinstance(message, Story)), -1
+    )
     screens: dict[str, LiveScreen | None] = {
-        "sequence": SequenceScreen(told),
+        "sequence": SequenceScreen(sequence),
         "overview": None,
         "tree": TreeScreen(),
         "instance": InstanceScreen(0),
@@ -70,12 +72,14 @@ async def take(recording: Recording, folder: Path) -> list[Path]:
 
 
 def picture(app: LlmdTop) -> str:
-    """The screen as SVG, in whatever monospaced font the viewer has: none is fetched."""
+    """The screen as SVG, in the viewer's monospaced font: none is fetched."""
     return _FONTS.sub("", app.export_screenshot(title="llmd-top", simplify=True))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The program; 1 where there is no recording, or a picture is too large for a page."""
+    """Run the program; return 1 where there is no recording, or a picture is too large
+    for a page.
+    """
     parser = argparse.ArgumentParser(prog="python -m tui.screenshots", description=__doc__)
     parser.add_argument("recording", type=Path)
     parser.add_argument("folder", type=Path)

@@ -1,4 +1,4 @@
-"""The sequences table: each token stream, how far it is and what it holds."""
+"""The sequences table: each token stream, its progress and its blocks."""
 
 from rich.text import Text
 
@@ -48,7 +48,7 @@ def predicted(sequence: SequenceStatus) -> str:
 
 
 def exceeded(sequence: SequenceStatus) -> bool:
-    """Whether the answer is longer already than predicted."""
+    """Whether the answer is already longer than predicted."""
     return 0 <= sequence.predicted_tokens < sequence.num_output_tokens
 
 
@@ -66,7 +66,7 @@ def _level(sequence: SequenceStatus, _width: int) -> Cell:
 
 
 def _blocks(sequence: SequenceStatus, width: int) -> Cell:
-    """Where its blocks are, and how many; copied/held where the host has a copy of the first."""
+    """The place and number of its blocks; copied/held where the host has copies."""
     device, host = sequence.num_blocks, sequence.num_host_blocks
     held = device or host
     if not sequence.residency:
@@ -91,7 +91,7 @@ def _instance(sequence: SequenceStatus, _width: int) -> Cell:
 
 
 def _request(sequence: SequenceStatus, width: int) -> Cell:
-    """The client's own id of the request, as X-Request-Id came."""
+    """The client's own id of the request, from X-Request-Id."""
     return Cell(ending(printable(sequence.request_id, 200), width) or "–", ink.muted)
 
 
@@ -126,8 +126,8 @@ def residency_legend() -> Text:
 
 
 def columns_without_news(snapshot: Snapshot) -> frozenset[str]:
-    """The columns that would say the same of every sequence: one instance, no keys, no levels,
-    nothing predicted.
+    """The columns with the same value for every sequence: one instance, no keys, no levels, no
+    predictions.
     """
     predicts = snapshot.counters.prediction_count or any(
         sequence.predicted_tokens >= 0 for sequence in snapshot.sequences
@@ -145,7 +145,7 @@ def columns_without_news(snapshot: Snapshot) -> frozenset[str]:
 
 
 class SequencesTable(KeyedTable[SequenceStatus]):
-    """One row a sequence, sorted and filtered as the person at the keys wants."""
+    """One row per sequence, sorted and filtered as chosen."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="sequences")
@@ -172,12 +172,12 @@ class SequencesTable(KeyedTable[SequenceStatus]):
         self._reshow()
 
     def filter_by(self, text: str) -> None:
-        """Show only those that match each word of `text`."""
+        """Show only the sequences that match each word of `text`."""
         self.filter_text = text
         self._reshow()
 
     def _show_legend(self, wanted: bool) -> None:
-        """In the border, where blocks can be anywhere but on the device."""
+        """Put the legend into the border, where blocks can be elsewhere than on the device."""
         if wanted != self._legend_shown:
             self._legend_shown = wanted
             self.border_title = Text(_TITLE).append(residency_legend()) if wanted else _TITLE

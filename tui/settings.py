@@ -1,7 +1,7 @@
-"""What llmd-top remembers from one time to the next: the theme that was chosen.
+"""The settings that llmd-top keeps: the chosen theme.
 
-It lies in $XDG_CONFIG_HOME/llmd/top.json (~/.config by default). A file that cannot be read or
-written costs the memory and nothing else.
+They are in $XDG_CONFIG_HOME/llmd/top.json (~/.config by default). A file that cannot be read or
+written only loses the settings.
 """
 
 import contextlib
@@ -14,20 +14,20 @@ from daemon.base.files import write_whole
 
 
 class KeptSettings(msgspec.Struct, frozen=True):
-    """The choices; unknown fields of newer versions are passed over."""
+    """The choices; unknown fields of newer versions are ignored."""
 
     theme: str = ""
 
 
 def default_place() -> Path:
-    """Where the choices of this user lie."""
+    """The path of this user's settings."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     folder = Path(base) if base.startswith("/") else Path.home() / ".config"
     return folder / "llmd" / "top.json"
 
 
 def read_settings(place: Path) -> KeptSettings:
-    """The choices kept there; none where there is no such file, or no sense in it."""
+    """The settings there; defaults where the file is missing or unusable."""
     try:
         return msgspec.json.decode(place.read_bytes(), type=KeptSettings)
     except (OSError, msgspec.MsgspecError):
@@ -35,7 +35,7 @@ def read_settings(place: Path) -> KeptSettings:
 
 
 def keep_settings(place: Path, settings: KeptSettings) -> None:
-    """Write the choices down whole, or not at all."""
+    """Write the settings whole, or not at all."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         write_whole(place, msgspec.json.encode(settings))

@@ -1,4 +1,4 @@
-"""Where the dashboard's news come from: a living daemon, or a recording."""
+"""The source of the dashboard's news: a live daemon, or a recording."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Disconnected:
 
 @dataclass(frozen=True)
 class Rewound:
-    """Time has jumped: what was there shortly before the news that follow, oldest first."""
+    """Time has jumped: the snapshots shortly before the following news, oldest first."""
 
     before: tuple[Snapshot, ...]
 
@@ -27,10 +27,10 @@ News = Message | Disconnected | Rewound
 
 
 class Source(Protocol):
-    """What the dashboard follows."""
+    """The source of news that the dashboard follows."""
 
     def news(self) -> AsyncIterator[News]:
-        """All that is heard, as it comes, without an end."""
+        """All news as they come, without an end."""
 
     def ask(self, question: Closer) -> None:
         """Ask beyond the snapshots; the answer comes among the news, or never."""

@@ -1,6 +1,6 @@
 """A sequence's story for people: each mark as a sentence, and its life as stretches of time. Pure.
 
-What marks mean is said in `daemon/state/story.py`.
+`daemon/state/story.py` explains the marks.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ ADMITTED = (What.ADMITTED, What.SHARED, What.FETCHED, What.FOLLOWED)
 PREEMPTED = (What.GAVE_WAY, What.OUT_OF_BLOCKS, What.WORKER_LOST)
 MOVES = (What.SENT_AHEAD, What.LEFT, What.LANDED)
 ARRIVALS = (What.LANDED, What.CHUNK, What.RESUMED, *PREEMPTED)
-"""Of these each ends a move: the KV is there, or is computed or waited for again."""
+"""Marks that end a migration: the KV is there, or is computed or waited for again."""
 STRETCH_LOOK = {  # character and colour
     "waiting": ("·", "muted"),
     "prefill": ("▒", "info"),
@@ -24,7 +24,7 @@ STRETCH_LOOK = {  # character and colour
 
 
 class Stretch(NamedTuple):
-    """A time in which one thing was true: a key of STRETCH_LOOK."""
+    """A time in one state: a key of STRETCH_LOOK."""
 
     start_s: float
     end_s: float
@@ -84,7 +84,7 @@ def sentence(mark: Mark, of: Story, instances: Sequence[str]) -> str:
 
 
 def _move(mark: Mark, instances: Sequence[str]) -> str:
-    """A mark of a sequence that goes on elsewhere, with its KV."""
+    """A mark of a migration in words."""
     tokens = f"{mark.amount} token{'' if mark.amount == 1 else 's'}"
     if mark.what == What.LANDED:
         return f"its KV of {tokens} has landed"
@@ -129,7 +129,7 @@ def mark_colour(what: str) -> str:
 def stretches(story: Story) -> list[Stretch]:
     """The life from its arrival to its end, or to now.
 
-    A sequence that computed its tokens again is taken to decode on after its last chunk.
+    A sequence that recomputed its tokens is taken to decode on after its last chunk.
     """
     found: list[Stretch] = []
     kind, since_s = "waiting", story.marks[0].time_s if story.marks else story.time_s
@@ -138,7 +138,7 @@ def stretches(story: Story) -> list[Stretch]:
         answering = answering or mark.what == What.FIRST
         away = mark.what == What.LEFT or (away and mark.what not in ARRIVALS)
         if away and mark.what in ADMITTED:
-            continue  # it has a place there, and its KV is still on the way
+            continue  # it has a slot there, but its KV is still being transferred
         after = _kind_after(mark.what, answering, _chunk_follows(story.marks, index))
         if after is None or after == kind:
             continue
@@ -146,11 +146,11 @@ def stretches(story: Story) -> list[Stretch]:
         kind, since_s = after, mark.time_s
     if kind:
         found.append(Stretch(since_s, story.time_s, kind))
-    return [one for one in found if one.end_s > one.start_s or len(found) == 1]
+    return [stretch for stretch in found if stretch.end_s > stretch.start_s or len(found) == 1]
 
 
 def _kind_after(what: str, answering: bool, chunk_follows: bool) -> str | None:
-    """What is true after a mark; None: what was true before; "": nothing any more."""
+    """The state after a mark; None: as before; "": the end."""
     if what == What.FINISHED:
         return ""
     if what in PREEMPTED:
@@ -165,7 +165,7 @@ def _kind_after(what: str, answering: bool, chunk_follows: bool) -> str | None:
 
 
 def _chunk_follows(marks: Sequence[Mark], index: int) -> bool:
-    """Whether it computes known tokens again before it leaves its place."""
+    """Whether it recomputes known tokens before it leaves its slot."""
     for mark in marks[index + 1 :]:
         if mark.what in (*PREEMPTED, What.LEFT):
             return False
@@ -175,7 +175,7 @@ def _chunk_follows(marks: Sequence[Mark], index: int) -> bool:
 
 
 def strip_cells(found: Sequence[Stretch], width: int) -> list[str]:
-    """The kind of each of `width` cells of equal time, the middle of a cell deciding."""
+    """The kind of each of `width` cells of equal time, as in the middle of the cell."""
     if not found or width < 1:
         return []
     start_s, whole_s = found[0].start_s, found[-1].end_s - found[0].start_s
@@ -192,8 +192,8 @@ def strip_cells(found: Sequence[Stretch], width: int) -> list[str]:
 def totals(found: Sequence[Stretch]) -> dict[str, float]:
     """Seconds of each kind, in order of STRETCH_LOOK."""
     sums = dict.fromkeys(STRETCH_LOOK, 0.0)
-    for one in found:
-        sums[one.kind] += one.end_s - one.start_s
+    for stretch in found:
+        sums[stretch.kind] += stretch.end_s - stretch.start_s
     return {kind: seconds for kind, seconds in sums.items() if seconds > 0}
 
 

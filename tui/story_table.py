@@ -15,7 +15,7 @@ from tui.story import STRETCH_LOOK, mark_colour, sentence, stretches, strip_cell
 
 
 class StoryRow(NamedTuple):
-    """A mark, how long after the arrival and after the mark before it came, and its words."""
+    """A mark, its time after the arrival and after the previous mark, and its words."""
 
     mark: Mark
     at_s: float
@@ -39,7 +39,7 @@ COLUMNS: list[Column[StoryRow]] = [
 
 
 class StoryTable(KeyedTable[StoryRow]):
-    """One row a mark, oldest first."""
+    """One row per mark, oldest first."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="story")
@@ -63,7 +63,7 @@ class StoryTable(KeyedTable[StoryRow]):
 
 
 class LifeStrip(Lines):
-    """The whole life as one line of characters, and below it how long each state took."""
+    """The whole life as one line of characters, and below it the total time of each state."""
 
     def __init__(self) -> None:
         super().__init__(id="life")

@@ -1,4 +1,4 @@
-"""The layout: one column of panels where it is narrow, gauges beside tables where it is wide.
+"""The layout: one column of panels on a narrow screen, gauges beside tables on a wide one.
 
 Colours are variables of the theme; those that begin with `ink-` are added by `tui/palette.py`.
 """

@@ -1,5 +1,5 @@
-"""`python -m tui.texts FOLDER`: completion and manual pages of llmd and llmd-top, as `make install`
-wants them: below a folder such as /usr/share, where shells and man look.
+"""`python -m tui.texts FOLDER`: completion and manual pages of llmd and llmd-top for `make
+install`, in the structure of a folder such as /usr/share.
 """
 
 import sys
@@ -11,7 +11,7 @@ from tui.arguments import parser as viewer_parser
 
 
 def write_all(share: Path) -> None:
-    """Every program's texts below a folder such as /usr/share."""
+    """Write every program's texts below a folder such as /usr/share."""
     for parser in (build_parser([EVERYTHING]), viewer_parser()):
         name = parser.prog
         texts = {

@@ -1,4 +1,4 @@
-"""The waiting queue: who waits longest, and for how much work."""
+"""The waiting queue: the longest waiting sequences, and the lengths of their prompts."""
 
 from rich.text import Text
 
@@ -11,7 +11,7 @@ _FIXED_CELLS = 30
 
 
 class WaitingLines(Lines):
-    """Those that wait, the longest waiting first, with their prompts' lengths as bars."""
+    """Waiting sequences, the longest waiting first, with their prompts' lengths as bars."""
 
     def __init__(self) -> None:
         super().__init__(id="waiting")
@@ -25,7 +25,11 @@ class WaitingLines(Lines):
         self._queue = sorted(waiting, key=lambda s: -s.age_s)
         self._total = max(snapshot.waiting, len(waiting))
         oldest = f" · oldest {duration(self._queue[0].age_s)}" if self._queue else ""
-        ready = sum(one.reserved.ready for one in snapshot.instances if one.reserved is not None)
+        ready = sum(
+            instance.reserved.ready
+            for instance in snapshot.instances
+            if instance.reserved is not None
+        )
         with_kv = f" · {count(ready)} ready" if ready else ""
         subtitle = f"{count(self._total)} waiting{with_kv}{oldest}"
         if self.border_subtitle != subtitle:
@@ -33,9 +37,9 @@ class WaitingLines(Lines):
         self.redraw()
 
     def lines(self, width: int, height: int) -> list[Text]:
-        """As many as fit, then how many more there are."""
+        """As many as fit, then the number of further ones."""
         if not self._queue:
-            return [Text("nobody waits", style=ink.faint)]
+            return [Text("nothing waits", style=ink.faint)]
         room = height if self._total <= height else max(1, height - 1)
         longest = max(s.num_prompt_tokens for s in self._queue)
         lines = [_line(s, longest, width) for s in self._queue[:room]]

@@ -1,4 +1,4 @@
-"""What the dashboard has heard: the state behind every screen."""
+"""The state behind every screen: the newest news."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from tui.source import Disconnected, News, Rewound
 
 @dataclass
 class Watched:
-    """The newest of everything. While `held`, the snapshot that screens see stays as it is."""
+    """The newest of everything. While `held`, the screens' snapshot does not change."""
 
     history: History = field(default_factory=History)
     newest: Snapshot | None = None
@@ -18,7 +18,7 @@ class Watched:
     story: Story | None = None
     owners: dict[int, BlockOwners] = field(default_factory=dict)
     held: bool = False
-    version: int = 0  # changes with all that screens see but `lost`
+    version: int = 0  # changes with everything that screens show except `lost`
 
     def hear(self, news: News) -> None:
         """Take one piece of news."""
@@ -50,7 +50,7 @@ class Watched:
             self.version += 1
 
     def _take_story(self, story: Story) -> None:
-        """Take it, unless the daemon has forgotten what is known here."""
+        """Take a story, unless the daemon has forgotten what is known here."""
         known = self.story is not None and self.story.sequence == story.sequence
         if story.marks or not known:
             self.story = story
@@ -64,12 +64,12 @@ class Watched:
             self.history.add(snapshot)
 
     def sequence(self, number: int) -> SequenceStatus | None:
-        """A sequence of the snapshot, or as its story tells it where that is newer."""
+        """A sequence of the snapshot, or of its story where that is newer."""
         story = self.story
         if story is not None and story.sequence == number and not self.held:
             return story.status
         listed = self.snapshot.sequences if self.snapshot is not None else ()
-        return next((one for one in listed if one.sequence == number), None)
+        return next((sequence for sequence in listed if sequence.sequence == number), None)
 
     def instance(self, index: int) -> InstanceStatus | None:
         """An instance of the snapshot."""

@@ -45,9 +45,9 @@ def test_a_card_says_the_same_in_any_size(height: int, width: int) -> None:
         lines = card_lines(news, width, height)
         assert len(lines) == height and max(line.cell_len for line in lines) <= width
         text = "\n".join(line.plain for line in lines)
-        for words in (news.one.role, "18 run", "3 wait", "KV ━", "21.0 ms"):
+        for words in (news.status.role, "18 run", "3 wait", "KV ━", "21.0 ms"):
             assert words in text
-        assert (f"{news.one.parcels} parc" in text) == bool(news.one.parcels)
+        assert (f"{news.status.parcels} parc" in text) == bool(news.status.parcels)
 
 
 def test_a_card_shows_what_leaves_and_comes_or_the_flip() -> None:

@@ -1,1 +1,1 @@
-"""The dashboard's screens: the overview, the tree, the KV map, and one each for what is opened."""
+"""The dashboard's screens: the overview, the tree, the KV map, an instance, a sequence."""

@@ -1,4 +1,4 @@
-"""The KV map: every block of one instance's pool, and whose it is."""
+"""The KV map: every block of one instance's pool, and its owner."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -35,26 +35,26 @@ class BlocksScreen(LiveScreen):
         self._watched = Watched()
 
     def parts(self) -> Iterable[Widget]:
-        """The map, what is kept of the pool, and a line on the block under the cursor."""
+        """The map, the pool's reservations, and a line on the block under the cursor."""
         yield self.map
         yield self.reserved
         yield self.words
 
     def on_mount(self) -> None:
-        """The keys go to the map."""
+        """Give the keys to the map."""
         self.map.focus()
 
     def chosen_instance(self) -> int | None:
-        """The one that is shown."""
+        """The shown instance."""
         return self.instance
 
     def questions(self, watched: Watched) -> list[Closer]:
-        """Whose the blocks are, once there are any."""
+        """Ask for the blocks' owners, once there are blocks."""
         pool = watched.instance(self.instance)
         return [AskOwners(self.instance)] if pool is not None and pool.kv_blocks else []
 
     def show(self, watched: Watched) -> None:
-        """The pool as it is now."""
+        """Show the pool as it is now."""
         self._watched = watched
         snapshot = watched.snapshot
         if snapshot is None:
@@ -69,18 +69,18 @@ class BlocksScreen(LiveScreen):
         self._say()
 
     def action_next(self, instances: int) -> None:
-        """Another instance."""
+        """Show another instance."""
         snapshot = self._watched.snapshot
         if snapshot is not None:
             self.instance = (self.instance + instances) % len(snapshot.instances)
             self.show(self._watched)
 
     def on_owner_map_moved(self) -> None:
-        """Another block is under the cursor."""
+        """Describe the block under the cursor."""
         self._say()
 
     def on_owner_map_chosen(self, event: OwnerMap.Chosen) -> None:
-        """The owner's own screen."""
+        """Open the owner's own screen."""
         self.app.push_screen(SequenceScreen(event.sequence))
 
     def _say(self) -> None:

@@ -1,4 +1,4 @@
-"""One instance: what it is and does, its GPU, and how it did over the last minutes."""
+"""One instance: its facts, its GPU, and its last minutes."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -24,7 +24,7 @@ from tui.screens.live import LiveScreen
 from tui.watched import Watched
 
 _STEPS = 20
-"""Characters of the newest steps."""
+"""Number of newest steps shown."""
 
 
 def _share(value: float | None) -> str:
@@ -57,80 +57,100 @@ class InstanceScreen(LiveScreen):
         yield Container(charts, self.blocks, id="side")
 
     def chosen_instance(self) -> int | None:
-        """This one."""
+        """This instance."""
         return self.instance
 
     def questions(self, watched: Watched) -> list[Closer]:
-        """Whose the blocks under the mouse are."""
+        """Ask for the owners of the blocks, if the mouse is over them."""
         return [AskOwners(self.instance)] if self.blocks.hovered() else []
 
     def show(self, watched: Watched) -> None:
-        """All of it as it is now."""
-        one, snapshot = watched.instance(self.instance), watched.snapshot
-        if one is None or snapshot is None:
+        """Show the instance as it is now."""
+        instance, snapshot = watched.instance(self.instance), watched.snapshot
+        if instance is None or snapshot is None:
             self.facts.update(Text("there is no such instance any more", ink.muted))
             return
         gpu = next(islice(snapshot.gpus, self.instance, None), None)
         links = [*watched.history.links(), *[LinkRates()] * (self.instance + 1)]
         link = links[self.instance]
-        self.facts.border_title = printable(one.name)
+        self.facts.border_title = printable(instance.name)
         self.facts.update(
-            facts([*_what(one), *_does(one), *_swaps(one, link), *_gpu(one, gpu), *kernels(one)])
+            facts(
+                [
+                    *_what(instance),
+                    *_does(instance),
+                    *_swaps(instance, link),
+                    *_gpu(instance, gpu),
+                    *kernels(instance),
+                ]
+            )
         )
         gauges = watched.history.gauges(self.instance)
-        self.step.update_from([g.step_s for g in gauges], one.step_s if one.steps else None)
-        self.running.update_from([float(g.running) for g in gauges], float(one.running))
-        used = share(one.kv_used, one.kv_blocks)
+        self.step.update_from(
+            [g.step_s for g in gauges], instance.step_s if instance.steps else None
+        )
+        self.running.update_from([float(g.running) for g in gauges], float(instance.running))
+        used = share(instance.kv_used, instance.kv_blocks)
         self.used.update_from([g.kv_used for g in gauges], used)
         self.link.update_from(watched.history.busy(self.instance), link.busy)
-        self.blocks.update_from([(self.instance, one)], watched.owners)
+        self.blocks.update_from([(self.instance, instance)], watched.owners)
 
 
 Facts = Sequence[tuple[str, str | Text]]
 
 
-def _what(one: InstanceStatus) -> Facts:
-    sign, colour = state_look(one.state)
-    stage = f"  {printable(one.load_stage)} {percent(one.load_fraction).strip()}"
-    drained = ", drained" if one.drained else ""
-    state = Text(f"{sign} {one.state}{stage if one.state == 'loading' else drained}", colour)
+def _what(instance: InstanceStatus) -> Facts:
+    sign, colour = state_look(instance.state)
+    stage = f"  {printable(instance.load_stage)} {percent(instance.load_fraction).strip()}"
+    drained = ", drained" if instance.drained else ""
+    state = Text(
+        f"{sign} {instance.state}{stage if instance.state == 'loading' else drained}", colour
+    )
     return [
         ("state", state),
-        ("role", Text(one.role, role_colour(one.role))),
-        ("device", printable(one.device)),
-        ("policy", printable(one.policy)),
+        ("role", Text(instance.role, role_colour(instance.role))),
+        ("device", printable(instance.device)),
+        ("policy", printable(instance.policy)),
         ("", ""),
     ]
 
 
-def _does(one: InstanceStatus) -> Facts:
-    used = share(one.kv_used, one.kv_blocks)
-    in_bytes = size(one.kv_blocks * one.kv_block_bytes)
-    reserved = f", {one.kv_reserved} reserved" if one.kv_reserved else ""
-    slowest = f", p99 {latency(one.step_p99_s)}" if one.step_p99_s else ""
-    levels = f"{level_bars(one.levels)} {level_counts(one.levels)}" if any(one.levels) else "–"
-    budget = f"/{one.batch_budget}" if one.batch_budget else ""
+def _does(instance: InstanceStatus) -> Facts:
+    used = share(instance.kv_used, instance.kv_blocks)
+    in_bytes = size(instance.kv_blocks * instance.kv_block_bytes)
+    reserved = f", {instance.kv_reserved} reserved" if instance.kv_reserved else ""
+    slowest = f", p99 {latency(instance.step_p99_s)}" if instance.step_p99_s else ""
+    levels = (
+        f"{level_bars(instance.levels)} {level_counts(instance.levels)}"
+        if any(instance.levels)
+        else "–"
+    )
+    budget = f"/{instance.batch_budget}" if instance.batch_budget else ""
     return [
-        ("sequences", f"{one.running} run, {one.waiting} wait"),
-        ("levels", levels if one.levels else "the policy has none"),
-        ("batch", f"{one.batch_rows} sequences, {one.batch_tokens}{budget} tokens"),
-        *([("step use", step_use(one, _STEPS))] if budget and one.newest_tokens else []),
-        ("step", f"{latency(one.step_s if one.steps else None)}{slowest}"),
-        ("steps", f"{count(one.steps)} so far, {one.steps_in_flight} in flight"),
+        ("sequences", f"{instance.running} run, {instance.waiting} wait"),
+        ("levels", levels if instance.levels else "the policy has none"),
+        ("batch", f"{instance.batch_rows} sequences, {instance.batch_tokens}{budget} tokens"),
+        *([("step use", step_use(instance, _STEPS))] if budget and instance.newest_tokens else []),
+        ("step", f"{latency(instance.step_s if instance.steps else None)}{slowest}"),
+        ("steps", f"{count(instance.steps)} so far, {instance.steps_in_flight} in flight"),
         ("", ""),
         ("KV pool", f"{bar(used, 10)} {percent(used)} of {in_bytes}"),
-        *([("written", percent(one.kv_written).strip())] if one.kv_written else []),
-        ("blocks", f"{one.kv_blocks} of {size(one.kv_block_bytes)}"),
-        ("held", f"{one.kv_held}, {one.kv_fenced} fenced{reserved}"),
-        ("cached", f"{one.kv_cached}, {one.kv_free} free"),
-        *([("parcels", f"{one.parcels}, {one.parcel_blocks} blocks")] if one.parcels else []),
-        *_kept(one.reserved),
+        *([("written", percent(instance.kv_written).strip())] if instance.kv_written else []),
+        ("blocks", f"{instance.kv_blocks} of {size(instance.kv_block_bytes)}"),
+        ("held", f"{instance.kv_held}, {instance.kv_fenced} fenced{reserved}"),
+        ("cached", f"{instance.kv_cached}, {instance.kv_free} free"),
+        *(
+            [("parcels", f"{instance.parcels}, {instance.parcel_blocks} blocks")]
+            if instance.parcels
+            else []
+        ),
+        *_kept(instance.reserved),
         ("", ""),
     ]
 
 
 def _kept(reserved: ReservedStatus | None) -> Facts:
-    """Who waits with KV, and what of the reservations is lent or expected."""
+    """The sequences waiting with KV, and the reservations lent or expected."""
     if reserved is None:
         return []
     pairs = [("ready", f"{reserved.ready} wait, hold {reserved.ready_blocks} blocks")]
@@ -141,16 +161,19 @@ def _kept(reserved: ReservedStatus | None) -> Facts:
     return pairs
 
 
-def _swaps(one: InstanceStatus, link: LinkRates) -> Facts:
-    if not one.host_blocks:
-        return [("swap", f"{printable(one.swap)}, no host pool"), ("", "")]
-    used = share(one.host_held, one.host_blocks)
+def _swaps(instance: InstanceStatus, link: LinkRates) -> Facts:
+    if not instance.host_blocks:
+        return [("swap", f"{printable(instance.swap)}, no host pool"), ("", "")]
+    used = share(instance.host_held, instance.host_blocks)
     out_s, in_s = link.out_bytes_per_s, link.in_bytes_per_s
     now = "–" if out_s is None or in_s is None else f"{size(out_s)}/s out, {size(in_s)}/s in"
-    ever_out, ever_in = one.out_blocks * one.kv_block_bytes, one.in_blocks * one.kv_block_bytes
+    ever_out, ever_in = (
+        instance.out_blocks * instance.kv_block_bytes,
+        instance.in_blocks * instance.kv_block_bytes,
+    )
     return [
-        ("swap", printable(one.swap)),
-        ("host pool", f"{bar(used, 10)} {percent(used)} of {one.host_blocks}"),
+        ("swap", printable(instance.swap)),
+        ("host pool", f"{bar(used, 10)} {percent(used)} of {instance.host_blocks}"),
         ("link", f"{_share(link.busy)} busy"),
         ("now", now),
         ("so far", f"{size(ever_out)} out, {size(ever_in)} in"),
@@ -158,19 +181,21 @@ def _swaps(one: InstanceStatus, link: LinkRates) -> Facts:
     ]
 
 
-def _gpu(one: InstanceStatus, gpu: GpuStatus | None) -> Facts:
-    """Its card; a CPU has none."""
-    if gpu is None and one.device == "cpu":
+def _gpu(instance: InstanceStatus, gpu: GpuStatus | None) -> Facts:
+    """The instance's card; a CPU has none."""
+    if gpu is None and instance.device == "cpu":
         return []
     if gpu is None:
         return [("GPU", "none that can be asked")]
     words = [("GPU", printable(gpu.name or "unnamed"))]
-    return [*words, *[("", one) for one in gpu_words(gpu)]]
+    return [*words, *[("", text) for text in gpu_words(gpu)]]
 
 
-def kernels(one: InstanceStatus) -> Facts:
-    """What torch computes in place of kernels that are not trusted, and why."""
-    if not one.fallbacks:
+def kernels(instance: InstanceStatus) -> Facts:
+    """The kernels that torch replaces since they are not trusted, and the reasons."""
+    if not instance.fallbacks:
         return []
-    said = [(printable(family), Text(printable(why), ink.warn)) for family, why in one.fallbacks]
+    said = [
+        (printable(family), Text(printable(why), ink.warn)) for family, why in instance.fallbacks
+    ]
     return [("", ""), ("kernels", Text("torch does what these should:", ink.warn)), *said]

@@ -1,4 +1,4 @@
-"""The instances: a card each, and below them what moves between them."""
+"""The instances: one card each, and below them the transfers and flips."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -28,30 +28,30 @@ class CardsScreen(LiveScreen):
         self._watched: Watched | None = None
 
     def parts(self) -> Iterable[Widget]:
-        """The cards, and what moves."""
+        """The cards, and the transfers and flips."""
         yield self.cards
         yield self.moves
 
     def on_mount(self) -> None:
-        """The keys go to the cards."""
+        """Give the keys to the cards."""
         self.cards.focus()
 
     def on_resize(self) -> None:
-        """Other cards fit."""
+        """Lay the cards out for the new size."""
         if self._watched is not None:
             self.call_after_refresh(self.show, self._watched)
 
     def show(self, watched: Watched) -> None:
-        """All instances as they are now."""
+        """Show all instances as they are now."""
         self._watched = watched
         if watched.snapshot is not None:
             self.cards.update_from(watched.snapshot, *self.body.size)
             self.moves.update_from(watched.snapshot)
 
     def chosen_instance(self) -> int | None:
-        """The one under the cursor."""
+        """The instance under the cursor."""
         return self.cards.cursor
 
     def on_card_grid_chosen(self, event: CardGrid.Chosen) -> None:
-        """Its own screen."""
+        """Open the instance's own screen."""
         self.app.push_screen(InstanceScreen(event.instance))

@@ -1,4 +1,4 @@
-"""What every screen that moves with the news has: a header, a banner, a body, the keys."""
+"""The base of screens that follow the news: a header, a banner, a body, the keys."""
 
 import time
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Banner(Static):
         self.text = ""
 
     def update_from(self, lost: Disconnected | None) -> None:
-        """Show or hide it; the time it says moves on with each call."""
+        """Show or hide the banner; its duration advances with each call."""
         text = ""
         if lost is not None:
             seconds = int(time.monotonic() - lost.since_s)
@@ -42,10 +42,10 @@ class Banner(Static):
 
 
 class LiveScreen(Screen[None]):
-    """Shows a `Watched` whenever it is told to; a subclass says what is in the body."""
+    """Shows a `Watched` on demand; a subclass fills the body."""
 
     class Opened(Message):
-        """It has come to the front, and is not to wait for the next round."""
+        """The screen has come to the front, and should be shown at once."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "app.back", "back")]
 
@@ -69,16 +69,16 @@ class LiveScreen(Screen[None]):
         raise NotImplementedError
 
     def questions(self, watched: Watched) -> list[Closer]:
-        """What must be asked, beyond the snapshots, for the next picture."""
+        """The questions, beyond the snapshots, for the next picture."""
         del watched
         return []
 
     def chosen_instance(self) -> int | None:
-        """The index of the instance that keys on this screen are about, if there is one."""
+        """The index of the instance for this screen's keys, if there is one."""
         return None
 
     def chosen_sequence(self) -> int | None:
-        """The sequence that they are about, if there is one."""
+        """The sequence for this screen's keys, if there is one."""
         return None
 
     def compose(self) -> ComposeResult:
@@ -91,11 +91,11 @@ class LiveScreen(Screen[None]):
         yield Footer(show_command_palette=False)
 
     def on_screen_resume(self) -> None:
-        """Say so."""
+        """Announce the screen."""
         self.post_message(self.Opened())
 
     def update_from(self, watched: Watched, signs: tuple[Sign, ...]) -> None:
-        """Show what changed since the last call."""
+        """Show the changes since the last call."""
         if not self.body.is_attached:
             return
         self.banner.update_from(watched.lost)
@@ -109,7 +109,7 @@ class LiveScreen(Screen[None]):
             self.show(watched)
 
     def repaint(self) -> None:
-        """Show everything anew, in other colours."""
+        """Repaint everything in other colours."""
         self._shown_version = -1
         for widget in self.query("*"):
             widget.notify_style_update()

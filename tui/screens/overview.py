@@ -59,7 +59,7 @@ class FilterLine(Input):
 
 
 class OverviewScreen(LiveScreen):
-    """Charts, KV blocks, who waits, the instances, their queues, deadlines, and the sequences."""
+    """Charts, KV blocks, the waiting queue, instances, queues, deadlines, and the sequences."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "sort", "sort"),
@@ -98,15 +98,15 @@ class OverviewScreen(LiveScreen):
         yield self.filter_line
 
     def on_mount(self) -> None:
-        """The keys go to the sequences."""
+        """Give the keys to the sequences."""
         self.sequences.focus()
 
     def questions(self, watched: Watched) -> list[Closer]:
-        """Whose blocks they are, of the pool under the mouse."""
+        """Ask for the owners of the blocks under the mouse."""
         return [AskOwners(index) for index in self.blocks.hovered()]
 
     def show(self, watched: Watched) -> None:
-        """Everything of the newest snapshot."""
+        """Show the newest snapshot."""
         snapshot, history = watched.snapshot, watched.history
         if snapshot is None:
             return
@@ -128,19 +128,21 @@ class OverviewScreen(LiveScreen):
         self._show_table(not is_loading(snapshot))
 
     def _show_table(self, shown: bool) -> None:
-        """The sequences, or the loading panel in their place; the keys come back with the table."""
+        """Show the sequences, or the loading panel in their place; the keys return with
+        the table.
+        """
         if self.sequences.display != shown:
             self.sequences.display = shown
             if shown and not self.filter_line.has_focus:
                 self.call_after_refresh(self.sequences.focus)
 
     def chosen_instance(self) -> int | None:
-        """The row under the cursor of the table that the keys go to."""
+        """The instance under the cursor, in the table with the keys."""
         table = self.queues if self.queues.has_focus else self.instances
         return int(table.rows[table.cursor][0]) if table.has_focus and table.rows else None
 
     def chosen_sequence(self) -> int | None:
-        """Likewise."""
+        """The sequence under the cursor, in the table with the keys."""
         table = self.sequences
         return int(table.rows[table.cursor][0]) if table.has_focus and table.rows else None
 
@@ -162,10 +164,10 @@ class OverviewScreen(LiveScreen):
 
     @on(KeyedTable.Chosen, "#sequences")
     def open_sequence(self, event: KeyedTable.Chosen) -> None:
-        """Its own screen."""
+        """Open the sequence's own screen."""
         self.app.push_screen(SequenceScreen(int(event.key)))
 
     @on(KeyedTable.Chosen, "#instances, #queues")
     def open_instance(self, event: KeyedTable.Chosen) -> None:
-        """Its own screen."""
+        """Open the instance's own screen."""
         self.app.push_screen(InstanceScreen(int(event.key)))

@@ -1,4 +1,4 @@
-"""One sequence: how it stands, the strip of its life, and its story mark by mark."""
+"""One sequence: its state, the strip of its life, and its story mark by mark."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -28,14 +28,16 @@ LENGTH = 600
 
 
 class Pace:
-    """Tokens per second of one sequence, as long as somebody looks."""
+    """Tokens per second of one sequence, while its screen is open."""
 
     def __init__(self) -> None:
         self.values: list[float | None] = []
         self._seen: deque[tuple[float, int]] = deque(maxlen=LENGTH)
 
     def add(self, time_s: float, num_tokens: int) -> None:
-        """So many tokens at this time; what is not newer than the last adds nothing."""
+        """Add the number of tokens at a time; a time that is not newer than the last
+        adds nothing.
+        """
         if not self._seen:
             self._seen.append((time_s, num_tokens))
             return
@@ -51,7 +53,7 @@ class Pace:
         if len(self._seen) < 2:
             return None
         newest_s, newest = self._seen[-1]
-        old_s, old = next(one for one in self._seen if newest_s - one[0] <= WINDOW_S)
+        old_s, old = next(seen for seen in self._seen if newest_s - seen[0] <= WINDOW_S)
         if old_s == newest_s:
             old_s, old = self._seen[-2]
         return max(0, newest - old) / (newest_s - old_s)
@@ -78,19 +80,19 @@ class SequenceScreen(LiveScreen):
         yield Container(self.strip, self.story, id="side")
 
     def on_mount(self) -> None:
-        """The keys go to the story."""
+        """Give the keys to the story."""
         self.story.focus()
 
     def chosen_sequence(self) -> int | None:
-        """This one."""
+        """This sequence."""
         return self.sequence
 
     def questions(self, watched: Watched) -> list[Closer]:
-        """Its story."""
+        """Ask for its story."""
         return [AskStory(self.sequence)]
 
     def show(self, watched: Watched) -> None:
-        """All of it as it is now."""
+        """Show the sequence as it is now."""
         story = watched.story
         if story is not None and story.sequence != self.sequence:
             story = None
@@ -101,7 +103,7 @@ class SequenceScreen(LiveScreen):
             self._pace.add(time_s, status.num_output_tokens)
         self.facts.update(facts(_facts(status, story)))
         self.pace.update_from(self._pace.values, self._pace.now())
-        names = [one.name for one in snapshot.instances] if snapshot is not None else []
+        names = [instance.name for instance in snapshot.instances] if snapshot is not None else []
         self.strip.update_from(story)
         self.story.update_from(story, names)
 
@@ -126,48 +128,51 @@ def _facts(status: SequenceStatus | None, story: Story | None) -> Pairs:
     return [("state", Text("nothing is known of it (any more)", ink.muted))]
 
 
-def _standing(one: SequenceStatus, due: Pairs) -> Pairs:
-    """How it stands; when it is due near the top, which is seen on a small terminal too."""
-    sign, colour = state_look(one.state)
-    done = share(min(one.num_computed_tokens, one.num_prompt_tokens), one.num_prompt_tokens)
-    put = share(one.num_output_tokens, one.max_tokens)
+def _standing(status: SequenceStatus, due: Pairs) -> Pairs:
+    """The sequence's state; its deadline is near the top, to be visible on a small terminal too."""
+    sign, colour = state_look(status.state)
+    done = share(
+        min(status.num_computed_tokens, status.num_prompt_tokens), status.num_prompt_tokens
+    )
+    put = share(status.num_output_tokens, status.max_tokens)
     predicted = "nothing"
-    if one.predicted_tokens >= 0:
-        predicted = f"{one.predicted_tokens} tokens{', exceeded' if exceeded(one) else ''}"
-    where, place_colour = residency_look(one.residency) if one.residency else ("–", ink.faint)
-    held = f"{where} {one.residency}  {one.num_blocks} on the device, {one.num_host_blocks} host"
+    if status.predicted_tokens >= 0:
+        predicted = f"{status.predicted_tokens} tokens{', exceeded' if exceeded(status) else ''}"
+    where, place_colour = residency_look(status.residency) if status.residency else ("–", ink.faint)
+    held = f"{where} {status.residency}  {status.num_blocks} on the device, "
+    held += f"{status.num_host_blocks} host"
     return [
-        ("state", Text(f"{sign} {one.state}", colour)),
-        ("instance", printable(one.instance) or "–"),
-        *([("request", printable(one.request_id, 200))] if one.request_id else []),
-        *([("key", printable(one.key))] if one.key else []),
-        ("age", duration(one.age_s)),
+        ("state", Text(f"{sign} {status.state}", colour)),
+        ("instance", printable(status.instance) or "–"),
+        *([("request", printable(status.request_id, 200))] if status.request_id else []),
+        *([("key", printable(status.key))] if status.key else []),
+        ("age", duration(status.age_s)),
         *due,
-        ("prompt", f"{bar(done, 10)} {percent(done)} of {count(one.num_prompt_tokens)}"),
-        ("output", f"{bar(put, 10)} {one.num_output_tokens} of {one.max_tokens} at most"),
+        ("prompt", f"{bar(done, 10)} {percent(done)} of {count(status.num_prompt_tokens)}"),
+        ("output", f"{bar(put, 10)} {status.num_output_tokens} of {status.max_tokens} at most"),
         ("predicted", predicted),
-        ("level", str(one.level)),
-        ("priority", f"{one.priority:+}" if one.priority else "0"),
-        ("preempted", f"{one.preemptions} times"),
+        ("level", str(status.level)),
+        ("priority", f"{status.priority:+}" if status.priority else "0"),
+        ("preempted", f"{status.preemptions} times"),
         ("KV", Text(held, place_colour)),
     ]
 
 
-def _latencies(one: SequenceStatus | None, story: Story | None) -> Pairs:
+def _latencies(status: SequenceStatus | None, story: Story | None) -> Pairs:
     """Time to the first token, and the mean time of one since then."""
     if story is None or not story.marks:
         return [("TTFT", "–")]
-    until_s = story.time_s if one is not None else story.marks[-1].time_s
+    until_s = story.time_s if status is not None else story.marks[-1].time_s
     if story.first_token_s < 0:
         return [("TTFT", "–")]
     ttft_s = story.first_token_s - story.marks[0].time_s
-    output = one.num_output_tokens if one is not None else story.marks[-1].amount
+    output = status.num_output_tokens if status is not None else story.marks[-1].amount
     tpot_s = (until_s - story.first_token_s) / (output - 1) if output > 1 else None
     return [("TTFT", latency(ttft_s)), ("TPOT", latency(tpot_s)), *_paused(story)]
 
 
 def _due(story: Story, until_s: float) -> Pairs:
-    """How long it had from its arrival, and has still."""
+    """The total time until its deadline, and the time left."""
     if not (story.deadline_s and story.marks):
         return []
     total = duration(story.deadline_s - story.marks[0].time_s)
@@ -176,7 +181,7 @@ def _due(story: Story, until_s: float) -> Pairs:
 
 
 def _paused(story: Story) -> Pairs:
-    """How long it paused since its first token, where it did."""
+    """The time that it paused since its first token, if it did."""
     if not story.paused_s:
         return []
     behind = story.behind_prompts_s

@@ -1,4 +1,4 @@
-"""The tree: instances, and below each the sequences that it runs and that wait for it."""
+"""The tree: instances, and below each the sequences that run on it and wait for it."""
 
 from collections.abc import Iterable
 from typing import ClassVar
@@ -34,11 +34,11 @@ class TreeScreen(LiveScreen):
         yield self.branches
 
     def on_mount(self) -> None:
-        """The keys go to the table."""
+        """Give the keys to the table."""
         self.branches.focus()
 
     def show(self, watched: Watched) -> None:
-        """Every branch that is not folded."""
+        """Show every branch that is not folded."""
         if watched.snapshot is not None:
             self.branches.update_from(watched.snapshot)
 
@@ -68,7 +68,7 @@ class TreeScreen(LiveScreen):
         self.branches.cycle_sort()
 
     def on_keyed_table_chosen(self, event: KeyedTable.Chosen) -> None:
-        """Open what is under the cursor."""
+        """Open the row under the cursor."""
         kind, number = event.key[0], int(event.key[1:])
         screen = InstanceScreen(number) if kind == "i" else SequenceScreen(number)
         if number >= 0:

@@ -51,7 +51,7 @@ def appearing(path: Path) -> Iterator[Path]:
         yield partial
         os.replace(partial, target)
     except OSError as error:
-        # Name the requested path: nobody knows the partial one.
+        # Name the requested path, not the partial one.
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         with suppress(OSError):

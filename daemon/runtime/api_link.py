@@ -64,7 +64,7 @@ class ApiLink:
         self._live: dict[int, int] = {}  # the Core's request id -> streams that have not ended
         self._clients: dict[int, AskedBy] = {}  # of these requests, for viewers
         self._channel: Channel | None = None
-        self._vocab_size = 0  # as the process was told; 0: not yet
+        self._vocab_size = 0  # as the process knows it; 0: not yet
 
     def connect(self, sock: socket.socket, generation: int) -> None:
         """A new process takes its predecessor's place."""

@@ -1,4 +1,4 @@
-"""The watch for steps so long that their worker must hang. Pure: time is an argument.
+"""The watch for hanging steps, which their worker will not end. Pure: time is an argument.
 
 A step may take `LEAST_S`, or `FACTOR` times as long as nearly all steps before it, or `FACTOR`
 times its tokens' expected time by the worker's own measurement: the first long prompt after a

@@ -63,8 +63,8 @@ def check_cap(profile: Profile, cap: float) -> None:
     spec = profile.power
     if spec is None:
         raise ScenarioError(
-            f"instance.power_cap {cap:g}: {profile.name} says nothing of power, so that nobody "
-            "knows how much slower its steps would be"
+            f"instance.power_cap {cap:g}: {profile.name} says nothing of power, so that its "
+            "slowdown is unknown"
         )
     least = max(spec.prefill_slowdown.at[0], spec.decode_slowdown.at[0])
     if cap < least:

@@ -107,12 +107,12 @@ class SimulatedTransfers:
                 self._break(now, number, transfer)
                 transfer.open_ends.discard(instance)
                 self._answer(now, number, transfer, 0)
-        for who, peer, sends in sorted(self._up):
-            if who == instance:
-                del self._up[who, peer, sends]
+        for reporter, peer, sends in sorted(self._up):
+            if reporter == instance:
+                del self._up[reporter, peer, sends]
             elif peer == instance:
-                source, target = (who, peer) if sends else (peer, who)
-                link = self._up[who, peer, sends]
+                source, target = (reporter, peer) if sends else (peer, reporter)
+                link = self._up[reporter, peer, sends]
                 self._agenda.add(now, Rank.LINK, _LinkEnd(source, target, sends, False, link))
 
     # Orders

@@ -289,7 +289,7 @@ async def test_an_instance_is_drained_and_used_again(path: Path, desk: Desk) -> 
         await pilot.pause()
         assert "21 sequences move to others" in " ".join(screen_text(app).split())
         await pilot.press("enter")
-        assert "moves away" in await said(app, pilot)
+        assert "move away" in await said(app, pilot)
         await pilot.press("right", "d", "y")
         assert await said(app, pilot) == "gpu1 is used again"
         assert desk.ordered == [("drain", "gpu0"), ("resume", "gpu1")]

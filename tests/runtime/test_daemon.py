@@ -62,7 +62,7 @@ async def test_a_long_conversion_is_told_again_and_again(monkeypatch: pytest.Mon
     told: list[str] = []
     converted = threading.Event()
 
-    def find_model(_config: object, told: object) -> None:
+    def find_model(_config: object, progress: object) -> None:
         converted.wait(5)
         raise ModelError("no model after all")
 
@@ -83,7 +83,7 @@ async def test_a_slow_conversion_is_no_silent_daemon(monkeypatch: pytest.MonkeyP
     """What the API process has not heard for long of, it says is stuck."""
     converted = threading.Event()
 
-    def find_model(_config: object, told: object) -> None:
+    def find_model(_config: object, progress: object) -> None:
         converted.wait(5)
         raise ModelError("no model after all")
 
@@ -190,7 +190,7 @@ async def test_what_fails_while_it_is_told_to_stop_is_no_fault(
 ) -> None:
     daemon = Daemon(load(), load)
 
-    def find_model(_config: object, told: object) -> None:
+    def find_model(_config: object, progress: object) -> None:
         asyncio.run_coroutine_threadsafe(_call(daemon.life.stop.set), loop).result()
         raise ModelError("no model after all")
 

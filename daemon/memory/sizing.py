@@ -26,7 +26,7 @@ MIN_BLOCKS = 2
 GPU_RUNTIME_BYTES = 1 << 30
 """The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
 CPU_RUNTIME_BYTES = 256 << 20
-"""What a CPU worker imports, 229 MB that it shares with nobody, and what its bounded caches keep of
+"""A CPU worker's imports, 229 MB that it does not share, and what its bounded caches keep of
 the shapes of its steps, 8 to 12 MB (`python -m benchmarks.worker_memory --capacities 16,1024
 --steps 200`; without the bound 352 MB, and still growing).
 """

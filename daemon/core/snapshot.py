@@ -220,7 +220,7 @@ class DueNow(msgspec.Struct, frozen=True):
 
 
 ERROR_BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0, 8.0, 16.0)
-"""Upper bounds of the errors of predicted lengths that are told apart, and one more beyond."""
+"""Upper bounds of the buckets of predicted lengths' errors; one more bucket lies beyond."""
 NO_ERRORS = (0,) * (len(ERROR_BOUNDS) + 1)
 
 

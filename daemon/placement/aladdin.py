@@ -1,4 +1,4 @@
-"""Best fit: the fullest instance that keeps every promise (Aladdin, section 4.2)."""
+"""Best fit: the fullest instance that still meets every SLO (Aladdin, section 4.2)."""
 
 from collections.abc import Sequence as Listing
 from math import hypot

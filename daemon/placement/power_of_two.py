@@ -17,7 +17,7 @@ class PowerOfTwo(Placement):
     looks_at_lengths = True
 
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
-        """The better of two candidates that the seed draws."""
+        """The better of two candidates that the seed chooses."""
         ordered = sorted(candidates, key=lambda candidate: candidate.instance)
         able = [candidate for candidate in ordered if _has_room(newcomer, candidate)] or ordered
         if len(able) > 2:

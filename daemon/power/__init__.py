@@ -1,1 +1,1 @@
-"""How much power an instance's card may draw: pure decisions by role and by what was measured."""
+"""The power limit of an instance's card: pure decisions by role and by measurements."""

@@ -33,7 +33,7 @@ class Displacement:
         them; none if they give fewer, or if host memory has no room for their KV: to compute it all
         again costs more than a slot is worth. A stream whose pause has to end needs neither rank
         nor room. Slots that are leaving anyway, or in their time slice, are skipped; where there
-        are no others, slots past their least slice give way to such a stream.
+        are no others, slots past their least slice are preempted for such a stream.
         """
         if not self._order.policy.displaces or self._residency.mode == DEFER:
             return []

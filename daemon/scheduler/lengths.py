@@ -180,7 +180,7 @@ class SeenLengths:
 
     def __init__(self) -> None:
         self._of_kind: dict[Kind, LengthKind] = {}
-        self._new: list[tuple[int, int, float, bool]] = []  # (prompt, told, length, was cut)
+        self._new: list[tuple[int, int, float, bool]] = []  # (prompt, predicted, length, was cut)
         self._num_ended = 0
         self._outgrown: dict[float, tuple[int, Outgrown]] = {}  # by share, as of a number of ends
 

@@ -41,7 +41,7 @@ since its preemption by a block or two, which is much of a small pool."""
 MOST_POOLS = 2.5
 """No stream begins while all that have begun are expected to need more pools than this, after the
 stretches for which they are worth going on: at least a third of that time is left to each, by its
-slices, and where answers are alike few streams make others give way."""
+slices, and where answers are alike few streams preempt others."""
 
 AGAIN_SHARE = 0.1
 """The share of time that recomputing resumed streams may take: fewer streams begin, so that fewer

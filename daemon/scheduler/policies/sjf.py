@@ -10,7 +10,7 @@ class Sjf(Policy):
     """Stall-free mixing; the shortest waiting sequence comes next, without preemption."""
 
     name = "sjf"
-    meaning = "shortest predicted first; nobody who runs gives way to it"
+    meaning = "shortest predicted first; no running one is preempted"
 
     def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
         """Seconds left."""

@@ -7,7 +7,7 @@ class Static(Policy):
     """Run to completion: finished sequences leave, none joins until all have left."""
 
     name = "static"
-    meaning = "a batch runs until its last answer is done; nobody joins it"
+    meaning = "a batch runs until its last answer is done; none joins it"
     filler = PROMPTS_ALONE
     whole_prompts = True
     reserves = LIMIT

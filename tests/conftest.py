@@ -1,8 +1,12 @@
 """The long tests are left out unless they are asked for: by LLMD_SOAK=1, or by pytest's `-m`."""
 
 import pytest
+from hypothesis import settings
 
 from tests.soak import SOAK
+
+settings.register_profile("llmd", deadline=None)  # an example may take longer on a busy machine
+settings.load_profile("llmd")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -115,7 +115,7 @@ async def test_a_client_that_leaves_takes_nothing_from_others(grammars: Grammars
 
 async def test_clients_that_left_wait_for_no_turn(grammars: Grammars) -> None:
     assert await verdict(grammars, 'start: "a"') == ""
-    turns = grammars._helper._turns
+    turns = grammars._helper._slots
     asked = [asyncio.create_task(verdict(grammars, text)) for text in (SLOW, 'start: "w"')]
     while not turns._waiting:
         await asyncio.sleep(0)
@@ -131,7 +131,7 @@ async def test_clients_that_left_wait_for_no_turn(grammars: Grammars) -> None:
 async def test_no_more_than_so_many_wait(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grammars._helper._turns, "_most_waiting", 2)
+    monkeypatch.setattr(grammars._helper._slots, "_most_waiting", 2)
     tasks = [asyncio.create_task(verdict(grammars, f'start: "{i}"')) for i in range(4)]
     with pytest.raises(ApiError) as raised:
         await tasks[3]
@@ -222,7 +222,7 @@ async def test_the_last_who_asked_may_leave(tmp_path: Path) -> None:
     leaves = asyncio.create_task(verdict(grammars, 'start: "e"'))
     await asyncio.sleep(0)
     leaves.cancel()
-    while grammars._verdicts._asked:
+    while grammars._verdicts._questions:
         await asyncio.sleep(0.01)
     gc.collect()
     loop.set_exception_handler(None)

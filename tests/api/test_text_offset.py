@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers, processors
 
@@ -112,6 +112,7 @@ async def test_of_a_prompt_whose_text_the_tokenizer_changes() -> None:
     assert "".join(pieces) == text
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30))
 async def test_a_tokenizer_that_trims_its_spans(text: str) -> None:
     """GPT-2's kind says of a word with a space before it that it begins behind the space."""

@@ -1,6 +1,7 @@
 """The official client, a plain one and a browser against the daemon with the embedded model."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -191,6 +192,8 @@ async def test_a_person_with_a_browser(daemon: LiveDaemon) -> None:
         await tab.type("And then?")
         await tab.press("Enter")
         await tab.until("document.querySelectorAll('.end').length === 2")
-        assert "12 tokens, first after" in await tab.text("#log")
+        # It may end before its limit. The server counts its tokens: it is not "about" so many.
+        counted = re.search(r"\n(\d+) tokens?, first after", await tab.text("#log"))
+        assert counted and 0 < int(counted[1]) <= 12
         assert tab.complaints == []
         assert {one for one in tab.asked if not one.startswith(f"{daemon.url}/")} == set()

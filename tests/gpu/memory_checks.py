@@ -12,7 +12,8 @@ import torch
 
 from benchmarks.gpu.report import Check
 from daemon.engine.layers.attention import ATTENTION_NAME
-from daemon.engine.step.step import Engine, shrink
+from daemon.engine.step import step
+from daemon.engine.step.step import Engine
 from daemon.engine.worker.start import assemble
 from daemon.protocol.worker import Load
 from tests.gpu.engine_runs import Rows
@@ -85,14 +86,14 @@ def _prompts(count: int) -> list[list[int]]:
 def _run(engine: Engine, prompts: list[list[int]]) -> _Ran:
     """All prompts in one step, then some decode steps."""
     heard = _Heard()
-    shrink.log.addHandler(heard)
+    step.log.addHandler(heard)
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     held_bytes = torch.cuda.memory_allocated()
     rows = Rows(engine.run, prompts, NUM_TOKENS, BLOCK_SIZE, GREEDY)
     replies = [rows.prefill_together()] + [rows.decode() for _ in range(NUM_TOKENS - 1)]
     rows.leave()
-    shrink.log.removeHandler(heard)
+    step.log.removeHandler(heard)
     tokens = np.stack([reply.tokens for reply in replies], 1).astype(np.float32)
     scores = [reply.logprobs.chosen for reply in replies if reply.logprobs is not None]
     peak_bytes = torch.cuda.max_memory_allocated() - held_bytes

@@ -126,7 +126,7 @@ def test_what_the_driver_tells_is_compared_with_what_torch_says(
 def test_a_story_is_the_same_whether_steps_are_in_flight_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tests.gpu.tiny_engines.choose", lambda *_: torch_backend())
+    monkeypatch.setattr("tests.gpu.tiny_engines.choose_backend", lambda *_: torch_backend())
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # threads of so small steps only wait for each other
     try:

@@ -21,7 +21,7 @@ WHEELS_PLATFORM ?= manylinux_2_31_x86_64 manylinux_2_28_x86_64 manylinux2014_x86
 GPU_PACKAGES := msgspec uvloop aiohttp prometheus-client jinja2 llguidance gguf nvidia-ml-py \
   markdown-it-py linkify-it-py pytest pytest-asyncio pytest-timeout hypothesis
 
-.PHONY: help venv venv-dev torch-wish run test suites check style soak bench-cpu gpu-check gpu-bench gpu-wheels install uninstall clean
+.PHONY: help venv venv-dev torch-wish run test suites check style tree soak bench-cpu gpu-check gpu-bench gpu-wheels install uninstall clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -53,10 +53,14 @@ suites: $(DEV)
 check: style  ## style, types, import contracts, house rules
 	$(BIN)/python -m pytest -q tests/house
 
+tree: $(DEV)  ## every file of the product with its purpose
+	@$(BIN)/python -m tests.house.tree
+
 style: $(DEV)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy scripts/*.py
 	$(BIN)/lint-imports
 
 soak: $(DEV)  ## the long runs: 10,000 aborts and more (minutes)

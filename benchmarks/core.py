@@ -15,10 +15,11 @@ tight   the same with a pool that binds before places do: 16 blocks for each pla
         kept; what a policy does where somebody lacks a block is counted, and rows are told. The
         plain loop preempts nobody, and has no part in it.
 
-Not counted in any: arrivals and sealed blocks (hashes of generated tokens), which are events of
-their own, timed apart, since they come while the worker computes; and the worker's answer.
-Garbage collection: gc.freeze() after the warm-up, as the daemon does after its start; the
-collector stays on. Both sides run in turns in one process. The clock is the thread's CPU time, so
+Not counted in any: arrivals, which are events of their own, timed apart, since they come while the
+worker computes; hashes of blocks that answers fill, which come with an answered step: steps with
+one for each sixteenth sequence are timed apart; and the worker's answer.
+Garbage collection: as in the daemon after its start (`daemon/base/garbage.py`); the collector
+stays on. Both sides run in turns in one process. The clock is the thread's CPU time, so
 that neighbours' time slices do not count; `--clock wall` counts them.
 
 A policy that looks at predictions gets them (events, timed as arrivals are), from half the limit to
@@ -49,24 +50,25 @@ from msgspec.structs import replace
 
 from benchmarks import core_queue
 from benchmarks.object_loop import ObjectLoop
-from daemon.core.actions import Action, Deliver, Submit
+from daemon.base.garbage import settle
 from daemon.core.core import Core
-from daemon.core.events import (
+from daemon.core.values.actions import Action, Deliver, Submit
+from daemon.core.values.events import (
     Configured,
     CopiesDone,
     Event,
     InstanceConfig,
     Predicted,
     RequestArrived,
-    Sealed,
     StepDone,
     WorkerReady,
 )
-from daemon.core.view import snapshot
-from daemon.memory.hashing import chain_hashes
+from daemon.core.view.view import snapshot
+from daemon.memory.hashing import HASH_BYTES, chain_hashes
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.base import PREDICTION
 from daemon.state.batch import Batch
+from daemon.wire.columns import int32, int64
 
 BLOCK_SIZE = 16
 SPARE = 8  # sequences that wait, so that a place never stays vacant
@@ -172,6 +174,7 @@ class CoreSide:
         self.arrivals_s: list[float] = []  # what each arrival cost
         self.num_ended = 0  # in all
         self.num_rows = 0  # likewise, of steps
+        self.num_hashes = running // BLOCK_SIZE  # of answers' blocks in a step, in the mean
         self.calm = False  # whether nobody ended or joined in the newest iteration
         reviews = POLICIES[policy].reviews
         self._told = reviews or POLICIES[policy].reserves == PREDICTION
@@ -181,8 +184,10 @@ class CoreSide:
         for first in Traffic(seed, regime).crowd(running + SPARE):
             self._arrive(first)
 
-    def iterate(self) -> float:
-        """One iteration; the seconds that the Core took."""
+    def iterate(self, num_hashes: int = 0) -> float:
+        """One iteration, with hashes of blocks of so many sequences; the seconds that the Core
+        took.
+        """
         assert self._batch is not None
         self._now += STEP_S
         reasons = np.zeros(np.count_nonzero(self._batch.samples), np.uint8)
@@ -198,16 +203,23 @@ class CoreSide:
                 COPY_S * counts[1],
             )  # fmt: skip
             elapsed_s = self._timed(ended)
-        elapsed_s += self._timed(StepDone(self._now, 0, batch.step, reasons, STEP_S))
+        done = StepDone(self._now, 0, batch.step, reasons, STEP_S)
+        elapsed_s += self._timed(self._hashed(done, num_hashes) if num_hashes else done)
         self.num_ended += self._ended
         self.calm = not (self._ended or self._batch.joined_slots.size)
         return elapsed_s
 
-    def seal(self) -> float:
-        """A generated block's hash for one running sequence; the seconds that the Core took."""
-        sequence = next(iter(self._core.sequences.values()))
-        digest = blake2b(str(self._now).encode(), digest_size=16).digest()
-        return self._timed(Sealed(self._now, sequence.id, len(sequence.hashes), digest))
+    def _hashed(self, done: StepDone, num_hashes: int) -> StepDone:
+        sequences = list(itertools.islice(self._core.sequences.values(), num_hashes))
+        return replace(
+            done,
+            filled=int64([sequence.id for sequence in sequences]),
+            filled_at=int32([len(sequence.hashes) for sequence in sequences]),
+            hashes=b"".join(
+                blake2b(f"{self._now} {sequence.id}".encode(), digest_size=HASH_BYTES).digest()
+                for sequence in sequences
+            ),
+        )
 
     def watch(self) -> float:
         """A snapshot for viewers; the seconds that it took."""
@@ -287,8 +299,7 @@ def measure(
     for _ in range(WARM_UP):
         for side in sides.values():
             side.iterate()
-    gc.collect()
-    gc.freeze()
+    settle()
     ended_before, rows_before = core.num_ended, core.num_rows
     turns: dict[str, list[list[float]]] = {name: [] for name in sides}
     for _ in range(max(1, iterations // TURN)):
@@ -324,7 +335,7 @@ def beside(core: CoreSide) -> dict[str, Any]:
     return {
         "calm_us": quantiles(calm_s)["median_us"] if calm_s else None,
         "arrival_event": quantiles(core.arrivals_s),
-        "sealed_event": quantiles([core.seal() for _ in range(1000)]),
+        "step_with_hashes": quantiles([core.iterate(core.num_hashes) for _ in range(1000)]),
     }
 
 
@@ -346,10 +357,10 @@ def report(result: dict[str, Any]) -> None:
         )
         print(f"  loop / core {ratios}")
     if "calm_us" in result:
-        arrival, sealed = result["arrival_event"], result["sealed_event"]
+        arrival, hashed = result["arrival_event"], result["step_with_hashes"]
         print(f"  core where nobody ended or joined: median {result['calm_us']}")
         print(f"  core, an arrival: median {arrival['median_us']}, p99 {arrival['p99_us']}")
-        print(f"  core, a sealed block: median {sealed['median_us']}, p99 {sealed['p99_us']}")
+        print(f"  core, a step with hashes: median {hashed['median_us']}, p99 {hashed['p99_us']}")
     if running in GOALS_US and "loop" in result:
         median, p99 = GOALS_US[running]
         met = result["core"]["median_us"] <= median and result["core"]["p99_us"] <= p99

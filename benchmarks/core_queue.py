@@ -9,7 +9,6 @@ of which the dearest is told.
 Before and after a change: `python -m benchmarks.core --waiting 1000 10000` in both trees.
 """
 
-import gc
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -17,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from daemon.core.actions import Action, Deliver, Send, Submit, WakeAt
+from daemon.base.garbage import settle
 from daemon.core.core import Core
-from daemon.core.events import (
+from daemon.core.values.actions import Action, Deliver, Send, Submit, WakeAt
+from daemon.core.values.events import (
     Abort,
     Configured,
     CopiesDone,
@@ -138,8 +138,7 @@ class Crowd:
         """Some rounds that do not count, and no garbage of the beginning."""
         for _ in range(20):
             self.round()
-        gc.collect()
-        gc.freeze()
+        settle()
         self.times_s.clear()
 
     def _answer(self, index: int) -> None:
@@ -147,7 +146,8 @@ class Crowd:
             return
         batch = self._flying[index].popleft()
         slots = batch.slots[batch.samples.astype(np.bool_)]
-        sequences = self.core.instances[index].scheduler.slots.sequence[slots].tolist()
+        running = self.core.instances[index].scheduler.running
+        sequences = [sequence.id for sequence in running.at(slots)]
         reasons = np.array([self._left.get(one, 9) <= 1 for one in sequences], np.uint8)
         self.handle(StepDone(self._now, index, batch.step, reasons, STEP_S))
         if batch.out_blocks.size or batch.in_blocks.size:
@@ -191,7 +191,7 @@ def rare(policy: str, num_instances: int, waiting: int, clock: Clock) -> dict[st
     """What each rare event takes, and the dearest of those after it, in microseconds."""
     last = num_instances - 1
     asked: dict[str, Callable[[float], Event]] = {
-        "policy": lambda now: PolicyChosen(now, "gittins" if policy == "synced" else "synced"),
+        "policy": lambda now: PolicyChosen(now, "gittins" if policy == "packed" else "packed"),
     }
     if num_instances > 1:
         asked["death"] = lambda now: WorkerLost(now, 0, False)

@@ -24,8 +24,8 @@ from tokenizers import Tokenizer
 
 from benchmarks.json_schemas import MAX_TOKENS, Json, schema
 from benchmarks.live import READY_S, daemon
-from daemon.api.response_format import grammar_of
-from daemon.api.schema import JsonSchema, JsonSchemaFormat
+from daemon.api.request.response_format import grammar_of
+from daemon.api.request.schema import JsonSchema, JsonSchemaFormat
 from daemon.config.paths import default_cache
 from daemon.engine.loading.resolve import shape_here
 from daemon.models.embedded import model_folder

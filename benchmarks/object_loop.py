@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from daemon.core.events import RequestArrived, StepDone
+from daemon.core.values.events import RequestArrived, StepDone
 from daemon.memory.hashing import split_hashes
 from daemon.state.batch import Batch
 from daemon.wire.columns import int32

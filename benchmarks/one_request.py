@@ -2,8 +2,8 @@
 
 It starts `llmd serve` with the embedded model on a CPU, asks one question, and prints what the
 client sends, the messages, events and actions that pass through the runtime, and what the client
-receives. Clock times, seeds and empty fields are left out. `--write` puts the list into
-ARCHITECTURE.md.
+receives. Clock times, seeds, random numbers of requests and empty fields are left out. `--write`
+puts the list into ARCHITECTURE.md.
 """
 
 import functools
@@ -42,7 +42,7 @@ FLAGS = ("--instance", "cpu:mixed", "--kv-blocks", "256", "--set", "daemon.spare
 READY_S = 120.0
 NUM_SHOWN = 3
 """Of a long column, so many numbers at its beginning and one at its end."""
-HIDDEN = frozenset({"now", "seed", "work"})
+HIDDEN = frozenset({"now", "seed", "work", "request_id"})
 """Fields that differ from run to run, and a plan's summary for the cost model."""
 WIDTH = 130
 

@@ -44,7 +44,7 @@ from daemon.length_models.store import VectorStore
 
 KINDS = (
     "mean", "features", "mlp", "retrieval", "ranges:100", "ranges:200", "ranges:400",
-    "oracle", "noisy:0.5", "adversary",
+    "stand-in", "oracle", "noisy:0.5", "adversary",
 )  # fmt: skip
 GRANULARITIES = (100, 200, 400)
 LEARNED_SHARE = 0.7
@@ -174,7 +174,7 @@ def _whole(answers: Answers, courses: list[Course]) -> PredictedAnswers:
 
 def untold(asked: Asked, kind: str) -> Asked:
     """The request without its truth, but for those that claim to know it."""
-    knowing = kind in {"oracle", "adversary"} or kind.startswith("noisy:")
+    knowing = kind in {"stand-in", "oracle", "adversary"} or kind.startswith("noisy:")
     return asked if knowing else msgspec.structs.replace(asked, truth=-1)
 
 

@@ -23,7 +23,7 @@ from daemon.engine.cpu.quantised import QuantisedProduct
 from daemon.engine.cpu.team import Team
 from daemon.engine.cpu.vectors import target_has
 from daemon.models.formats import FORMATS
-from tests.engine.random_blocks import random_weight
+from tests.engine.quantised.random_blocks import random_weight
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 SHAPES = "4096x2048,576x576,1536x576"

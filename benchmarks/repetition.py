@@ -6,7 +6,7 @@ Processor time for each token of an answer, the best of three, of kinds that cos
 import random
 import time
 
-from daemon.api.repetition import MAX_PERIOD, RepetitionDetector
+from daemon.api.answer.repetition import MAX_PERIOD, RepetitionDetector
 
 NUM_TOKENS = 64_000
 BLOCK = 16

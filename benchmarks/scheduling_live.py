@@ -1,12 +1,12 @@
 """The policies on a real daemon: the embedded model on this machine's CPU, with little KV memory.
 
-The shapes of benchmarks.scheduling scaled down: ShareGPT-like lengths within 96 tokens (some 20 in
-and 35 out), of which a pool of --kv-blocks holds about nine; Gamma arrivals of CV 4 at a share of
-what `sarathi` (as published: who gives way is computed again) serves when all requests are there at
-once. That is found first, unless --rate says it; with --load 0 all are there at once in each run,
-as memory is measured. Draws are stretched until their mean rate is what was asked. Each round has
-arrivals and lengths of its own and runs every way once, one after another, each on a fresh daemon,
-so that a slow hour of the machine meets all of them.
+The shapes of benchmarks.studies.scheduling scaled down: ShareGPT-like lengths within 96 tokens
+(some 20 in and 35 out), of which a pool of --kv-blocks holds about nine; Gamma arrivals of CV 4 at
+a share of what `sarathi` (as published: who gives way is computed again) serves when all requests
+are there at once. That is found first, unless --rate says it; with --load 0 all are there at once
+in each run, as memory is measured. Draws are stretched until their mean rate is what was asked.
+Each round has arrivals and lengths of its own and runs every way once, one after another, each on a
+fresh daemon, so that a slow hour of the machine meets all of them.
 
 Clients ask for as many tokens as they get. Only `srtf` orders by that: it is the oracle here;
 others are told nothing or, with `noisy:SIGMA`, the truth with lognormal error. Since no room is
@@ -33,10 +33,10 @@ from typing import NamedTuple
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.lending import Row
 from benchmarks.live import bench, daemon
 from benchmarks.peers.machine import describe, vectors
-from benchmarks.scheduling import NOISY, Way
+from benchmarks.studies.lending import Row
+from benchmarks.studies.scheduling import NOISY, Way
 from daemon.config.keys import hash_of, new_key
 from daemon.journal.records import FILE_NAME
 from daemon.lab.report.records import RunLog
@@ -63,7 +63,7 @@ LENDING = (
         for row in (
             Row(Way("gittins", predictor=told)),
             Row(Way("gittins", predictor=told), RESERVE_PEAK),
-            Row(Way("synced", predictor=told)),
+            Row(Way("packed", predictor=told)),
         )
     ),
 )
@@ -74,9 +74,10 @@ ABLATIONS = (
     Row(Way("static", RECOMPUTE)),
     Row(Way("orca", RECOMPUTE)),
     Row(Way("vllm", RECOMPUTE)),
-    *(Row(Way(f"synced{part}", predictor=TRUE)) for part in ("-d", "-sd", "-sdo", "-nested", "")),
+    *(Row(Way(f"synced{part}", predictor=TRUE)) for part in ("-d", "-sd", "-sdo", "")),
+    Row(Way("packed", predictor=TRUE)),
 )
-"""What each part of `synced` does, beside the policies that it is compared with."""
+"""What each part of `synced` does, and packing by the peak, beside what they are compared with."""
 
 
 def name_of(row: Row) -> str:
@@ -89,8 +90,8 @@ WAYS = {
     for row in (
         *ABLATIONS,
         *LENDING,
-        Row(Way("synced")),
-        Row(Way("synced", "reactive", NEAR)),
+        Row(Way("packed")),
+        Row(Way("packed", "reactive", NEAR)),
         Row(Way("mlfq")),
         Row(Way("mlfq", "reactive")),
         Row(Way("mlfq", "recompute")),

@@ -15,7 +15,15 @@ import msgspec
 from daemon.config.instances import shared_limits
 from daemon.config.load import load
 from daemon.config.pool import demand_of
-from daemon.memory.sizing import KV_DTYPES, PoolSize, Room, SizingError, gpu_panel_bytes, size_pool
+from daemon.memory.sizing import (
+    KV_DTYPES,
+    PoolSize,
+    Room,
+    SizingError,
+    gpu_panel_bytes,
+    model_layout,
+    size_pool,
+)
 from daemon.models.formats import FORMATS
 from daemon.models.shape import ModelShape
 
@@ -34,13 +42,15 @@ def _shape(
     *,
     is_tied: bool = False,
     norms_heads: bool = False,
+    window: int = 0,
 ) -> ModelShape:
     """A decoder with a gated MLP and no biases, of layers, width, heads, KV heads, head size and
-    MLP width, as its config.json has them; parameters are counted.
+    MLP width, as its config.json has them; parameters are counted. `window`: of five of six layers,
+    with norms behind attention and MLP too, as in Gemma 3.
     """
     num_layers, hidden, num_heads, num_kv_heads, head_dim, ffn = sizes
     attention = 2 * hidden * (num_heads + num_kv_heads) * head_dim
-    norms = 2 * hidden + (2 * head_dim if norms_heads else 0)
+    norms = (4 if window else 2) * hidden + (2 * head_dim if norms_heads else 0)
     layer = attention + 3 * hidden * ffn + norms
     embeddings = (1 if is_tied else 2) * vocab_size * hidden
     return ModelShape(
@@ -54,6 +64,7 @@ def _shape(
         context_len=context_len,
         num_params=num_layers * layer + embeddings + hidden,
         dtype="bfloat16",
+        windows=tuple(window * ((layer + 1) % 6 > 0) for layer in range(num_layers * bool(window))),
     )
 
 
@@ -66,7 +77,7 @@ def quantised(model: ModelShape, shares: dict[str, float]) -> ModelShape:
     )
 
 
-QWEN, LLAMA = 151_936, 128_256
+QWEN, LLAMA, GEMMA = 151_936, 128_256, 262_208
 MODELS = {
     "SmolLM2-135M": _shape((30, 576, 9, 3, 64, 1536), 49_152, 8192, is_tied=True),
     "Qwen3-0.6B": _shape(
@@ -77,12 +88,20 @@ MODELS = {
     "Llama-3.1-8B": _shape((32, 4096, 32, 8, 128, 14_336), LLAMA, 131_072),
     "Qwen3-8B": _shape((36, 4096, 32, 8, 128, 12_288), QWEN, 40_960, norms_heads=True),
     "Qwen3-14B": _shape((40, 5120, 40, 8, 128, 17_408), QWEN, 40_960, norms_heads=True),
+    "Gemma-3-12B": _shape(
+        (48, 3840, 16, 8, 256, 15_360), GEMMA, 131_072, is_tied=True, norms_heads=True, window=1024
+    ),
+    "Gemma-3-27B": _shape(
+        (62, 5376, 32, 16, 128, 21_504), GEMMA, 131_072, is_tied=True, norms_heads=True, window=1024
+    ),
     "Qwen3-32B": _shape((64, 5120, 64, 8, 128, 25_600), QWEN, 40_960, norms_heads=True),
     "Llama-3.1-70B": _shape((80, 8192, 64, 8, 128, 28_672), LLAMA, 131_072),
 }
 MORE_BITS = {
     "Llama-3.1-8B": 0.19,
     "Qwen3-14B": 0.18,
+    "Gemma-3-12B": 0.18,
+    "Gemma-3-27B": 0.16,
     "Qwen3-32B": 0.16,
     "Llama-3.1-70B": 0.15,
 }
@@ -126,8 +145,9 @@ def table(kv_dtype: str, in_use_gib: float = IN_USE_GIB, each: int = EACH_TOKENS
             if size is None:
                 cells.append("-")
                 continue
-            blocks = -(-min(each, size.max_len) // block_size)
-            at_once = min(size.num_blocks // blocks, max_running)
+            layout = model_layout(model, model.windows, block_size, model.dtype, kv_dtype)
+            held_bytes = layout.bytes_at(min(each, size.max_len))
+            at_once = min(size.num_blocks * size.block_bytes // held_bytes, max_running)
             cells.append(f"{size.max_len / 1000:.3g}k, {at_once}")
         gib = model.weight_bytes(model.dtype) / 2**30
         yield f"| {name} | {gib:.1f} GiB | " + " | ".join(cells) + " |"

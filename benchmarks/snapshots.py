@@ -1,10 +1,9 @@
 """What a snapshot for viewers costs the Core's thread, in its CPU time, beside an iteration.
 
 The Core of `benchmarks.core` where its pool binds; a snapshot after each iteration. `due`: every
-request is of an SLO class, so that deadlines are reckoned (`daemon/core/due_view.py`). The share of
-a core is that of two snapshots a second, as llmd-top asks for.
-
-    python -m benchmarks.snapshots [--running 256 1000] [--policy sarathi synced-nested synced]
+request is of an SLO class, so that deadlines are reckoned (`daemon/core/view/due_view.py`). The
+share of a core is that of two snapshots a second, as llmd-top asks for.
+    python -m benchmarks.snapshots [--running 256 1000] [--policy sarathi synced packed]
                                    [--rounds 300]
 """
 
@@ -37,7 +36,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--running", type=int, nargs="+", default=[256, 1000])
-    parser.add_argument("--policy", nargs="+", default=["sarathi", "synced-nested", "synced"])
+    parser.add_argument("--policy", nargs="+", default=["sarathi", "synced", "packed"])
     parser.add_argument("--rounds", type=int, default=300)
     options = parser.parse_args()
     print("| Policy | Places | iteration, mean | snapshot, median | p99 | of a core |")

@@ -49,7 +49,7 @@ def _start(cache: str) -> None:
     from daemon.runtime.model import find_model
 
     config = Config(instance=(InstanceSpec(device="cpu"),), daemon=DaemonConfig(cache=cache))
-    load = find_model(config, told=lambda share: _tell(CONVERTED * share, "conversion")).load(
+    load = find_model(config, progress=lambda share: _tell(CONVERTED * share, "conversion")).load(
         config, 0
     )
     load = msgspec.structs.replace(load, num_host_blocks=0)  # nobody is swapped

@@ -94,7 +94,8 @@ def _state(status: InstanceStatus, gap: str = "  ") -> Text:
     line = Text(text, colour, no_wrap=True, end="")
     if status.fallbacks:
         line.append(f" {FALLBACK}", ink.warn)
-    return line.append(gap).append(status.role, role_colour(status.role))
+    line.append(gap).append(status.role, role_colour(status.role))
+    return line.append(f" in {status.pool}", role_colour(status.pool)) if status.pool else line
 
 
 def _with_power(line: Text, status: InstanceStatus, width: int) -> Text:

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Key
 from textual.screen import Screen
 from textual.theme import Theme
+from textual.timer import Timer, TimerCallback
 
 from daemon.control.client import ControlError
 from daemon.protocol.control import BlockOwners, InstanceStatus, Role, Snapshot, Story
@@ -134,6 +135,21 @@ class LlmdTop(App[None]):
         self.run_worker(self._follow(), exclusive=True)
         self.set_interval(REFRESH_INTERVAL_S, self.show)
 
+    def set_timer(
+        self,
+        delay: float,
+        callback: TimerCallback | None = None,
+        *,
+        name: str | None = None,
+        pause: bool = False,
+    ) -> Timer:
+        """A timer that rings once, however late: Textual's own never rings where the process gets
+        no core as it begins, and each resize waits for the one before.
+        """
+        timer = super().set_timer(delay, callback, name=name, pause=pause)
+        timer._skip = False
+        return timer
+
     async def _follow(self) -> None:
         try:
             async for news in self._source.news():
@@ -146,10 +162,11 @@ class LlmdTop(App[None]):
             self.trouble = str(error)
 
     def ask(self) -> None:
-        """Ask the open screen's questions beyond the snapshots."""
-        if isinstance(self.screen, LiveScreen):
-            for question in self.screen.questions(self.watched):
-                self._source.ask(question)
+        """Ask the open screen's questions beyond the snapshots, if one is open still."""
+        for screen in self.screen_stack[-1:]:
+            if isinstance(screen, LiveScreen):
+                for question in screen.questions(self.watched):
+                    self._source.ask(question)
 
     def show(self) -> None:
         """Bring the open screen up to date with the news; one below a box too."""

@@ -51,7 +51,7 @@ def help_text(*, replay: bool = False) -> Text:
     text.append("\n   states  ", ink.text)
     for place, state in enumerate(STATE_LOOK):
         sign, colour = state_look(state)
-        text.append("\n           " if place == 4 else "").append(f"{sign} {state}  ", colour)
+        text.append("\n           " if place == 5 else "").append(f"{sign} {state}  ", colour)
     text.append("\n   blocks  ", ink.text)
     for use, (name, *_) in USE_LOOK.items():
         text.append("■ ", use_colour(use)).append(f"{name}  ", ink.muted)

@@ -44,7 +44,8 @@ def _state(row: InstanceRow, _width: int) -> Cell:
 
 
 def _role(row: InstanceRow, _width: int) -> Cell:
-    return Cell(row.instance.role, role_colour(row.instance.role))
+    role = row.instance.pool or row.instance.role
+    return Cell(f"{row.instance.role[0]}→{role}" if row.instance.pool else role, role_colour(role))
 
 
 def _kv(row: InstanceRow, width: int) -> Cell:
@@ -125,6 +126,17 @@ def ruled_by(instances: Sequence[InstanceStatus]) -> str:
     return f"policy {policies} · swap {modes}"
 
 
+def _beside(snapshot: Snapshot) -> str:
+    """The placement of several instances, and what is not as without a choice."""
+    words = ""
+    if len(snapshot.instances) > 1 and snapshot.placement:
+        words += f" · placement {printable(snapshot.placement)}"
+    admissions = {instance.decode_admission for instance in snapshot.instances} - {"", "greedy"}
+    if admissions:
+        words += f" · decodes {printable(', '.join(sorted(admissions)))}"
+    return words + (" · RAM in 8 bits" if snapshot.compress else "")
+
+
 class InstancesTable(KeyedTable[InstanceRow]):
     """One row per instance."""
 
@@ -139,7 +151,7 @@ class InstancesTable(KeyedTable[InstanceRow]):
         rows = [InstanceRow(*pair) for pair in zip(snapshot.instances, gpus, strict=False)]
         self.hide(frozenset() if any(row.gpu for row in rows) else frozenset({"gpu"}))
         self.show([(str(index), row) for index, row in enumerate(rows)])
-        text = ruled_by(snapshot.instances)
+        text = ruled_by(snapshot.instances) + _beside(snapshot)
         if text != self._ruled_by:
             self._ruled_by = text
             self.border_subtitle = Text(text, ink.muted)

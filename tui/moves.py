@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from daemon.protocol.control import AUTO, FlipStatus, RolesStatus, Snapshot, TransferStatus
+from daemon.protocol.control import WATCHED, FlipStatus, RolesStatus, Snapshot, TransferStatus
 from tui.format import bar, duration, latency, percent, printable, size
 from tui.lines import Lines
 from tui.palette import drawn, ink, role_colour
@@ -111,7 +111,7 @@ class MovesPanel(Lines):
             left_width = width * 11 // 20
             left = self._moving(left_width - 2, height)
             return _beside(left, self._flipped(height), left_width, height)
-        below = len(self._flips) + (self._roles.mode == AUTO)
+        below = len(self._flips) + (self._roles.mode in WATCHED)
         kept = min(below, max(2, height - len(self._transfers)), height // 2)
         moving = self._moving(width, height - kept)
         return [*moving, *self._flipped(height - len(moving))] if below else moving
@@ -127,7 +127,7 @@ class MovesPanel(Lines):
         return [*lines, Text(f"and {more} more", ink.muted)][:height] if more else lines
 
     def _flipped(self, height: int) -> list[Text]:
-        watcher = [roles_line(self._roles)] if self._roles.mode == AUTO else []
+        watcher = [roles_line(self._roles)] if self._roles.mode in WATCHED else []
         return [*watcher, *(flip_line(flip) for flip in self._flips)][:height]
 
 

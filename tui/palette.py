@@ -122,6 +122,7 @@ STATE_LOOK = {
     "waiting": ("○", "muted"),
     "preempted": ("↺", "warn"),
     "ready": ("●", "good"),
+    "asleep": ("○", "muted"),
     "loading": ("◐", "info"),
     "draining": ("◑", "warn"),
     "lost": ("✕", "bad"),

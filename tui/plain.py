@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from daemon.protocol.control import AUTO, Cause, InstanceStatus, SequenceStatus, Snapshot
+from daemon.protocol.control import WATCHED, Cause, InstanceStatus, SequenceStatus, Snapshot
 from tui.deadlines import due_line, due_rows
 from tui.format import (
     BAR_EMPTY,
@@ -71,6 +71,7 @@ def _head(snapshot: Snapshot) -> str:
         ("since start", f"{means}, {count(per_s)} output tok/s"),
         *_when_any(snapshot),
         *_roles(snapshot),
+        *_room(snapshot),
         *_gpus(snapshot),
         *(("deadlines", due_line(row)) for row in due_rows(snapshot, {})),
         *_kept(snapshot.instances),
@@ -117,9 +118,24 @@ def _when_any(snapshot: Snapshot) -> list[tuple[str, str]]:
 def _roles(snapshot: Snapshot) -> list[tuple[str, str]]:
     """The choice of the automatic roles, and its reason; nothing where they are off."""
     roles = snapshot.roles
-    if roles.mode != AUTO:
+    if roles.mode not in WATCHED:
         return []
     return [("roles", f"{printable(roles.present)}: {printable(roles.decision, 120)}")]
+
+
+def _room(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """The placement, and what decides on room for decodes and in host memory."""
+    several = len(snapshot.instances) > 1 and snapshot.placement
+    pairs = [("placement", printable(snapshot.placement))] if several else []
+    for instance in snapshot.instances:
+        words = f"{printable(instance.name)}: decodes {printable(instance.decode_admission)}"
+        if instance.burst_blocks:
+            words += f", {instance.burst_blocks} blocks kept for bursts"
+        if instance.host_blocks and snapshot.compress:
+            words += ", host memory packed into 8 bits"
+        if instance.decode_admission:
+            pairs.append(("room", words))
+    return pairs
 
 
 def _gpus(snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -178,7 +194,7 @@ def _instance(instance: InstanceStatus) -> list[str]:
         state = f"{state}, drained"
     return [
         printable(instance.name),
-        instance.role,
+        f"{instance.role}, {printable(instance.pool)}" if instance.pool else instance.role,
         printable(instance.device),
         state,
         str(instance.running),

@@ -33,7 +33,8 @@ def loan_words(reserved: ReservedStatus) -> str:
     if lending is None:
         return ""
     owed = f", {lending.num_owed} owed" if lending.num_owed else ""
-    return f"{lending.num_blocks} blocks in {lending.num_loans} loans{owed}"
+    loans = "loan" if lending.num_loans == 1 else "loans"
+    return f"{lending.num_blocks} blocks in {lending.num_loans} {loans}{owed}"
 
 
 def peak_words(peak: PeakStatus) -> str:
@@ -102,11 +103,11 @@ def _use(pool: InstanceStatus, width: int) -> Text:
 
 
 def _groups(reserved: ReservedStatus, width: int) -> Text:
-    """`end:begun+ready` of each group, as many as fit."""
+    """`length:begun+ready` of each group, as many as fit."""
     line = _labelled("groups")
     for place, group in enumerate(reserved.groups):
         ready = f"+{group.num_ready}" if group.num_ready else ""
-        text = f"{group.end_token}:{group.num_begun}{ready} "
+        text = f"{group.num_tokens}:{group.num_begun}{ready} "
         more = f"and {reserved.num_groups - place} more"
         if line.cell_len + len(text) + len(more) > width:
             return line.append(more, ink.muted)

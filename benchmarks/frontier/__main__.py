@@ -9,10 +9,11 @@
 
 Every cell is a workload under Poisson or Gamma arrivals for --minutes, or for --least-requests if
 they take longer (`book`, and `growing` at 0.7), on OPT-13B under DistServe's fit with 12e9 bytes of
-KV (`benchmarks/scheduling.py`), of the requests within its context of 2,048 tokens. `azure-70b` and
-`arxiv-70b` are four Llama-2-70B with all their memory and a context of 4,096. `book` has long
-answers that are alike; `growing` ones are four times as long at the end as at first. Mooncake's
-trace is not part of this repository: without --mooncake FILE its cells are left out.
+KV (`benchmarks/studies/scheduling.py`), of the requests within its context of 2,048 tokens.
+`azure-70b` and `arxiv-70b` are four Llama-2-70B with all their memory and a context of 4,096.
+`book` has long answers that are alike; `growing` ones are four times as long at the end as at
+first. Mooncake's trace is not part of this repository: without --mooncake FILE its cells are left
+out.
 
 Each policy sees the same arrivals, and figures are means over the seeds. Beside each figure stands
 its ratio to the better of `sarathi` and `sarathi+swap` in that measure, with `!` where it is over
@@ -46,7 +47,7 @@ from benchmarks.frontier.measures import Results
 from benchmarks.frontier.runs import Plan, results
 from benchmarks.frontier.tables import markdown, shown
 from benchmarks.frontier.ways import chosen_ways, swept
-from benchmarks.scheduling import NOISY
+from benchmarks.studies.scheduling import NOISY
 
 
 class Mode(NamedTuple):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from benchmarks.scheduling import KV_BYTES, Way, scenario
+from benchmarks.studies.scheduling import KV_BYTES, Way, scenario
 from daemon.lab.report.measures import completion_window
 from daemon.lab.simulator.run import prepare, run
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario

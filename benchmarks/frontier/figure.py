@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.frontier.measures import GAP, LATENCY, CellFigures, Results, WayFigures
-from benchmarks.scheduling import PAUSE_S
+from benchmarks.studies.scheduling import PAUSE_S
 from daemon.lab.report.figures import AMBER, BLUE, INK, TEAL, plain, save
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from benchmarks.frontier.ways import BASELINES
-from benchmarks.scheduling import mean
+from benchmarks.studies.frame import mean
 from daemon.lab.report.report import Report
 
 

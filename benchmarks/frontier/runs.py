@@ -11,7 +11,7 @@ from typing import NamedTuple
 from benchmarks.frontier.cells import capacities, setting
 from benchmarks.frontier.measures import CellFigures, figures
 from benchmarks.frontier.ways import know_unpaced
-from benchmarks.scheduling import Way
+from benchmarks.studies.scheduling import Way
 from daemon.lab.report.report import Report
 from daemon.lab.simulator.about import report_of
 from daemon.lab.simulator.run import prepare, run

@@ -1,6 +1,6 @@
 """The policies that are compared, and what they are told of answers' lengths."""
 
-from benchmarks.scheduling import NOISY, PAUSE_S, Way
+from benchmarks.studies.scheduling import NOISY, PAUSE_S, Way
 from daemon.memory.swap_space import RECOMPUTE
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.policies.gittins import Gittins

@@ -1,4 +1,4 @@
-"""Writes a float32 GGUF file of a Llama or a Qwen3 mixture: the same numbers for llama.cpp.
+"""Writes a float32 GGUF file of a Llama, a Qwen3 mixture or a Gemma 3, for llama.cpp.
 
 One tensor is in memory at a time, or one of all experts. The tokenizer must split text as Llama 3
 does, as that of `benchmarks.peers.model` does.
@@ -16,7 +16,11 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig
 
-ARCHITECTURES = {"llama": gguf.MODEL_ARCH.LLAMA, "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE}
+ARCHITECTURES = {
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
+}
 SPLIT = "llama-bpe"
 ROTATED = ("self_attn.q_proj", "self_attn.k_proj")
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -40,7 +44,10 @@ def write_gguf(folder: Path, target: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     for name, weight in _weights(folder):
-        writer.write_tensor_data(_reordered(name, weight.float(), config).numpy())
+        numbers = _reordered(name, weight.float(), config)
+        if config.model_type == "gemma3_text" and name.endswith("norm.weight"):
+            numbers = numbers + 1  # as transformers does when it computes
+        writer.write_tensor_data(numbers.numpy())
     writer.close()
 
 
@@ -89,12 +96,16 @@ def _add_shape(writer: gguf.GGUFWriter, config: Any, name: str) -> None:
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if config.model_type != "llama":
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
+    if config.model_type == "gemma3_text":
+        writer.add_sliding_window(config.sliding_window)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_rope_dimension_count(config.head_dim)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
 
 

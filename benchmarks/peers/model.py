@@ -1,6 +1,6 @@
 """Make the model that the comparison runs: seeded weights, and a tokenizer trained on the spot.
 
-    python -m benchmarks.peers.model FOLDER [--shape small|billion|mixture]
+    python -m benchmarks.peers.model FOLDER [--shape small|billion|mixture|gemma]
 
 Speed does not depend on what the weights say, so random ones do: no download, no licence, and
 everybody gets the same model from the same seed. They are drawn and written layer by layer, so
@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3TextConfig,
     GenerationConfig,
     LlamaConfig,
     PreTrainedTokenizerFast,
@@ -76,6 +77,19 @@ SHAPES: dict[str, dict[str, Any]] = {
         "head_dim": 64,
         "initializer_range": 0.04,
     },
+    "gemma": {  # Gemma 3's: 87 million weights, ten of twelve layers with a window
+        "vocab_size": 8192,
+        "hidden_size": 768,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 512,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.05,
+    },
 }
 
 
@@ -109,14 +123,18 @@ def train_tokenizer(vocabulary: int, files: list[Path]) -> Tokenizer:
 
 def configuration(**shape: Any) -> Any:
     """The configuration of a model of such a shape, as `SHAPES` has some."""
-    kind: Any = Qwen3MoeConfig if "num_experts" in shape else LlamaConfig
+    kind: Any = LlamaConfig
+    if "num_experts" in shape:
+        kind = Qwen3MoeConfig
+    elif "sliding_window" in shape:
+        kind = Gemma3TextConfig
+    name = kind.__name__.removesuffix("Config").removesuffix("Text")
     return kind(
-        **shape,
-        architectures=[f"{kind.__name__.removesuffix('Config')}ForCausalLM"],
+        **{"tie_word_embeddings": False, **shape},
+        architectures=[f"{name}ForCausalLM"],
         dtype="float32",
         max_position_embeddings=CONTEXT,
         rms_norm_eps=1e-5,
-        tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=1,
         pad_token_id=1,
@@ -128,6 +146,8 @@ def write_weights(config: Any, folder: Path) -> None:
     loader: Any = AutoModelForCausalLM
     with torch.device("meta"):
         made = loader.from_config(config).state_dict()
+        if config.tie_word_embeddings:
+            del made["lm_head.weight"]
     wanted = {stored: one for name, tensor in made.items() for stored, one in _stored(name, tensor)}
     by_layer: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     for name, empty in wanted.items():
@@ -161,10 +181,10 @@ def _stored(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor
 def _draw(
     config: Any, layer: dict[str, torch.Tensor], random: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    """Weights as a new model has them: norms are ones, the rest is normally distributed."""
+    """Weights as a new model has them: norms multiply by one, the rest is normally distributed."""
     drawn = {}
     for name, empty in layer.items():
-        weight = torch.ones(empty.shape)
+        weight = torch.full(empty.shape, float(config.model_type != "gemma3_text"))
         if weight.dim() > 1:
             weight.normal_(0.0, config.initializer_range, generator=random)
         drawn[name] = weight

@@ -20,7 +20,7 @@ def main() -> int:
     faulthandler.register(signal.SIGUSR1)  # a daemon asks so where this process hangs
 
     # The rest takes a second to import, in which the daemon may die as well.
-    from daemon.api.process import serve
+    from daemon.api.front.process import serve
 
     serve(arguments.fd, arguments.listen_fd, arguments.config)
     return 0

@@ -6,8 +6,8 @@ import time
 from concurrent.futures import Executor
 from pathlib import Path
 
-from daemon.api.errors import ApiError, unavailable
-from daemon.api.text import Text
+from daemon.api.replies.errors import ApiError, unavailable
+from daemon.api.text.text import Text
 from daemon.protocol.api import Serving
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
@@ -72,14 +72,14 @@ def raise_descriptor_limit() -> int:
     return hard if hard != resource.RLIM_INFINITY else 1 << 20
 
 
-def copy_missing(source: Path, folder: Path) -> None:
+def copy_missing(source: Path, folder: Path, but: Container[str] = ()) -> None:
     """Copy the entries that `folder` lacks from `source`, if that exists, each whole or not at all.
-    Links stay links; times and modes are the copy's. A name that begins with a dot is a lock or a
-    partial copy, and is skipped. Raises OSError.
+    Links stay links; times and modes are the copy's. The names in `but` are skipped, and so is one
+    that begins with a dot: it is a lock or a partial copy. Raises OSError.
     """
     for entry in source.iterdir() if source.is_dir() else ():
         target = folder / entry.name
-        if entry.name.startswith(".") or target.exists():
+        if entry.name.startswith(".") or entry.name in but or target.exists():
             continue
         folder.mkdir(parents=True, exist_ok=True)
         if not entry.is_dir():

@@ -22,12 +22,25 @@ class Screen:
         self._is_safe = not out.isatty()
         self._tells = err.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._waits = False
+        self._thinks = False
 
     def answer(self, text: str) -> None:
         """Show a piece of an answer at once."""
         self.stop_waiting()
+        if self._thinks:
+            self._thinks = False
+            self._err.write("\n\n")
+            self._err.flush()
         self._out.write(text if self._is_safe else harmless(text))
         self._out.flush()
+
+    def think(self, text: str) -> None:
+        """Show a piece of the thoughts before an answer, dim, on a terminal alone."""
+        self.stop_waiting()
+        if self._tells:
+            self._thinks = True
+            self._err.write(f"{_DIM}{harmless(text)}{_PLAIN}")
+            self._err.flush()
 
     def wait(self, text: str) -> None:
         """Show what the chat waits for, on a terminal, until something else is shown."""

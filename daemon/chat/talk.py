@@ -71,7 +71,11 @@ class Talk:
         try:
             async for event in self._endpoint.stream(self._asked.body(self.conversation.messages)):
                 timing.take(event)
-                if event.choices and (delta := event.choices[0].delta) and delta.content:
+                delta = event.choices[0].delta if event.choices else None
+                if delta is not None and delta.reasoning_content:
+                    hint.cancel()
+                    screen.think(delta.reasoning_content)
+                if delta is not None and delta.content:
                     hint.cancel()
                     said.append(delta.content)
                     screen.answer(delta.content)

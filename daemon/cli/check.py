@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import packages_distributions
@@ -11,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from daemon.api.chat_template import unused_templates
-from daemon.api.template_process import what_is_wrong
+from daemon.api.sandbox.chat_template import unused_templates
+from daemon.api.sandbox.template_process import what_is_wrong, what_it_refuses
+from daemon.api.text.text import Text
 from daemon.cli.faults import error_text
 from daemon.cli.parser import overrides
 from daemon.cli.progress import progress
@@ -25,11 +27,12 @@ from daemon.config.instance_text import format_instance
 from daemon.config.instances import instance_limits
 from daemon.config.load import ConfigError, ConfigFault, Loaded, flatten, load
 from daemon.config.paths import default_cache, default_journal, default_socket
-from daemon.config.pool import PoolPlan, plan_pool, pool_faults
+from daemon.config.pool import PoolPlan, instance_dtype, plan_pool, pool_faults
 from daemon.config.schema import Config, InstanceSpec
-from daemon.core.limits import InstanceLimits
+from daemon.core.values.limits import InstanceLimits
 from daemon.engine.families import FAMILIES
 from daemon.engine.verify.kernels.kept import CardStack, all_kept, version_of
+from daemon.memory.layout import shown_lengths
 from daemon.memory.sizing import (
     CPU_RUNTIME_BYTES,
     DTYPE_BYTES,
@@ -39,13 +42,17 @@ from daemon.memory.sizing import (
     PoolSize,
     Room,
     SizingError,
+    heads_of,
+    layout_for,
+    model_layout,
 )
 from daemon.models.consistent import checked_shape
+from daemon.models.containers import text_fields
 from daemon.models.embedded import (
     begin_with_installed,
     converted_folder,
     embedded_gguf,
-    is_gguf,
+    gguf_file,
     model_folder,
 )
 from daemon.models.fitting import ask_fit, check_fit
@@ -137,6 +144,7 @@ def examine(arguments: argparse.Namespace) -> Checked:
         found.faults, found.status = list(error.faults), 2
         return found
     config = found.loaded.config
+    found.notes += found.loaded.notes
     if owners := _foreign_owners():
         found.cannot(
             f"the distribution {owners} also installs a package named daemon: "
@@ -220,7 +228,7 @@ def model_notes(folder: Path, shape: ModelShape, cache: Path) -> Iterator[str]:
     with suppress(OSError, ValueError, LookupError, TypeError):  # reported below
         if further := unused_templates(folder):
             yield f"{folder}: chat templates that are of no use here: {', '.join(further)}"
-    if wrong := what_is_wrong(folder):
+    if wrong := what_is_wrong(folder) or what_it_refuses(folder):
         yield f"{folder}: {wrong}"
 
 
@@ -264,6 +272,7 @@ def as_json(found: Checked) -> str:
             "why_cpu": found.served.why_cpu,
         },
         "default_sampling": msgspec.to_builtins(found.sampling) if shape else None,
+        **(_layout_said(loaded.config, found, shape) if loaded and shape else {}),
         "instances": [
             {
                 **msgspec.to_builtins(spec),
@@ -278,6 +287,39 @@ def as_json(found: Checked) -> str:
         "notes": [note._asdict() for note in found.notes],
     }
     return msgspec.json.format(msgspec.json.encode(plain).decode(), indent=2)
+
+
+def _layout_said(config: Config, found: Checked, shape: ModelShape) -> dict[str, Any]:
+    """For scripts: the kinds of layers, and the bytes that one sequence of a length holds, on the
+    first instance.
+    """
+    device = found.served.instances[0].device if found.served.instances else "cpu"
+    dtype = instance_dtype(config, device, shape.dtype)
+    block_size, kinds = config.memory.block_size, _kinds(shape)
+    held = model_layout(shape, shape.windows, block_size, dtype, config.memory.kv_dtype)
+    return {
+        "layout": [
+            {
+                "kind": kind,
+                "layers": kinds.count((kind, window)),
+                "page_tokens": block_size,
+                "window": window,
+            }
+            for kind, window in sorted(set(kinds))
+        ],
+        "kv_bytes_by_tokens": {
+            str(length): held.bytes_at(length) for length in shown_lengths(shape.context_len)
+        },
+    }
+
+
+def _kinds(shape: ModelShape) -> list[tuple[str, int]]:
+    """The kind of each layer, by what it holds, and its window."""
+    windows = shape.windows or (0,) * shape.num_layers
+    return [
+        ("shared" if heads.source >= 0 else "window" if window else "full", window)
+        for heads, window in zip(heads_of(shape), windows, strict=True)
+    ]
 
 
 def values(loaded: Loaded, served: Found) -> Iterator[str]:
@@ -331,7 +373,7 @@ def _rounding_line(kind: str, shape: ModelShape) -> str:
 
 def _quantisation_lines(folder: Path) -> Iterator[str]:
     """How a checkpoint's weights are quantised, and what of it has no effect here."""
-    found = read_quantisation(folder, read_json(folder / "config.json"))
+    found = read_quantisation(folder, text_fields(read_json(folder / "config.json")))
     if found is None:
         return
     states = ", states stay as they are computed" if found.rounds_states else ""
@@ -351,17 +393,42 @@ def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
     if plan.room is not None:
         yield from _room_lines(plan.room, size)
     yield (
-        f"  block        {size.block_bytes / 1024:>10,.1f} KiB = {shape.num_layers} layers * 2 * "
-        f"{demand.block_size} tokens * {shape.num_kv_heads} kv heads * {shape.head_dim} * "
-        f"{_number_bytes(demand)}"
+        f"  block        {size.block_bytes / 1024:>10,.1f} KiB = "
+        f"{_numbers_said(shape, demand.block_size)} * {_number_bytes(demand)}"
     )
     yield (
         f"  blocks       {size.num_blocks:>10,}  ({_REASONS[size.reason]}) = "
         f"{_mib(size.num_blocks * size.block_bytes).strip()}, "
         f"{size.num_blocks * demand.block_size:,} tokens"
     )
+    yield from _window_lines(shape, plan, size)
     yield host_line(plan.host)
     yield f"  longest      {size.max_len:>10,} tokens of prompt and answer"
+
+
+def _numbers_said(shape: ModelShape, block_size: int) -> str:
+    """The numbers in a block of all layers, as a product for each kind of heads."""
+    own = Counter(
+        (heads.num_kv_heads, heads.head_dim) for heads in heads_of(shape) if heads.source < 0
+    )
+    terms = [
+        f"{num_layers} layers * 2 * {block_size} tokens * {num_kv_heads} kv heads * {head_dim}"
+        for (num_kv_heads, head_dim), num_layers in own.items()
+    ]
+    return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+
+
+def _window_lines(shape: ModelShape, plan: PoolPlan, size: PoolSize) -> Iterator[str]:
+    """A line for each window that layers have, and what a sequence then holds."""
+    kinds = _kinds(shape)
+    for window in sorted({window for kind, window in kinds if kind == "window"}):
+        num_layers = kinds.count(("window", window))
+        yield f"  window       {window:>10,} tokens are held of {num_layers} layers"
+    if num_shared := sum(kind == "shared" for kind, _ in kinds):
+        yield f"  shared       {num_shared:>10,} layers read keys and values of others"
+    if {*kinds} != {("full", 0)}:
+        held = _mib(layout_for(shape, plan.demand).bytes_at(size.max_len)).strip()
+        yield f"  held         {held:>10} by one sequence of {size.max_len:,} tokens"
 
 
 def _weights_in(shape: ModelShape, plan: PoolPlan) -> str:
@@ -448,16 +515,23 @@ def _folder(config: Config) -> Path:
 
 
 def _as_served(folder: Path, config: Config) -> ModelShape:
-    """The model's shape, its weights as they will be held: nothing is rounded yet."""
+    """The model's shape, its weights as they will be held: nothing is rounded yet.
+
+    Raises ModelError, also for a tokenizer that the process of the API could not read.
+    """
     shape, kind = checked_shape(folder, cache_folder(config)), config.model.quantize
+    try:
+        Text(folder)
+    except ValueError as error:
+        raise ModelError(f"the tokenizer cannot be read: {error}") from None
     return shape if kind == NONE else quantised_shape(shape, planned(folder, kind))
 
 
 def _needs_conversion(config: Config) -> Path | None:
     """The model's GGUF file, if it is one and not yet converted. Raises ModelError."""
     path, cache = config.model.path, cache_folder(config)
-    source = Path(path).expanduser() if path else embedded_gguf()
-    if not is_gguf(source) or not source.is_file():
+    source = gguf_file(Path(path).expanduser()) if path else embedded_gguf()
+    if source is None or not source.is_file():
         return None
     if not path:
         begin_with_installed(cache)

@@ -60,8 +60,7 @@ def _answer(arguments: argparse.Namespace, path: Path) -> str:
         case "drain":
             return drained(drain(path, TIMEOUT_S))
         case "resume" if arguments.instance is not None:
-            resume_instance(path, arguments.instance, TIMEOUT_S)
-            return f"{arguments.instance} is used again"
+            return _resumed(path, arguments.instance)
         case "resume":
             return f"requests are taken again; {resume(path, TIMEOUT_S).status}"
         case "roles":
@@ -83,6 +82,14 @@ def _policy(path: Path, name: str | None, instance: str | None) -> str:
     if name is None:
         return policies(fetch_snapshot(path, TIMEOUT_S))
     return policies(choose_policy(path, name, TIMEOUT_S, instance or ""))
+
+
+def _resumed(path: Path, instance: str) -> str:
+    """Use an instance again, and say whether it was not."""
+    before = fetch_snapshot(path, TIMEOUT_S)
+    resume_instance(path, instance, TIMEOUT_S)
+    drained = any(status.drained for status in before.instances if status.name == instance)
+    return f"{instance} is used again" if drained else f"{instance} was not drained: it is used"
 
 
 def _roles(path: Path, mode: str | None) -> str:

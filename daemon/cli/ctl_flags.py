@@ -101,11 +101,13 @@ def _add_moving(verbs: Verbs) -> list[argparse.ArgumentParser]:
         "roles",
         help="show how instances get their roles, or choose that",
         description="auto: the load decides, for all instances, also for those with a configured "
-        "role or one from llmd ctl flip. mixed: they have their configured roles. Without a mode: "
+        "role or one from llmd ctl flip. low_load: a prefill or decode instance that computed less "
+        "than a tenth of the past minute gets the other role, idle: one with none, where "
+        "those of the other role compute. mixed: they have their configured roles. Without a mode: "
         "what was decided last, and why.",
     )
     mode = chosen.add_argument(
-        "mode", nargs="?", choices=ROLES_MODES, help="auto or mixed (default: show the roles)"
+        "mode", nargs="?", choices=ROLES_MODES, help="one of them (default: show the roles)"
     )
     offer(mode, ROLES_MODES)
     migrate = verbs.add_parser("migrate", help="migrate a sequence to another instance")

@@ -22,6 +22,7 @@ from daemon.length_models.registry import LIVE
 from daemon.placement import PLACEMENTS
 from daemon.scheduler.policies import POLICIES
 from daemon.state.role import ROLES_MODES
+from daemon.state.transfer_mode import HANDOFF_MODES
 
 _FIRST = """\
 first: llmd serve serves the embedded model; then, in another terminal,
@@ -37,9 +38,19 @@ _FLAGS: tuple[tuple[str, str, type, str, str, str], ...] = (
     ("--placement", "scheduler.placement", str, "P", "which instance takes a sequence", ""),
     (
         *("--roles", "scheduler.roles", str, "R"),
-        *("how instances get their roles: auto (by the load), mixed (as configured)", ""),
+        *(
+            "what gives instances their roles: auto, low_load, idle (the load), mixed (nothing)",
+            "",
+        ),
     ),
-    ("--predictor", "predict.kind", str, "KIND", f"of answer lengths: {', '.join(LIVE)}", ""),
+    (
+        *("--handoff", "scheduler.handoff", str, "H"),
+        *("when a prompt's KV goes to another instance: auto, serialized, layered", ""),
+    ),
+    (
+        *("--predictor", "predict.kind", str, "KIND"),
+        *(f"of answer lengths: {', '.join(LIVE)}, ranges:TOKENS", ""),
+    ),
     ("--kv-blocks", "memory.kv_blocks", int, "N", "size of the KV pool", "the memory formula's"),
     ("--dtype", "model.dtype", str, "D", f"number format: {', '.join(DTYPES)}", ""),
     (
@@ -89,6 +100,7 @@ _OFFERED: dict[str, Sequence[str] | str] = {
     "scheduler.policy": tuple(POLICIES),
     "scheduler.roles": ROLES_MODES,
     "scheduler.placement": tuple(PLACEMENTS),
+    "scheduler.handoff": HANDOFF_MODES,
     "predict.kind": LIVE,
     "model.dtype": DTYPES,
     "model.quantize": QUANTIZE,

@@ -180,6 +180,7 @@ def summary(made: "Profiled") -> Iterator[str]:
             f"{'  held out' if kind in HELD_OUT else ''}"
         )
     profile, device = made.profile, made.profile.device
+    yield from _operators(profile)
     error, noise = error_words(profile.fit), profile.fit.noise_sigma
     yield f"error of steps held out {error}, noise {noise:.1%}"
     host = (
@@ -194,6 +195,33 @@ def summary(made: "Profiled") -> Iterator[str]:
     yield size_line(profile)
 
 
+def _operators(profile: Profile) -> Iterator[str]:
+    """Each operator alone: its input, and its times at the smallest and the largest of these."""
+    alone = profile.operators
+    if alone is None:
+        return
+    yield f"{'operators alone':<20}{'from':>8}{'to':>8}{'takes':>12}{'to':>12}"
+    for operator in (*alone.tokens_s, *alone.sampled_s):
+        at, value = operator.time_s.at, operator.time_s.value
+        yield (
+            f"{operator.name:<20}{at[0]:>8,.0f}{at[-1]:>8,.0f}"
+            f"{_us(value[0]):>12}{_us(value[-1]):>12}"
+        )
+    for name, surface in (("prefill", alone.prefill_s), ("decode", alone.decode_s)):
+        low = surface(surface.rows[0], surface.columns[0])
+        high = surface(surface.rows[-1], surface.columns[-1])
+        yield (
+            f"{f'{name} attention':<20}{surface.rows[0]:>8,.0f}{surface.rows[-1]:>8,.0f}"
+            f"{_us(low):>12}{_us(high):>12}  at {surface.columns[0]:,.0f} and "
+            f"{surface.columns[-1]:,.0f} tokens before"
+        )
+    error = f"{alone.mape:.1%}" if alone.mape else "not known"
+    yield (
+        f"their sums on steps held out: error {error}, with {_ms(alone.overhead_s)} a step beyond "
+        "operators"
+    )
+
+
 def size_line(profile: Profile) -> str:
     """A line on how many tokens a step needs to fill the device."""
     size = size_of(profile)
@@ -205,6 +233,10 @@ def size_line(profile: Profile) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:,.1f} ms"
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:,.0f} us"
 
 
 def _check_place(path: Path) -> None:

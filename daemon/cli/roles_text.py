@@ -1,15 +1,18 @@
 """How instances get their roles and what was decided last, in a few lines."""
 
 from daemon.protocol.control import RolesStatus
-from daemon.state.role import AUTO
+from daemon.state.role import TRANSITIONS, WATCHED
 
 
 def roles_lines(roles: RolesStatus) -> list[str]:
     """The mode and the choice in force, then the forecast of every choice."""
-    if roles.mode != AUTO:
+    if roles.mode not in WATCHED:
         return ["roles are as configured, or as llmd ctl flip chose them"]
     pinned = f"; {', '.join(roles.pinned)} pinned" if roles.pinned else ""
-    lines = [f"roles by the load: {roles.present}{pinned}", f"  {roles.decision}"]
+    by = f"the rule {roles.mode}" if roles.mode in TRANSITIONS else "the load"
+    lines = [f"roles by {by}: {roles.present}{pinned}"]
+    if roles.decision:
+        lines.append(f"  {roles.decision}")
     if roles.num_measured:
         kept = f"{roles.measured:.0%} of {roles.num_measured} answers"
         lines.append(f"  of this load {kept} kept both promises under it")

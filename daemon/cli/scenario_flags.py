@@ -12,6 +12,7 @@ from daemon.cli.defaults import PLACEMENTS_BELOW, POLICIES_BELOW, of_default
 from daemon.cli.instance_flag import add_instance_flag
 from daemon.cli.workload_flags import workload_spec
 from daemon.config.schema import SchedulerConfig
+from daemon.cost.step_cost import STEP_TIMES
 from daemon.lab.profiles.load import names
 from daemon.lab.simulator.scenario import (
     PAUSE_SHARE,
@@ -28,7 +29,7 @@ from daemon.placement import PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 from daemon.state.role import ROLES_MODES
-from daemon.state.transfer_mode import HANDOFF_MODES
+from daemon.state.transfer_mode import HANDOFF_MODES, PAIRINGS
 
 _LIMITS: tuple[tuple[str, int, str, str], ...] = (
     ("max-running", 1, "sequences in a batch", ""),
@@ -76,6 +77,29 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
     ):
         group.add_argument(f"--{name}", type=kind, metavar=metavar, help=what)
     add_instance_flag(group, "each of them by its devices")
+    _add_handoff(group)
+    group.add_argument(
+        "--n",
+        type=_from(1),
+        metavar="N",
+        help=f"answers of each request, each with a row of its own {_default(Scenario, 'n')}",
+    )
+    group.add_argument(
+        "--step-times",
+        choices=STEP_TIMES,
+        help="step times from a fit to whole steps, or the sum of operators measured alone "
+        "(default: whichever errs less, where the profile has both)",
+    )
+    group.add_argument(
+        "--drafts",
+        metavar="S:L",
+        help="share of answers' tokens in quotes, and mean tokens of a quote: prompt lookup drafts "
+        "them, on a CPU (default: none)",
+    )
+    _add_scheduling(parser)
+
+
+def _add_handoff(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--handoff",
         choices=HANDOFF_MODES,
@@ -83,12 +107,18 @@ def add_scenario_flags(parser: argparse.ArgumentParser) -> None:
         f"whichever is sooner {_default(HandoffSpec, 'mode')}",
     )
     group.add_argument(
-        "--n",
-        type=_from(1),
-        metavar="N",
-        help=f"answers of each request, each with a row of its own {_default(Scenario, 'n')}",
+        "--pair",
+        choices=PAIRINGS,
+        help="when an answer's instance is chosen: at its prompt's last chunk, or as it arrives "
+        f"{_default(HandoffSpec, 'pair')}",
     )
-    _add_scheduling(parser)
+    group.add_argument(
+        "--mixed-pool",
+        action="store_true",
+        default=None,
+        help="work that finds no room in its pool goes to instances of the other role, which are "
+        "in the mixed pool meanwhile",
+    )
 
 
 def _add_scheduling(parser: argparse.ArgumentParser) -> None:
@@ -106,8 +136,9 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
     roles = group.add_argument(
         "--roles",
         metavar="R",
-        help="of the instances: auto (by the load, as a daemon), mixed (all), or P:D such as 2:6 "
-        "(2 for prefill, 6 for decode) (default: as each [[instance]] says)",
+        help="of the instances: auto, low_load, idle (by the load, as a daemon), mixed (all), P:D "
+        "such as 2:6 (2 for prefill, 6 for decode), or P:D:idle, where idle ones change later "
+        "(default: as each [[instance]] says)",
     )
     offer(roles, ROLES_MODES)
     predictor = group.add_argument(
@@ -121,13 +152,27 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
         "newcomers preempt none (default: the policy's own)",
     )
     group.add_argument(
+        "--compress",
+        action="store_true",
+        default=None,
+        help="KV in host memory is packed into 8 bits: the link and the host pool carry half",
+    )
+    group.add_argument(
         "--decode-admission",
         choices=DECODE_ADMISSIONS,
         help="what a newcomer needs room for: its present tokens, all that is predicted for it and "
         "for running sequences, or what they hold when the first of them ends "
         f"{_default(ScenarioLimits, 'decode_admission')}",
     )
-    wait = f"wait before a promotion of mlfq {_default(ScenarioLimits, 'starve_s')}"
+    _add_limits(group)
+    parser.epilog = f"{POLICIES_BELOW}\n{PLACEMENTS_BELOW}"
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    wait = (
+        "wait before a sequence rises (mlfq, speculative-queues) "
+        f"{_default(ScenarioLimits, 'starve_s')}"
+    )
     pause = (
         "longest pause of a stream that has begun, under gittins (default: "
         f"{PAUSE_SHARE:g} of the shortest SLO for gaps, such as --slo-gap; without one "
@@ -144,7 +189,6 @@ def _add_scheduling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-noise", action="store_true", help="step times exactly as the profile's fit says"
     )
-    parser.epilog = f"{POLICIES_BELOW}\n{PLACEMENTS_BELOW}"
 
 
 def _default(kind: type[msgspec.Struct], name: str, otherwise: str = "") -> str:
@@ -169,11 +213,19 @@ def scenario_of(arguments: argparse.Namespace) -> Scenario:
         "workload": workload,
         "noise": base.noise and not arguments.no_noise,
     }
-    for name in ("n", "policy", "placement", "roles", "predictor", "seed"):
+    for name in ("n", "policy", "placement", "roles", "predictor", "seed", "drafts", "step_times"):
         if getattr(arguments, name) is not None:
             changes[name] = getattr(arguments, name)
-    if arguments.handoff is not None:
-        changes["handoff"] = msgspec.structs.replace(base.handoff, mode=arguments.handoff)
+    handoff = {
+        name: value
+        for name, value in (
+            ("mode", arguments.handoff),
+            ("pair", arguments.pair),
+            ("mixed_pool", arguments.mixed_pool),
+        )
+        if value is not None
+    }
+    changes["handoff"] = msgspec.structs.replace(base.handoff, **handoff)
     return msgspec.structs.replace(base, **changes)
 
 
@@ -213,7 +265,7 @@ def _groups(arguments: argparse.Namespace, base: Scenario) -> tuple[InstanceGrou
 
 
 def _limits(arguments: argparse.Namespace, base: ScenarioLimits) -> ScenarioLimits:
-    words = "swap", "decode_admission", "starve_s", "max_pause_s"
+    words = "swap", "compress", "decode_admission", "starve_s", "max_pause_s"
     names = (*words, *(name.replace("-", "_") for name, *_ in _LIMITS))
     changes = {
         name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None

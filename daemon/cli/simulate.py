@@ -55,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     offer(kept, FOLDER)
     group.add_argument(
+        "--operators",
+        action="store_true",
+        help="report each operator's calls, mean input and time on each instance",
+    )
+    group.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev"
     )
 
@@ -95,6 +100,7 @@ def _scenario(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
         options = Options(
             journal=arguments.journal_out,
             spans=arguments.perfetto is not None,
+            operators=arguments.operators,
             progress=lambda ended, total: show(ended, total, f"{ended:,} of {total:,} requests"),
         )
         log = run(prepared, options)
@@ -129,8 +135,6 @@ def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
     label = f"journal {arguments.journal.name}, {len(incident.streams)} answers"
     if incident.num_missing:
         label += f"; it misses {incident.num_missing} events"
-    if again and incident.num_drafted:
-        label += f"; {incident.num_drafted} of its tokens were drafted, and take steps here"
     about = About(
         kind="simulated" if again else "measured",
         label=label,

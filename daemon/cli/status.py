@@ -14,7 +14,7 @@ from daemon.protocol.control import (
     Snapshot,
     TransferStatus,
 )
-from daemon.state.role import AUTO
+from daemon.state.role import WATCHED
 
 MAX_ROWS = 8
 """How many transfers, and flips, are listed."""
@@ -64,12 +64,14 @@ def as_text(snapshot: Snapshot) -> str:
         f"answers finished, {counters.aborted} aborted, {counters.failed} failed",
         *_predictor(snapshot),
         *_placement(snapshot),
+        *_deadlines(snapshot),
+        *_memory(snapshot),
         *_losses(snapshot),
         "",
         _row("INSTANCE", "DEVICE", "ROLE", "STATE", "RUN", "WAIT", "KV USED", "STEP", "P99"),
     ]
     lines += [_instance_row(instance) for instance in snapshot.instances]
-    if snapshot.roles.mode == AUTO:
+    if snapshot.roles.mode in WATCHED:
         lines += ["", *roles_lines(snapshot.roles)[:2]]
     lines += _below("TRANSFERS", [_transfer(transfer) for transfer in snapshot.transfers])
     lines += _below("FLIPS", [_flip(flip) for flip in reversed(snapshot.flips)])
@@ -100,6 +102,30 @@ def _placement(snapshot: Snapshot) -> list[str]:
     return [f"placement {snapshot.placement}"] if several else []
 
 
+def _deadlines(snapshot: Snapshot) -> list[str]:
+    """A line for each SLO class: the deadlines that its answers met."""
+    lines = []
+    for due in snapshot.counters.due:
+        words = f"{due.scale:g} times an answer's time alone" if due.scale else "requests' own"
+        total = due.kept + due.missed
+        lines.append(f"deadlines, {words}: {due.kept} of {total} kept ({due.kept / total:.1%})")
+    return lines
+
+
+def _memory(snapshot: Snapshot) -> list[str]:
+    """A line for each instance on what its memory keeps room for."""
+    lines = []
+    for instance in snapshot.instances:
+        parts = [f"decode admission {instance.decode_admission}"] * bool(instance.decode_admission)
+        parts += [f"{instance.burst_blocks} blocks kept for bursts"] * bool(instance.burst_blocks)
+        if instance.host_blocks:
+            packed = ", packed into 8 bits" * snapshot.compress
+            parts.append(f"{instance.host_held}/{instance.host_blocks} blocks in RAM{packed}")
+        if parts:
+            lines.append(f"{instance.name}: {'; '.join(parts)}")
+    return lines
+
+
 def _losses(snapshot: Snapshot) -> list[str]:
     """A line for each thing that went wrong since the start."""
     lines = []
@@ -123,7 +149,7 @@ def _instance_row(instance: InstanceStatus) -> str:
     return _row(
         instance.name,
         instance.device,
-        instance.role,
+        f"{instance.role}, {instance.pool}" if instance.pool else instance.role,
         state,
         str(instance.running),
         str(instance.waiting),

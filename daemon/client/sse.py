@@ -20,6 +20,7 @@ class Delta(msgspec.Struct):
     """The addition of a chat's event."""
 
     content: str | None = None
+    reasoning_content: str | None = None  # thoughts before the answer
     role: str | None = None
 
 
@@ -75,7 +76,8 @@ class Event(msgspec.Struct):
         if not self.choices:
             return False
         choice = self.choices[0]
-        if choice.text or (choice.delta and choice.delta.content):
+        delta = choice.delta
+        if choice.text or (delta and (delta.content or delta.reasoning_content)):
             return True
         opening = choice.delta is not None and choice.delta.role is not None
         return not opening and choice.finish_reason is None

@@ -19,13 +19,14 @@ from daemon.config.instance_text import (
 from daemon.config.instances import OWN_CHOICES, OWN_COUNTS, instance_limits
 from daemon.config.keys import key_faults
 from daemon.config.schema import Config, InstanceSpec
-from daemon.length_models.registry import VECTOR_KINDS, live_fault
+from daemon.length_models.registry import live_fault, uses_vectors
 from daemon.memory.sizing import KV_DTYPES, WEIGHT_KINDS
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import NAMES, PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 from daemon.state.role import ROLES_MODES
+from daemon.state.transfer_mode import HANDOFF_MODES, PAIRINGS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 QUANTIZE = ("none", *WEIGHT_KINDS)
@@ -129,6 +130,8 @@ def _choices(config: Config) -> Iterator[Fault]:
         ("scheduler.decode_admission", DECODE_ADMISSIONS),
         ("power.enabled", POWER),
         ("scheduler.roles", ROLES_MODES),
+        ("scheduler.handoff", HANDOFF_MODES),
+        ("scheduler.pair", PAIRINGS),
         ("engine.kernels", KERNELS),
         ("daemon.log_level", LOG_LEVELS),
         ("daemon.log_format", FORMATS),
@@ -191,6 +194,10 @@ def _instances(config: Config) -> Iterator[Fault]:
             yield f"{place}.role", fault
         if spec.name in names[:number]:
             yield f"{place}.name", f"two instances are named {spec.name!r}"
+        if spec.asleep and number == 0:
+            yield f"{place}.asleep", "the first instance has to be awake"
+        if not 0 <= spec.wake_s < math.inf:
+            yield f"{place}.wake_s", f"must be a number from 0 on, got {spec.wake_s}"
         yield from _limits(config, spec, place)
 
 
@@ -227,7 +234,7 @@ def _predict(config: Config) -> Iterator[Fault]:
             "predict.max_age_days",
             f"must be a number of days above 0, got {predict.max_age_days}",
         )
-    if predict.kind in VECTOR_KINDS and encoder_folder() is None:
+    if uses_vectors(predict.kind) and encoder_folder() is None:
         yield "predict.kind", f"{predict.kind} {MISSING}"
 
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import msgspec
 
+from daemon.base.accepted import accepted, current_value
 from daemon.config.schema import Config
 from daemon.config.unknown import several_models, unknown_keys
 
@@ -47,7 +48,7 @@ def _section(name: str, value: Any, kind: Any) -> tuple[Any, Faults]:
     if element is None:
         return _struct(name, value, kind, 0)
     if not isinstance(value, list | tuple):
-        return (), [(name, f"expected array, got {type(value).__name__}")]
+        return (), [(name, f"must be a list of tables, got {current_value('', value)}")]
     found = [_struct(f"{name}[{n}]", table, element, n) for n, table in enumerate(value)]
     return tuple(struct for struct, _ in found), [fault for _, wrong in found for fault in wrong]
 
@@ -61,26 +62,27 @@ def _struct(place: str, value: Any, kind: type[msgspec.Struct], number: int) -> 
     faults: Faults = []
     is_table = isinstance(value, Mapping)
     if not is_table:
-        faults.append((place, f"expected object, got {type(value).__name__}"))
+        faults.append((place, f"must be a table, got {current_value('', value)}"))
         value = {}
     for field in msgspec.structs.fields(kind):
         if field.name in value:
             try:
                 values[field.name] = msgspec.convert(value[field.name], field.type)
             except msgspec.ValidationError as error:
-                faults.append(_plain(f"{place}.{field.name}", str(error)))
+                faults.append(_fault(f"{place}.{field.name}", value[field.name], field.type, error))
         elif field.required and is_table:
-            faults.append((place, f"object missing required field {field.name}"))
+            faults.append((place, f"{field.name} is missing"))
         if field.required:
             values.setdefault(field.name, _MADE_UP[field.name](number))
     return kind(**values), faults
 
 
-def _plain(key: str, message: str) -> tuple[str, str]:
-    """A msgspec message as key and text: `server.cors_origins[1]`, `expected str, got int`."""
-    found = _AT.search(message)
-    text = _AT.sub("", message).replace("`", "")
-    return key + (found[1] if found else ""), text[:1].lower() + text[1:]
+def _fault(key: str, value: Any, kind: Any, error: msgspec.ValidationError) -> tuple[str, str]:
+    """The key of what is wrong in a value, and what it must be and is."""
+    found = _AT.search(str(error))
+    path = found[1] if found else ""
+    must = accepted(kind, path, value, of_key=False)
+    return key + path, f"must be {must}, got {current_value(path, value)}"
 
 
 def given_keys(data: Mapping[str, Any]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from daemon.config.cuda import Card, Devices
 from daemon.config.instances import named, shared_limits
 from daemon.config.pool import PooledModel, demand_of, gib, instance_dtype
 from daemon.config.schema import Config, InstanceSpec
+from daemon.memory.layout import KVLayout
 from daemon.memory.sizing import (
     FP8_CAPABILITY,
     GPU_RUNTIME_BYTES,
@@ -22,6 +23,7 @@ from daemon.memory.sizing import (
     block_bytes,
     blocks_for,
     gpu_panel_bytes,
+    layout_for,
 )
 
 LEAST_CAPABILITY = (8, 0)
@@ -44,7 +46,8 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
     capability: tuple[int, int] = LEAST_CAPABILITY
     what: str = "llmd's kernels need"  # that capability
     tokens: int = 0  # in kv_bytes; 0: the configuration sets their number
-    block_size: int = 1  # tokens
+    layout: KVLayout | None = None  # of the pool, where its size is not configured
+    chunk: int = 0  # most tokens of one sequence in a step
     least_tokens: int = 0  # that a useful pool holds
 
     @property
@@ -139,21 +142,24 @@ def needs_of(config: Config, model: PooledModel) -> Needs:
     dtype = instance_dtype(config, "cuda", model.dtype)
     demand = demand_of(config, model, dtype, shared_limits(config))
     per_block = block_bytes(model, demand.block_size, dtype, demand.kv_dtype)
+    layout, chunk = layout_for(model, demand), demand.max_batch_tokens
     asked_bytes = demand.kv_blocks * per_block or demand.kv_bytes
     num_blocks = max(blocks_for(demand.max_len, demand.block_size), MIN_BLOCKS)
+    longest_tokens = num_blocks * demand.block_size
     fp8 = demand.kv_dtype == "fp8"
     return Needs(
         weight_bytes=model.weight_bytes(dtype),
         work_bytes=activation_bytes(model, demand)
         + gpu_panel_bytes(model.packed_bytes)
         + GPU_RUNTIME_BYTES,
-        kv_bytes=asked_bytes or num_blocks * per_block,
+        kv_bytes=asked_bytes or layout.pages_at(longest_tokens, chunk) * layout.page_bytes,
         # As for a named device: a pool of a configured size need only fit free memory.
         utilization=1.0 if asked_bytes else config.memory.utilization,
         capability=FP8_CAPABILITY if fp8 else LEAST_CAPABILITY,
         what='memory.kv_dtype = "fp8" needs' if fp8 else "llmd's kernels need",
-        tokens=0 if asked_bytes else num_blocks * demand.block_size,
-        block_size=demand.block_size,
+        tokens=0 if asked_bytes else longest_tokens,
+        layout=layout,
+        chunk=chunk,
         least_tokens=max(demand.required_len, MIN_BLOCKS * demand.block_size),
     )
 
@@ -193,11 +199,11 @@ def _generation_fault(card: Card, needs: Needs, torch_cuda: tuple[int, int] | No
 
 def _fitting(usable_bytes: int, needs: Needs) -> int:
     """Tokens of the longest context that fits; 0: no useful one, or the size is configured."""
-    if not needs.tokens:
+    if not needs.tokens or needs.layout is None:
         return 0
-    block = needs.kv_bytes * needs.block_size // needs.tokens
-    left_bytes = usable_bytes - needs.weight_bytes - needs.work_bytes
-    tokens = left_bytes // block * needs.block_size
+    left_bytes = max(0, usable_bytes - needs.weight_bytes - needs.work_bytes)
+    num_pages = left_bytes // needs.layout.page_bytes
+    tokens = needs.layout.most_tokens(num_pages, needs.tokens, needs.chunk)
     return tokens if tokens >= needs.least_tokens else 0
 
 

@@ -16,13 +16,11 @@ import msgspec
 from daemon.config.instances import instance_limits
 from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config, InstanceSpec
-from daemon.memory.sizing import PoolSize, Shape, SizingError, block_bytes
+from daemon.memory.sizing import PoolSize, Shape, SizingError, block_bytes, packed_block_bytes
 from daemon.memory.swap_space import SWAPPING
 
 DEVICE_POOLS = 4
 RAM_SHARE = {"cuda": 0.25, "cpu": 0.1}
-CHANNEL_BYTES = 2 * 2
-"""A scale and a zero, float16 each (`daemon.engine.kv.host_int8`)."""
 
 
 class HostPlan(msgspec.Struct, frozen=True):
@@ -40,8 +38,7 @@ def plan_host_pool(
     memory, num_instances = config.memory, max(len(config.instance), 1)
     per_block = block_bytes(model, memory.block_size, dtype, memory.kv_dtype)
     if memory.compress:
-        channels = model.num_layers * 2 * model.num_kv_heads * model.head_dim
-        per_block = channels * (memory.block_size + CHANNEL_BYTES)
+        per_block = packed_block_bytes(model, memory.block_size)
     swap = instance_limits(config, spec).swap
     if swap and swap not in SWAPPING:
         return HostPlan(0, per_block, "swap")

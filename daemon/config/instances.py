@@ -1,12 +1,15 @@
 """Instances of a configuration: the names that they get, and their limits."""
 
+from dataclasses import replace
+
 import msgspec
 
 from daemon.config.schema import Config, InstanceSpec
-from daemon.core.limits import InstanceLimits, limits_of
+from daemon.core.values.limits import InstanceLimits, largest_step, limits_of
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import Role
 
 OWN_COUNTS = ("max_running", "max_batch_tokens", "prefill_chunk", "depth")
 OWN_CHOICES = {
@@ -27,6 +30,34 @@ def shared_limits(config: Config) -> InstanceLimits:
 def instance_limits(config: Config, spec: InstanceSpec) -> InstanceLimits:
     """The limits of one instance of a configuration."""
     return limits_of(spec, shared_limits(config))
+
+
+def worker_limits(config: Config, spec: InstanceSpec) -> InstanceLimits:
+    """The limits of an instance's worker, which has memory for the chunks of any role."""
+    limits = instance_limits(config, spec)
+    may_prefill = len(config.instance) > 1 and (
+        spec.role == Role.PREFILL or config.scheduler.roles != Role.MIXED
+    )
+    largest = largest_step(limits, may_prefill, is_open=_measures(spec, limits))
+    return replace(limits, max_batch_tokens=largest)
+
+
+def finds_size(config: Config, spec: InstanceSpec) -> bool:
+    """Whether an instance's worker measures its target forward size: for its policy, or for the
+    chunks of a prefill instance.
+    """
+    limits = instance_limits(config, spec)
+    if POLICIES[limits.policy].fills_device:
+        return _measures(spec, limits)
+    return worker_limits(config, spec).max_batch_tokens > limits.max_batch_tokens
+
+
+def _measures(spec: InstanceSpec, limits: InstanceLimits) -> bool:
+    """Whether a size that is measured would count. Not on a CPU: other programs' load at that
+    moment would decide it.
+    """
+    is_open = limits.max_batch_tokens == POLICIES[limits.policy].batch_tokens
+    return is_open and spec.device.startswith("cuda")
 
 
 def completed(config: Config) -> tuple[InstanceSpec, ...]:

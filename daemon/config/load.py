@@ -12,7 +12,7 @@ from daemon.config.checks import check
 from daemon.config.convert import convert, given_keys
 from daemon.config.instances import completed
 from daemon.config.schema import Config
-from daemon.scheduler.policies import POLICIES
+from daemon.scheduler.policies import FORMER_NAMES, POLICIES
 from daemon.scheduler.policies.base import Policy
 
 FLAGS = "flag"
@@ -49,6 +49,7 @@ class Loaded(msgspec.Struct, frozen=True):
     sources: dict[str, str]  # "scheduler.policy" -> the file's name, "flag" or "default"
     file: str = ""
     written: Config = Config()  # before defaults that depend on others were filled in
+    notes: tuple[ConfigFault, ...] = ()  # former names; they are read all the same
 
     def source(self, key: str) -> str:
         """The source of a dotted key's value."""
@@ -71,13 +72,15 @@ def load(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         if fault := _set(data, key, value):
             faults.append(ConfigFault(COMMAND_LINE, key, fault))
     written, found = convert(data)
+    written, notes = _present(written)
     config = _completed(written)
     faulty = {key for _, key, _ in faults} | {key for key, _ in found}
     found += [(key, text) for key, text in check(config) if not _follows(key, text, faulty)]
     faults += [ConfigFault(_place(sources, key), key, text) for key, text in found]
     if faults:
         raise ConfigError(dict.fromkeys(faults))
-    return Loaded(config, sources, label, written)
+    former = tuple(ConfigFault(_place(sources, key), key, text) for key, text in notes)
+    return Loaded(config, sources, label, written, former)
 
 
 def _place(sources: Mapping[str, str], key: str) -> str:
@@ -140,6 +143,26 @@ def _set(data: dict[str, Any], key: str, value: Any) -> str:
     else:
         return f"[[{section}]] is a list; name it as a whole"
     return ""
+
+
+def _present(config: Config) -> tuple[Config, list[tuple[str, str]]]:
+    """The configuration with its policies' present names, and a note for each former one."""
+    notes: list[tuple[str, str]] = []
+
+    def named(key: str, policy: str) -> str:
+        if (name := FORMER_NAMES.get(policy)) is None:
+            return policy
+        notes.append((key, f"the policy {policy!r} is called {name!r} now"))
+        return name
+
+    replace = msgspec.structs.replace
+    policy = named("scheduler.policy", config.scheduler.policy)
+    scheduler = replace(config.scheduler, policy=policy)
+    instances = tuple(
+        replace(spec, policy=named(f"instance[{number}].policy", spec.policy))
+        for number, spec in enumerate(config.instance)
+    )
+    return replace(config, scheduler=scheduler, instance=instances), notes
 
 
 def _completed(config: Config) -> Config:

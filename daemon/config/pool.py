@@ -7,10 +7,10 @@ import msgspec
 
 from daemon.config.cuda import Devices
 from daemon.config.host_pool import HostPlan, plan_host_pool
-from daemon.config.instances import instance_limits
+from daemon.config.instances import worker_limits
 from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config, InstanceSpec
-from daemon.core.limits import InstanceLimits
+from daemon.core.values.limits import InstanceLimits
 from daemon.memory.sizing import (
     Demand,
     PoolSize,
@@ -116,7 +116,7 @@ def _device_pool(
     config: Config, model: PooledModel, spec: InstanceSpec, dtype: str, devices: Devices
 ) -> tuple[Demand, Room | None, PoolSize | None]:
     """The demand on the device's own pool, the memory for it, and its size."""
-    demand = demand_of(config, model, dtype, instance_limits(config, spec))
+    demand = demand_of(config, model, dtype, worker_limits(config, spec))
     held_as = weight_dtype(config, model.dtype)
     weight_bytes = model.weight_bytes(held_as)
     panel_bytes = 0

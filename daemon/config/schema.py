@@ -3,6 +3,7 @@
 import msgspec
 
 from daemon.state.role import AUTO, Role
+from daemon.state.transfer_mode import LAST_CHUNK, HandoffMode
 
 
 class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,12 +70,15 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix_cache: bool = True
     prompt_lookup: bool = True  # draft from a sequence's own tokens, where that pays (on a CPU)
     depth: int = 0  # steps in flight; 0: chosen from the step time
-    starve_s: float = 0.3  # waiting time after which a sequence may be promoted (mlfq)
+    starve_s: float = 0.3  # the wait after which a sequence may rise (mlfq, speculative-queues)
     max_pause_s: float = (
         4.0  # most that a stream that has begun may pause (gittins): the SLO for gaps
     )
     decode_admission: str = "greedy"  # or reserve_static, _dynamic, _peak
-    roles: str = AUTO  # how instances get their roles: auto (by the load) | mixed (as configured)
+    handoff: str = HandoffMode.AUTO.value  # way of a prompt's KV: auto | serialized | layered
+    pair: str = LAST_CHUNK  # when an answer's instance is chosen: last_chunk | arrival
+    mixed_pool: bool = False  # what finds no room goes to instances of the other role, last of all
+    roles: str = AUTO  # who sets roles: auto (forecasts) | low_load | idle (rules) | mixed (nobody)
 
 
 class SloConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,7 +96,7 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_bytes: int = 0  # 0: from the memory formula
     utilization: float = 0.9  # share of a GPU's memory that llmd may use
     cpu_fraction: float = 0.25  # share of available RAM that a CPU pool may use
-    swap: str = ""  # victims: proactive | reactive | recompute | defer; empty: as the policy has it
+    swap: str = ""  # proactive | reactive | recompute | defer | dynamic; empty: the policy's
     host_bytes: int = -1  # host memory that KV blocks are swapped to; -1: chosen, 0: none
     compress: bool = False  # swapped blocks are kept as int8; the text may change slightly
     kv_dtype: str = "auto"  # of the KV pool: auto | int8 | fp8; 8 bits change the text slightly
@@ -112,6 +116,8 @@ class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     swap: str = ""
     decode_admission: str = ""
     parallel: str = ""  # how several devices compute together: tpN | ppN
+    asleep: bool = False  # its worker is started when the others have no room
+    wake_s: float = 0.0  # how long that takes, for the decision; 0: as its last start
     card: str = ""  # UUID of the card whose power limit it has; empty: that of its device
 
 

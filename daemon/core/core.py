@@ -9,10 +9,24 @@ from collections.abc import Callable
 from dataclasses import astuple
 from typing import Any
 
-from daemon.core.actions import Action, Deliver, Emptied, Finished, Started, Submit, WakeAt
 from daemon.core.chores import Chores
-from daemon.core.dispatch import Dispatch, Timed, untimed
-from daemon.core.events import (
+from daemon.core.instance.instance import Instance, WorkerState
+from daemon.core.migration.migration import Migrator
+from daemon.core.placing.dispatch import Dispatch, Timed, untimed
+from daemon.core.placing.intake import accepted, refused
+from daemon.core.roles.mixed_pool import MixedPool
+from daemon.core.roles.watcher import Watcher
+from daemon.core.values.actions import (
+    Action,
+    Deliver,
+    Emptied,
+    Finished,
+    Started,
+    Submit,
+    Wake,
+    WakeAt,
+)
+from daemon.core.values.events import (
     Abort,
     Configured,
     CopiesDone,
@@ -39,12 +53,8 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.instance import Instance, WorkerState
-from daemon.core.intake import accepted, refused
-from daemon.core.migration import Migrator
-from daemon.core.snapshot import Counters
+from daemon.core.values.snapshot import Counters
 from daemon.core.wakes import NEVER, Wakes
-from daemon.core.watcher import Watcher
 from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
 from daemon.placement.balance import Balancer
@@ -140,6 +150,7 @@ class Core:
         self.migrator = Migrator(self)
         self.dispatch = Dispatch(self, timed)
         self.watcher = Watcher(self)
+        self.mixed_pool = MixedPool(self)
         self.touched = set(range(len(self.instances)))  # changed since the last balancing
         self._actions: list[Action] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -187,9 +198,13 @@ class Core:
         self._actions = []
         if self.chores.left:
             self.chores.go_on(event.now)
+        if event.now >= self.dispatch.asleep.due_s:
+            self.dispatch.look(event.now)
         handler(event)
         if event.now >= self.watcher.due_s:
             self.watcher.look(event.now)
+        if self.mixed_pool.on:
+            self.mixed_pool.look(self.touched, self.watcher.kept, event.now)
         self._plan(event.now)
         if len(self.instances) > 1:
             self.dispatch.forget(self.touched)
@@ -221,20 +236,31 @@ class Core:
     # Workers
 
     def _on_worker_ready(self, event: WorkerReady) -> None:
-        self.touch(event.instance).ready(event)
+        instance = self.touch(event.instance)
+        instance.ready(event)
+        self.dispatch.asleep.ready(instance, event.now)
         self._rehome(event.now)
 
     def _on_worker_lost(self, event: WorkerLost) -> None:
         self.counters.worker_deaths += 1
         guilty = self.touch(event.instance).lost(event.now, event.blamed)
         self.migrator.worker_lost(event.instance)
+        self.dispatch.asleep.lost(self.instances[event.instance])
         for sequence in guilty:
             self.counters.failed += self._end_all(sequence.request, FinishReason.ERROR, event.now)
         self._rehome(event.now)
 
     def _on_given_up(self, event: InstanceGivenUp) -> None:
         self.touch(event.instance).state = WorkerState.GIVEN_UP
+        if sleeper := self.dispatch.asleep.first():
+            self.wake(sleeper, event.now)
         self._rehome(event.now)
+
+    def wake(self, instance: Instance, now: float) -> None:
+        """Start the worker of an asleep instance."""
+        self.touch(instance.index).state = WorkerState.LOADING
+        self.dispatch.asleep.woken(instance, now)
+        self._actions.append(Wake(instance.index))
 
     def _rehome(self, now: float) -> None:
         """Move sequences from instances that cannot run them to instances that can, or may once
@@ -266,6 +292,9 @@ class Core:
         if refusal is not None:
             self.counters.rejected += 1
             self._actions.append(refusal)
+            asleep = self.dispatch.asleep
+            if refusal.kind == "not_ready" and asleep.any and (sleeper := asleep.first()):
+                self.wake(sleeper, event.now)  # it fits none that is awake
             return
         if not self.sequences:
             self.finish_rate.resume(event.now)
@@ -298,7 +327,7 @@ class Core:
     def unplaceable(self, sequence: Sequence, now: float) -> None:
         """Fail a sequence that no instance can ever hold."""
         sequence.move(State.FINISHED)
-        self.instances[0].scheduler.moving.remote_kvs.drop(sequence)  # wherever it lies
+        self.instances[0].moving.remote_kvs.drop(sequence)  # wherever it lies
         self._actions.append(Finished(sequence.id, int(FinishReason.ERROR), NO_PLACE))
         self.counters.failed += 1
         self._forget(sequence, FinishReason.ERROR, now)
@@ -316,6 +345,11 @@ class Core:
 
     def _on_step_done(self, event: StepDone) -> None:
         instance = self.touch(event.instance)
+        if event.hashes:
+            hashes = split_hashes(event.hashes)
+            filled = zip(event.filled.tolist(), event.filled_at.tolist(), hashes, strict=True)
+            for sequence_id, block, block_hash in filled:
+                self._seal(sequence_id, block, [block_hash])
         answer = instance.answered(event)
         if answer is None:
             return
@@ -330,7 +364,7 @@ class Core:
             tokens = answer.rows, answer.sequences, answer.reasons
             self._actions.append(Deliver(event.instance, event.step, *tokens))
         if self.watcher.on and (answer.work.num_decodes or answer.work.chunks):
-            self.watcher.stepped(answer.work, event.elapsed_s)
+            self.watcher.stepped(instance, answer.work, event.elapsed_s)
         if answer.joined:
             self._note_joined(answer.joined, event.now)
         for sequence, cause in zip(answer.ended, answer.causes, strict=True):
@@ -351,7 +385,7 @@ class Core:
         for sequence in joined:
             if sequence.first_token_s < 0.0:
                 sequence.first_token_s = now
-                self.instances[sequence.instance].scheduler.slots.note_first(sequence)
+                self.instances[sequence.instance].scheduler.on_first_token(sequence)
                 self.counters.note_first(now - sequence.arrived_s)
                 sequence.story.add(now, What.FIRST)
                 if self.held_back.by_leader:
@@ -398,7 +432,7 @@ class Core:
     def _submit(self, instance: Instance, now: float) -> bool:
         scheduler, slo = instance.scheduler, self.watcher.slo(instance)
         batch = scheduler.schedule(now, slo)
-        while scheduler.moving.remote_kvs.fetches:
+        while instance.moving.remote_kvs.fetches:
             if self.migrator.after_plan(instance, now) and batch is None:
                 batch = scheduler.schedule(now, slo)  # no answer will come to ask it again
         if scheduler.stats.any:
@@ -420,10 +454,14 @@ class Core:
     # Endings
 
     def _on_sealed(self, event: Sealed) -> None:
-        sequence = self.sequences.get(event.sequence)
-        if sequence is None or len(sequence.hashes) != event.first_block:
+        self._seal(event.sequence, event.first_block, split_hashes(event.hashes))
+
+    def _seal(self, sequence_id: int, first_block: int, hashes: list[bytes]) -> None:
+        """Note the hashes of blocks that a sequence's answer has filled, for the prefix cache."""
+        sequence = self.sequences.get(sequence_id)
+        if sequence is None or len(sequence.hashes) != first_block:
             return
-        sequence.hashes.extend(split_hashes(event.hashes))
+        sequence.hashes.extend(hashes)
         if sequence.state is State.RUNNING:
             self.touch(sequence.instance).scheduler.seal(sequence)
 
@@ -485,8 +523,10 @@ class Core:
 
     def _on_reconfigured(self, event: Reconfigured) -> None:
         self.config = event.changed(self.config)
+        self.migrator.reconfigure(self.config)
         for instance in self.instances:
             self.touch(instance.index).reconfigure(self.config)
+        self.mixed_pool.reconfigure(event.now)
 
     def _on_tick(self, event: Tick) -> None:
         """Do nothing: planning follows every event, and a tick is one."""

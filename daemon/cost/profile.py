@@ -7,6 +7,7 @@ measures the machine it runs on, and converters make them from published tables.
 import msgspec
 
 from daemon.cost.curve import Curve, Surface
+from daemon.memory.layout import KVHeads
 from daemon.memory.sizing import DTYPE_BYTES
 
 
@@ -28,6 +29,8 @@ class ModelSpec(
     packed_params: int = 0  # in blocks, which they stay in
     packed_bytes: int = 0  # of these blocks
     kv_dtype: str = "auto"  # of the KV cache: auto (as `dtype`) | int8 | fp8
+    windows: tuple[int, ...] = ()  # tokens that each layer sees; 0: all. Empty: all layers see all
+    layer_heads: tuple[KVHeads, ...] = ()  # of each layer; empty: all have the same
 
     def weight_bytes(self, dtype: str) -> int:
         """Bytes of the weights, those that are not packed held as `dtype`."""
@@ -104,6 +107,32 @@ class Operators(
     row_s: float = 0.0  # of each sequence in a step
 
 
+class OperatorCurve(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One operator in all layers, by the one count that its time depends on."""
+
+    name: str
+    time_s: Curve
+
+
+class OperatorsAlone(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Operators measured alone, in all layers (Vidur section 4.3); a step is their sum.
+
+    Chunks count as Vidur has them: as a single one of the same pairs of tokens. `mape` is the error
+    of the sums on whole steps that were measured and held out, as in `Fit`; 0: not known.
+    """
+
+    tokens_s: tuple[OperatorCurve, ...]  # token-level operators, by the tokens of a step
+    sampled_s: tuple[OperatorCurve, ...]  # output head and sampler, by sampled rows
+    prefill_s: Surface  # attention of chunks, KV written: (tokens, tokens before them)
+    decode_s: Surface  # attention of decodes, KV written: (decodes, mean context)
+    copied_s: Curve  # copies of blocks on the device, by blocks; no step's sum has them
+    overhead_s: float  # by which whole steps take longer than the sums, in the median
+    num_points: int
+    mape: float = 0.0
+
+
 class Fit(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
@@ -137,6 +166,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     power: PowerSpec | None = None
     edges: Edges = Edges()
     most_times: int = 1  # decode steps that its worker computes as one
+    operators: OperatorsAlone | None = None  # beside `step`, where `llmd profile` could tell them
     source: tuple[str, ...] = ()  # origin of the numbers, and assumptions
 
     @property

@@ -53,7 +53,8 @@ class StepTimeModel:
         """Learn from a step that took `elapsed_s`."""
         if elapsed_s <= 0.0:
             return
-        work, elapsed_s = work.once, elapsed_s / work.times
+        if work.times > 1:
+            work, elapsed_s = work.once, elapsed_s / work.times
         self._count += 1
         share = max(0.02, 1.0 / (self._count + 1)) if self.mean_s else 1.0
         self.mean_s += share * (elapsed_s - self.mean_s)

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 
 from daemon.state.batch import Batch
-from daemon.wire.columns import ONE, all_true
+from daemon.wire.columns import ONE
 
 
 class StepWork(msgspec.Struct, frozen=True, gc=False):
@@ -45,22 +45,27 @@ NO_WORK = StepWork(0, 0)
 
 def work_of(batch: Batch) -> StepWork:
     """The work of a planned step."""
-    counts, starts = batch.counts, batch.starts
-    samples = batch.samples
-    num_samples = samples.size if all_true(samples) else int(np.count_nonzero(samples))
-    attended = int(np.add.reduce(starts))
+    num_samples, attended = int(np.count_nonzero(batch.samples)), int(np.add.reduce(batch.starts))
+    return work_of_rows(batch, batch.slots.size, num_samples, attended)
+
+
+def work_of_rows(batch: Batch, num_prompts: int, num_samples: int, attended: int) -> StepWork:
+    """The same, of which more is known: only the last `num_prompts` rows may have more tokens than
+    one, and all rows have `attended` tokens before those that are computed.
+    """
     num_drafts = 0
     if batch.drafts.size:
-        drafts = batch.drafts.astype(np.int64)
+        drafts, starts = batch.drafts.astype(np.int64), batch.starts
         num_drafts = int(drafts.sum())
         num_samples += num_drafts
         attended += int((drafts * (starts + ONE) + drafts * (drafts - 1) // 2).sum())
-    (longer,) = (counts > ONE).nonzero()
-    if not longer.size:
-        num_decodes = counts.size + num_drafts
+    num_decodes = batch.slots.size + num_drafts
+    if not num_prompts:
         return StepWork(num_decodes, attended + num_decodes, (), num_samples)
-    before = starts[longer].tolist()
-    chunks = tuple(zip(counts[longer].tolist(), before, strict=True))
-    num_decodes = counts.size - len(chunks) + num_drafts
-    context = attended - sum(before) + num_decodes
+    rows = zip(
+        batch.counts[-num_prompts:].tolist(), batch.starts[-num_prompts:].tolist(), strict=True
+    )
+    chunks = tuple([chunk for chunk in rows if chunk[0] > 1])
+    num_decodes -= len(chunks)
+    context = attended - sum([before for _, before in chunks]) + num_decodes
     return StepWork(num_decodes, context, chunks, num_samples)

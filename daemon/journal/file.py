@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from daemon.core.events import Configured
+from daemon.core.values.events import Configured
 from daemon.journal.records import FILE_NAME, Gap, frame, rotate
 from daemon.wire.faults import faults
 

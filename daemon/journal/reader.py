@@ -6,7 +6,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from daemon.core.events import Configured
+from daemon.core.values.events import Configured
+from daemon.journal.older_names import renamed
 from daemon.journal.records import FRAME_LENGTH, RECORD_LIMIT_BYTES, Record
 from daemon.wire.columns import decoder
 
@@ -16,10 +17,15 @@ class JournalError(Exception):
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Yield every record of a file; a tail cut off by a crash ends it cleanly.
+    """Yield every record of a file; a tail cut off by a crash ends it cleanly. Policies have
+    today's names.
 
     Raises JournalError for a file that is no journal, OSError for one that cannot be read.
     """
+    yield from renamed(_records(path))
+
+
+def _records(path: Path) -> Iterator[Record]:
     decode = decoder(Record).decode
     first = True
     with path.open("rb") as file:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.core.checkpoint import Checkpoint
-from daemon.core.events import Event
+from daemon.core.values.events import Event
+from daemon.core.view.checkpoint import Checkpoint
 from daemon.wire.columns import encoder
 
 FILE_NAME = "journal.llmd"

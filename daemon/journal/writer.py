@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from daemon.core.checkpoint import Checkpoint, checkpoint
 from daemon.core.core import Core
-from daemon.core.events import Configured, Event
+from daemon.core.values.events import Configured, Event
+from daemon.core.view.checkpoint import Checkpoint, checkpoint
 from daemon.journal.beside import FileBeside
 from daemon.journal.file import Chunk, JournalFile
 from daemon.journal.records import Gap, Note, Record, frame

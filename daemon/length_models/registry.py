@@ -14,20 +14,24 @@ from daemon.length_models.oracle import Oracle
 from daemon.length_models.prediction import Predictor
 from daemon.length_models.ranges import GRANULARITIES, Ranges
 from daemon.length_models.retrieval import Retrieval
+from daemon.length_models.stand_in import StandIn
 from daemon.length_models.store import VectorStore
 
 LIVE = ("none", "mean", "features", "mlp", "retrieval", "ranges")
 """The predictors that a daemon, which does not know the truth, can run.
 
-To measure what predictions are worth, a daemon also takes `noisy:SIGMA`: its truth is the request's
-limit, which is the length of an answer that ignores its end.
+`ranges:TOKENS` has ranges of another granularity. To measure what predictions are worth, a daemon
+also takes `noisy:SIGMA`: its truth is the request's limit, which is the length of an answer that
+ignores its end.
 """
 
 VECTOR_KINDS = frozenset({"mlp", "retrieval", "ranges"})
-"""The predictors that use the prompt's embedding, where there is one."""
+"""The predictors that use the prompt's embedding, where there is one; without what may follow a
+colon."""
 
 CHOICES = (
-    "none, mean, features, mlp, retrieval, ranges, ranges:TOKENS, oracle, noisy:SIGMA or adversary"
+    "none, mean, features, mlp, retrieval, ranges, ranges:TOKENS, stand-in, oracle, noisy:SIGMA or "
+    "adversary"
 )
 """For help texts and messages."""
 
@@ -37,6 +41,7 @@ _MAKERS: dict[str, Callable[[VectorStore], Predictor]] = {
     "mlp": lambda store: Learned(store, Mlp(store)),
     "retrieval": lambda store: Learned(store, Retrieval(store, Mlp(store))),
     "ranges": lambda store: Learned(store, Ranges(store)),
+    "stand-in": lambda store: StandIn(),
     "oracle": lambda store: Oracle(),
     "adversary": lambda store: Adversary(),
 }
@@ -64,11 +69,21 @@ def length_predictor(name: str, store: VectorStore | None = None) -> Predictor |
     return _MAKERS[kind](store) if kind in _MAKERS else None
 
 
+def uses_vectors(name: str) -> bool:
+    """Whether a predictor uses the prompt's embedding."""
+    return name.partition(":")[0] in VECTOR_KINDS
+
+
+def predictor_without_text(name: str) -> Predictor | None:
+    """The same where requests have lengths and no text: for `features`, its stand-in."""
+    return length_predictor("stand-in" if name == "features" else name)
+
+
 def live_fault(name: str) -> str:
     """Why a daemon cannot run this predictor; empty if it can."""
     if name in LIVE:
         return ""
-    if not name.startswith("noisy:"):
+    if not name.startswith(("noisy:", "ranges:")):
         return not_one_of(name, LIVE)
     try:
         length_predictor(name)

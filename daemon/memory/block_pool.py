@@ -43,8 +43,8 @@ class BlockPool:
     it: it may not be taken yet. Then it is cached if its tokens are named, else free. Copies are
     counted by the step whose plan ordered them.
 
-    A few blocks are taken at a time, for which loops over plain arrays beat numpy's overhead;
-    many come back at once. So owners are an array with a numpy view of the same memory.
+    A few blocks are shared at a time, for which loops over plain arrays beat numpy's overhead; many
+    are taken and come back at once. So owners are an array with a numpy view of the same memory.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -60,17 +60,18 @@ class BlockPool:
         self._last_copies = np.zeros(num_blocks, np.int64)  # newest that names it, owned or not
         self._newest_copy = 0
         self._fenced: dict[int, None] = {}  # blocks without owner that wait for steps or copies
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._free = np.arange(num_blocks - 1, -1, -1)  # a stack: the first `num_free` of it
+        self.num_free = num_blocks  # blocks that nothing is kept in
 
     @property
     def num_available(self) -> int:
         """Blocks that can be allocated now: free ones, and idle cached ones."""
-        return len(self._free) + self.cache.idle.size
+        return self.num_free + self.cache.idle.size
 
     @property
     def num_held(self) -> int:
         """Blocks that have an owner."""
-        return self.num_blocks - len(self._free) - self.cache.idle.size - len(self._fenced)
+        return self.num_blocks - self.num_free - self.cache.idle.size - len(self._fenced)
 
     @property
     def num_fenced(self) -> int:
@@ -79,20 +80,28 @@ class BlockPool:
 
     def allocate(self, count: int) -> list[int]:
         """`count` blocks, each with one owner; the caller has checked `num_available`."""
-        free = self._free
-        lacking = count - len(free)
+        blocks: list[int] = self.allocate_column(count).tolist()
+        return blocks
+
+    def allocate_column(self, count: int) -> Blocks:
+        """The same as a column."""
+        lacking = count - self.num_free
         if lacking > 0:
             idle = self.cache.idle.size
             if lacking > idle:
                 raise LedgerError(f"{count} blocks asked for, {self.num_available} available")
-            free += self.cache.evict(max(lacking, min(self._evict_at_once, idle)))
-        start = len(free) - count
-        blocks = free[start:]
-        del free[start:]
-        owners = self._owners
-        for block in blocks:
-            owners[block] = 1
+            self._free_again(self.cache.evict(max(lacking, min(self._evict_at_once, idle))))
+        start = self.num_free - count
+        blocks = self._free[start : self.num_free].copy()
+        self.num_free = start
+        self._owners_column[blocks] = 1
         return blocks
+
+    def _free_again(self, blocks: Blocks) -> None:
+        """Put blocks in which nothing is kept any more on the stack of free ones."""
+        end = self.num_free + blocks.size
+        self._free[self.num_free : end] = blocks
+        self.num_free = end
 
     def num_sole(self, blocks: Blocks | Int32) -> int:
         """How many of these blocks have one owner."""
@@ -140,7 +149,12 @@ class BlockPool:
             flying = self._flying(gone)
             self._fenced.update(dict.fromkeys(gone[flying].tolist()))
             gone = gone[~flying]
-        self._free += self.cache.leave(gone)
+        self._free_again(self.cache.leave(gone))
+
+    def name_in_step(self, block: int, step: int) -> None:
+        """Note that the plan of `step` reads a block, whoever owns it until then."""
+        self._last_steps[block] = max(self._last_steps[block], step)
+        self._newest_step = max(self._newest_step, step)
 
     def name_in_copy(self, blocks: list[int] | Blocks, step: int) -> None:
         """Note that the plan of `step` orders a swap copy to or from these blocks."""
@@ -185,7 +199,7 @@ class BlockPool:
         lifted = fenced[~self._flying(fenced)]
         for block in lifted.tolist():
             del self._fenced[block]
-        self._free += self.cache.leave(lifted)
+        self._free_again(self.cache.leave(lifted))
 
     def idle_among(self, blocks: list[int]) -> int:
         """How many of these blocks count as available now and would not once shared."""
@@ -205,15 +219,13 @@ class BlockPool:
     def ledger(self) -> Ledger:
         """The counts as they are kept."""
         cached = self.cache.idle.size
-        free = len(self._free)
-        held = self.num_blocks - free - cached - len(self._fenced)
-        return Ledger(self.num_blocks, free, held, cached, len(self._fenced))
+        return Ledger(self.num_blocks, self.num_free, self.num_held, cached, len(self._fenced))
 
     def check(self) -> Ledger:
         """The counts, after recounting every block. Raises LedgerError if they differ."""
         kept = self.ledger()
         owners = self.owners()
-        free = int32(self._free)
+        free = self._free[: self.num_free]
         cached = int32(self.cache.idle_blocks())
         fenced = int32(list(self._fenced))
         held = np.flatnonzero(owners)
@@ -233,13 +245,14 @@ class BlockPool:
         """(free list, cached blocks longest idle first, their digests) of an unused pool."""
         cached = self.cache.idle_blocks()
         digests = b"".join(self.cache.digest(block) for block in cached)
-        return int32(self._free), int32(cached), digests
+        return int32(self._free[: self.num_free]), int32(cached), digests
 
     def restore_idle(self, free: Int32, cached: Int32, digests: bytes) -> None:
         """Put a new pool into the state that `idle_state` returned. Raises LedgerError if it is no
         such state.
         """
-        self._free = free.tolist()
+        self.num_free = 0
+        self._free_again(free.astype(np.intp))
         self.cache.register(split_hashes(digests), cached.tolist())
         self.cache.leave(cached.astype(np.intp))
         self.check()

@@ -26,6 +26,17 @@ class BlockTable:
         """The blocks of a slot, in order; a view."""
         return self._rows[slot, : self.held.item(slot)]
 
+    def at(self, slot: int, cells: list[int]) -> Blocks:
+        """The blocks in some cells of a slot; a copy."""
+        return self._rows[slot, cells]
+
+    def put(self, slot: int, cells: range, blocks: list[int]) -> None:
+        """Put blocks into cells of one slot's row."""
+        self._rows[slot, cells.start : cells.stop] = blocks
+        self._slots += [slot] * len(blocks)
+        self._indices += cells
+        self._blocks += blocks
+
     def extend(self, slot: int, blocks: list[int]) -> None:
         """Append blocks to one slot's row."""
         count, start = len(blocks), self.held.item(slot)
@@ -36,12 +47,12 @@ class BlockTable:
         self._indices += range(start, end)
         self._blocks += blocks
 
-    def extend_each(self, slots: Slots, blocks: Int32) -> None:
+    def extend_each(self, slots: Slots, blocks: Blocks) -> None:
         """Append one block to each of several distinct slots."""
         indices = self.held[slots]
         self._rows[slots, indices] = blocks
         self.held[slots] = indices + ONE
-        self._wide.append((slots.astype(np.int32), indices, blocks))
+        self._wide.append((slots.astype(np.int32), indices, blocks.astype(np.int32)))
 
     def clear(self, cleared: list[int]) -> None:
         """Empty these slots' rows, and drop their changes; the worker needs to know of neither."""

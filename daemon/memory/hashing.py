@@ -1,6 +1,7 @@
 """Chain hashes of token blocks: equal hashes mean equal tokens from the very start.
 
-Computed where the tokens are (the API process); the Core sees only the digests.
+Computed where the tokens are, of prompts in the API process and of answers in the runtime; the Core
+sees only the digests.
 """
 
 import hashlib

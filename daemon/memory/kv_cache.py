@@ -1,5 +1,8 @@
 """The KV memory of one instance: its block pool, block table, reservations, loans, prefix cache."""
 
+from collections.abc import Sequence as Listing
+from typing import NamedTuple
+
 import numpy as np
 
 from daemon.memory.block_pool import BlockPool
@@ -12,6 +15,17 @@ from daemon.wire.columns import Int32, Slots, int32
 _NONE = int32()
 
 
+class Match(NamedTuple):
+    """A sequence's prefix as the cache has it: `blocks` to share, with its first `num_blocks`."""
+
+    blocks: list[int]
+    num_blocks: int
+    recent: tuple[int, ...] = ()  # pages of layers with windows, to be taken or copied
+
+
+NOTHING_CACHED = Match([], 0)
+
+
 class KVCache:
     """Allocates blocks to slots and takes them back. It only plans: it never calls the engine."""
 
@@ -19,11 +33,16 @@ class KVCache:
         self, num_blocks: int, block_size: int, max_slots: int, max_len: int, prefix_cache: bool
     ) -> None:
         self.block_size = block_size
-        self.capacity_tokens = num_blocks * block_size  # of the whole pool
+        self.has_windows = False  # of layers, so that sequences hold some of their blocks alone
+        self.num_groups = 1  # of layers: pages that a block of all layers takes
+        self.capacity_tokens = num_blocks * block_size  # the longest sequence that fits
+        self.pool_tokens = num_blocks * block_size  # of sequences that hold all of their tokens
+        self.newest_step = 0  # of all plans
         self.num_spare = max(1, num_blocks // 100)  # kept to grow into, where none are reserved
         self.pool = BlockPool(num_blocks)
         self.table = BlockTable(max_slots, -(-max_len // block_size))
-        self.reservations = Reservations(self.table.held)
+        self.charged = self.table.held  # [slot] blocks that count against reservations
+        self.reservations = Reservations(self.charged)
         self.lending = Lending(self.reservations)
         self.caches_prefixes = prefix_cache
         self._copy_sources: list[int] = []
@@ -33,12 +52,40 @@ class KVCache:
         """The number of blocks that hold `num_tokens`."""
         return -(-num_tokens // self.block_size)
 
-    def match(self, sequence: Sequence) -> list[int]:
+    def blocks_of(self, num_tokens: Int32) -> Int32:
+        """The same of several sequences; int32 [N]."""
+        blocks: Int32 = -(-num_tokens // self.block_size)
+        return blocks
+
+    def pool_share(self, num_tokens: float, num_sequences: float) -> float:
+        """The share of the pool that so many sequences take, which have `num_tokens` together; at
+        most, where layers have windows: the less a sequence takes of them, the longer it is.
+        """
+        return num_tokens / self.pool_tokens
+
+    def blocks_to_begin(self, num_tokens: int) -> int:
+        """The most blocks that a sequence of `num_tokens` holds while they are computed."""
+        return -(-num_tokens // self.block_size)
+
+    def blocks_to_share(self, num_tokens: int) -> int:
+        """The blocks of a leader's first `num_tokens` that a follower shares."""
+        return num_tokens // self.block_size
+
+    def parcel_of(self, slot: int, num_tokens: int) -> list[int]:
+        """The blocks with a slot's first `num_tokens`, in order."""
+        count = -(-num_tokens // self.block_size)
+        return self.table.blocks(slot)[:count].tolist()  # type: ignore[no-any-return]
+
+    def match(self, sequence: Sequence) -> Match:
         """The cached blocks of a sequence's prefix, which leave at least one token to compute."""
+        return self.cached(sequence.hashes, sequence.num_known_tokens)
+
+    def cached(self, hashes: Listing[bytes], num_tokens: int) -> Match:
+        """The same of `num_tokens` with these hashes."""
         if not self.caches_prefixes:
-            return []
-        useful = (sequence.num_known_tokens - 1) // self.block_size
-        return self.pool.cache.match(sequence.hashes[:useful])
+            return NOTHING_CACHED
+        blocks = self.pool.cache.match(hashes[: (num_tokens - 1) // self.block_size])
+        return Match(blocks, len(blocks))
 
     @property
     def num_unreserved(self) -> int:
@@ -53,18 +100,33 @@ class KVCache:
         idle = self.pool.idle_among(matched) if matched else 0
         return num_new_blocks - (self.num_unreserved - idle)
 
-    def allocate(self, slot: int, matched: list[int], num_blocks: int) -> None:
-        """Give a slot its cached prefix and new blocks, `num_blocks` in all."""
-        if matched:
-            self.pool.share(matched)
-        self.table.extend(slot, matched + self.pool.allocate(num_blocks - len(matched)))
+    def allocate(self, slot: int, matched: Match, num_tokens: int, num_shared: int = 0) -> None:
+        """Give a slot its cached prefix, and new blocks for the rest of its `num_tokens`, of which
+        the first `num_shared` are computed.
+        """
+        blocks = matched.blocks
+        if blocks:
+            self.pool.share(blocks)
+        num_blocks = -(-num_tokens // self.block_size)
+        self.table.extend(slot, blocks + self.pool.allocate(num_blocks - len(blocks)))
 
-    def fork(self, source: int, slot: int, num_tokens: int, num_blocks: int) -> None:
-        """Give a slot the first `num_tokens` of another one; the block in which they end is copied.
+    def adopt(self, slot: int, parcel: list[int], num_tokens: int, num_known: int) -> None:
+        """Give a slot the blocks that `parcel_of` gave for `num_tokens`, and new ones for the rest
+        of its `num_known`.
+        """
+        self.allocate(slot, Match(parcel, len(parcel)), num_known, num_tokens)
+
+    def can_fork(self, source: int, num_tokens: int) -> bool:
+        """Whether a slot still has all of its first `num_tokens` that others would read."""
+        return True
+
+    def fork(self, source: int, slot: int, num_tokens: int, num_known: int) -> None:
+        """Give a slot the first `num_tokens` of another one, and blocks for its `num_known`; the
+        block in which the first end is copied.
 
         The copy comes at once because the new owner writes to that block in its first step.
         """
-        whole = num_tokens // self.block_size
+        whole, num_blocks = num_tokens // self.block_size, -(-num_known // self.block_size)
         shared = self.table.blocks(source)[:whole].tolist()
         self.pool.share(shared)
         own = self.pool.allocate(num_blocks - whole)
@@ -74,8 +136,15 @@ class KVCache:
         self.table.extend(slot, shared + own)
 
     def needing_block(self, slots: Slots, computed: Int32) -> Slots:
-        """The slots whose `computed` tokens fill their blocks."""
-        return slots[computed >= self.table.held[slots] * self.block_size]
+        """The slots whose computed tokens fill their blocks; `computed` is a column of all slots,
+        as to compare whole columns is quicker than to gather them.
+        """
+        full = computed >= self.table.held * self.block_size
+        return slots[full[slots]]
+
+    def num_to_append(self, slot: int) -> int:
+        """The blocks of the pool that a further one of a slot takes."""
+        return 1
 
     def can_append(self, slots: Slots) -> bool:
         """Whether each of these slots can have a block that is not reserved for another one."""
@@ -88,8 +157,13 @@ class KVCache:
     def append_each(self, slots: Slots) -> None:
         """Append a block to each of several distinct slots."""
         if slots.size:
-            self.table.extend_each(slots, int32(self.pool.allocate(slots.size)))
+            self.table.extend_each(slots, self.pool.allocate_column(slots.size))
             self.reservations.took(slots)
+
+    def compute(self, slot: int, start: int, last: bool, step: int) -> None:
+        """Have a slot hold what `step` reads and writes, which computes a chunk of its prompt from
+        `start` on, perhaps the last one.
+        """
 
     def seal(self, sequence: Sequence, num_computed: int) -> None:
         """Name the full blocks that are computed and whose hashes are known."""
@@ -123,10 +197,11 @@ class KVCache:
         self.reservations.release(slots)  # counts by what they hold, so before that is gone
         self.table.clear(slots)
 
-    def hand_over(self, slot: int, num_blocks: int) -> list[int]:
-        """Take back a slot whose blocks no step in flight names, but for its first `num_blocks`,
-        which the caller owns from now on; returns these.
+    def hand_over(self, slot: int, num_tokens: int) -> list[int]:
+        """Take back a slot whose blocks no step in flight names, but for those of its first
+        `num_tokens`, which the caller owns from now on; returns these.
         """
+        num_blocks = -(-num_tokens // self.block_size)
         blocks: list[int] = self.table.blocks(slot).tolist()
         self.pool.let_go(blocks[num_blocks:])
         self.give_up_reservation(slot)

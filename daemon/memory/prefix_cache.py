@@ -15,8 +15,8 @@ class PrefixCache:
     def __init__(self, num_blocks: int) -> None:
         self._block_by_digest: dict[bytes, int] = {}
         self._digests = [b""] * num_blocks  # meaningless where a block is not named
-        self._named = bytearray(num_blocks)  # 1 where there is a digest: written one at a time,
-        self._named_column = np.frombuffer(self._named, np.bool_)  # read many at once
+        self._named = bytearray(num_blocks)  # 1 where there is a digest: read one at a time,
+        self._named_column = np.frombuffer(self._named, np.bool_)  # and many at once
         self.idle = IdleQueue(num_blocks)  # blocks without an owner, which can be evicted
 
     def match(self, digests: Iterable[bytes]) -> list[int]:
@@ -28,6 +28,14 @@ class PrefixCache:
                 break
             blocks.append(block)
         return blocks
+
+    def find(self, digest: bytes) -> int:
+        """The block of a chain hash; -1: none is known."""
+        return self._block_by_digest.get(digest, -1)
+
+    def is_named(self, block: int) -> bool:
+        """Whether a block's tokens are named."""
+        return bool(self._named[block])
 
     def register(self, digests: list[bytes], blocks: list[int]) -> None:
         """Name the tokens of blocks; a digest or block that is named already stays as it was.
@@ -57,24 +65,24 @@ class PrefixCache:
         """How many of these blocks are cached and have no owner."""
         return self.idle.count(blocks)
 
-    def leave(self, blocks: Blocks) -> list[int]:
+    def leave(self, blocks: Blocks) -> Blocks:
         """The last owner released these blocks: keep those that are named, return the others."""
         named = self._named_column[blocks]
         if not any_true(named):
-            return _list(blocks)
+            return blocks
         self.idle.push(blocks[named])
-        return _list(blocks[~named])
+        rest: Blocks = blocks[~named]
+        return rest
 
     def take(self, block: int) -> None:
         """An idle block has an owner again."""
         self.idle.take(block)
 
-    def evict(self, count: int) -> list[int]:
+    def evict(self, count: int) -> Blocks:
         """Forget the blocks that have been idle longest, and return them."""
-        column = self.idle.pop(count)
-        self._named_column[column] = False
-        blocks = _list(column)
-        digests = map(self._digests.__getitem__, blocks)
+        blocks = self.idle.pop(count)
+        self._named_column[blocks] = False
+        digests = map(self._digests.__getitem__, blocks.tolist())
         deque(map(self._block_by_digest.pop, digests), maxlen=0)  # many at a time: no loop here
         return blocks
 
@@ -84,8 +92,5 @@ class PrefixCache:
 
     def idle_blocks(self) -> list[int]:
         """The idle blocks, longest idle first."""
-        return _list(self.idle.blocks())
-
-
-def _list(blocks: Blocks) -> list[int]:
-    return blocks.tolist()  # type: ignore[no-any-return]
+        blocks: list[int] = self.idle.blocks().tolist()
+        return blocks

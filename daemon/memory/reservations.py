@@ -86,6 +86,14 @@ class Reservations:
             if num_within < slots.size:
                 self._most[slots] = np.where(most > 0, np.maximum(held, most), most)
 
+    def took_each(self, slots: Slots, before: Int32) -> None:
+        """As `took`, where slots held `before` and hold any number more."""
+        if self.num_slots:
+            held, most = self._held[slots], self._most[slots]
+            within = np.minimum(held, most) - np.minimum(before, most)
+            self.num_unheld -= int(np.add.reduce(within))
+            self._most[slots] = np.where(most > 0, np.maximum(held, most), most)
+
     def count_among(self, slots: Slots) -> int:
         """How many of these slots have a block reserved that they do not hold."""
         return int(np.count_nonzero(self._most[slots] > self._held[slots])) if self.num_slots else 0

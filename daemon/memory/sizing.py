@@ -1,17 +1,24 @@
 """How many KV blocks an instance gets: a stated formula over plain numbers.
 
 block      = layers * 2 * block_size * kv_heads * head_dim * dtype_bytes
-             in 8 bits head_dim + 4 instead of the last two: a byte each, and a float32 scale
+             in 8 bits head_dim + 4 instead of the last two: a byte each, and a float32 scale;
+             where layers have other heads than others, the sum of theirs
 activation = max_batch_tokens * (16 * hidden + 2 * (heads + 2 * kv_heads) * head_dim) * dtype
            + max_running * vocab * 4 * 3          (fp32 logits, probabilities, sorted copy)
 gpu: kv    = utilization * total - in use by others - weights - panel - activation - runtime
 cpu: kv    = min(cpu_fraction * available, available - weights - activation - runtime)
 blocks     = kv / block, at most what max_running sequences of max_len need
+
+A block is one of all layers; where some have windows, the pool's pages are smaller
+(`daemon.memory.layout`), as many as have the same bytes.
 """
 
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
+
+from daemon.memory.layout import KVHeads, KVLayout, layout_of
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 KV_DTYPES = ("auto", "int8", "fp8")
@@ -22,6 +29,8 @@ FP8_CAPABILITY = (8, 9)
 """The least compute capability of a GPU that rounds to fp8 (Ada, Hopper)."""
 SCALE_BYTES = 4
 """float32, one for each token and KV head of an 8-bit cache's keys and of its values."""
+CHANNEL_BYTES = 2 * 2
+"""A scale and a zero of a packed channel, float16 each (`daemon.engine.kv.host_int8`)."""
 MIN_BLOCKS = 2
 GPU_RUNTIME_BYTES = 1 << 30
 """The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
@@ -67,6 +76,14 @@ class Shape(Protocol):
     def vocab_size(self) -> int:
         """Columns of the logits."""
 
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Tokens that each layer sees; 0: all. Empty: all layers see all."""
+
+    @property
+    def layer_heads(self) -> tuple[KVHeads, ...]:
+        """The heads of each layer's keys and values; empty: all layers have the same."""
+
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """The demands on the pool: what it must serve, and what the operator fixed."""
@@ -107,10 +124,46 @@ class PoolSize(msgspec.Struct, frozen=True):
 
 def block_bytes(shape: Shape, block_size: int, dtype: str, kv_dtype: str = "auto") -> int:
     """Bytes of one block of all layers, keys and values, and their scales where it has some."""
-    head_bytes = shape.head_dim * DTYPE_BYTES[dtype]
+    sizes = _head_bytes(dtype, kv_dtype)
+    own = [heads for heads in heads_of(shape) if heads.source < 0]
+    return 2 * block_size * sum(heads.num_kv_heads * sizes(heads.head_dim) for heads in own)
+
+
+def heads_of(shape: Shape) -> tuple[KVHeads, ...]:
+    """The heads of each layer's keys and values."""
+    alike = KVHeads(shape.num_kv_heads, shape.head_dim)
+    return shape.layer_heads or (alike,) * shape.num_layers
+
+
+def _head_bytes(dtype: str, kv_dtype: str) -> Callable[[int], int]:
+    """Bytes of a token's key in one head, by the head's size."""
     if kv_dtype != "auto":
-        head_bytes = shape.head_dim + SCALE_BYTES
-    return shape.num_layers * 2 * block_size * shape.num_kv_heads * head_bytes
+        return lambda head_dim: head_dim + SCALE_BYTES
+    return lambda head_dim: head_dim * DTYPE_BYTES[dtype]
+
+
+def model_layout(
+    shape: Shape,
+    windows: Sequence[int],
+    block_size: int,
+    dtype: str,
+    kv_dtype: str = "auto",
+    chunked: Collection[int] = (),
+) -> KVLayout:
+    """The layout of a model whose layers have these windows; empty: all see all tokens. `chunked`:
+    the layers whose windows are chunks.
+    """
+    windows, sizes = windows or (0,) * shape.num_layers, _head_bytes(dtype, kv_dtype)
+    return layout_of(windows, heads_of(shape), sizes, block_size, chunked)
+
+
+def packed_block_bytes(shape: Shape, block_size: int) -> int:
+    """Bytes of a block packed for host memory: a byte an element, and what each channel of a
+    layer's keys and values was packed with.
+    """
+    own = [heads for heads in heads_of(shape) if heads.source < 0]
+    channels = 2 * sum(heads.num_kv_heads * heads.head_dim for heads in own)
+    return channels * (block_size + CHANNEL_BYTES)
 
 
 def activation_bytes(shape: Shape, demand: Demand) -> int:
@@ -140,12 +193,19 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
 
+def layout_for(shape: Shape, demand: Demand) -> KVLayout:
+    """The layout of a model's KV memory, by its configured windows."""
+    kinds = demand.dtype, demand.kv_dtype
+    return model_layout(shape, shape.windows, demand.block_size, *kinds)
+
+
 def size_pool(shape: Shape, demand: Demand, room: Room) -> PoolSize:
     """The pool of one instance. Raises SizingError where it would be of no use."""
     per_block = block_bytes(shape, demand.block_size, demand.dtype, demand.kv_dtype)
+    layout = layout_for(shape, demand)
     activation = activation_bytes(shape, demand)
     kv_bytes = _kv_bytes(room, activation)
-    useful = demand.max_running * blocks_for(demand.max_len, demand.block_size)
+    useful = -(-demand.max_running * layout.bytes_at(demand.max_len) // per_block)
     if demand.kv_blocks:
         num_blocks, reason = demand.kv_blocks, "kv_blocks"
     elif demand.kv_bytes:
@@ -154,8 +214,9 @@ def size_pool(shape: Shape, demand: Demand, room: Room) -> PoolSize:
         num_blocks, reason = useful, "max_running"
     else:
         num_blocks, reason = max(kv_bytes, 0) // per_block, "memory"
-    _refuse_useless(num_blocks, per_block, reason, demand)
-    max_len = min(demand.max_len, num_blocks * demand.block_size)
+    _refuse_useless(num_blocks, per_block, reason, demand, layout)
+    num_pages = num_blocks * per_block // layout.page_bytes
+    max_len = layout.most_tokens(num_pages, demand.max_len, demand.max_batch_tokens)
     return PoolSize(
         num_blocks=num_blocks,
         block_bytes=per_block,
@@ -177,11 +238,14 @@ def _kv_bytes(room: Room, activation: int) -> int:
     return usable - in_use - held - activation - GPU_RUNTIME_BYTES
 
 
-def _refuse_useless(num_blocks: int, per_block: int, reason: str, demand: Demand) -> None:
-    least = max(MIN_BLOCKS, blocks_for(demand.required_len, demand.block_size))
+def _refuse_useless(
+    num_blocks: int, per_block: int, reason: str, demand: Demand, layout: KVLayout
+) -> None:
+    tokens = max(MIN_BLOCKS, blocks_for(demand.required_len, demand.block_size)) * demand.block_size
+    needed_bytes = layout.pages_at(tokens, demand.max_batch_tokens) * layout.page_bytes
+    least = -(-needed_bytes // per_block)
     if num_blocks >= least:
         return
-    tokens = least * demand.block_size
     raise SizingError(
         f"the KV pool would have {num_blocks} blocks (decided by {reason}), but one sequence of "
         f"{tokens} tokens needs {least} blocks of {per_block} bytes: give it more memory "

@@ -13,13 +13,14 @@ from daemon.memory.block_pool import BlockPool, Ledger
 from daemon.state.sequence import Residence
 from daemon.wire.columns import Int32, int32
 
-PROACTIVE, REACTIVE, RECOMPUTE, DEFER = SWAP_MODES = (
+PROACTIVE, REACTIVE, RECOMPUTE, DEFER, DYNAMIC = SWAP_MODES = (
     "proactive",  # copied ahead of need, beside the steps (FastServe section 4.2)
     "reactive",  # copied at need; the step waits
     "recompute",  # victims are computed again
     "defer",  # nothing is preempted for a newcomer
+    "dynamic",  # jobs beyond a limit copied out, those within it uploaded (ALISE, Algorithm 2)
 )
-SWAPPING = (PROACTIVE, REACTIVE)
+SWAPPING = (PROACTIVE, REACTIVE, DYNAMIC)
 """The modes whose victims go to a host pool."""
 
 _NONE = int32()
@@ -34,6 +35,9 @@ class SwapStats(msgspec.Struct, frozen=True):
     num_in: int
     link_s: float  # the time they took, both directions
     copy_block_s: float  # expected for one block, out or in
+    num_ahead: int = 0  # blocks uploaded before their sequences had a slot
+    num_ahead_used: int = 0  # of them, found by their sequences
+    num_reserve: int = 0  # blocks that the burst reserve asks for
 
 
 class SwapSpace:
@@ -91,6 +95,11 @@ class SwapSpace:
         )
         self._out, self._in = [], []
         return columns
+
+    @property
+    def has_outs(self) -> bool:
+        """Whether the next plan has copies to host memory."""
+        return bool(self._out)
 
     @property
     def has_orders(self) -> bool:

@@ -45,7 +45,9 @@ class _Group(msgspec.Struct, forbid_unknown_fields=True):
     format: str | None = None
 
 
-class _Config(msgspec.Struct):
+class CompressedTensors(msgspec.Struct):
+    """The fields of a configuration that are read."""
+
     config_groups: dict[str, _Group]
     format: str
     quantization_status: str = "compressed"
@@ -56,11 +58,8 @@ class _Config(msgspec.Struct):
     moe_sparsity_config: dict[str, Any] | None = None
 
 
-def read_compressed_tensors(said: dict[str, Any]) -> Quantisation:
-    """The schemes that a configuration names. Raises ModelError, a sentence without a folder, and
-    msgspec's ValidationError.
-    """
-    config = msgspec.convert(said, _Config)
+def read_compressed_tensors(config: CompressedTensors) -> Quantisation:
+    """The schemes that a configuration names. Raises ModelError, a sentence without a folder."""
     for reason in _refusals(config):
         raise ModelError(f"its weights are compressed tensors {reason}")
     ignored = tuple(config.ignore or ())
@@ -79,7 +78,7 @@ def read_compressed_tensors(said: dict[str, Any]) -> Quantisation:
     )
 
 
-def _refusals(config: _Config) -> Iterator[str]:
+def _refusals(config: CompressedTensors) -> Iterator[str]:
     formats = {group.format or config.format for group in config.config_groups.values()}
     for form in sorted(formats - set(_LAYOUTS)):
         yield f"in the format {form}, not in {', '.join(_LAYOUTS)}"

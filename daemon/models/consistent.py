@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from daemon.memory.sizing import heads_of
 from daemon.models.added_tokens import AddedToken
 from daemon.models.resolved import read_shape
 from daemon.models.resolving import Ask, ask_child, resolve
@@ -54,9 +55,10 @@ def _check_shape(file: Path, shape: ModelShape) -> None:
         value = getattr(shape, name)
         if not isinstance(value, int) or not 1 <= value <= most:
             raise ModelError(f"{file}: {name} must be in 1..{most}, got {value!r}")
-    if shape.num_heads % shape.num_kv_heads:
-        heads = f"{shape.num_heads} heads cannot share {shape.num_kv_heads} of keys"
-        raise ModelError(f"{file}: {heads}")
+    for num_kv_heads in {heads.num_kv_heads for heads in heads_of(shape)}:
+        if num_kv_heads < 1 or shape.num_heads % num_kv_heads:
+            heads = f"{shape.num_heads} heads cannot share {num_kv_heads} of keys"
+            raise ModelError(f"{file}: {heads}")
 
 
 def _check_weights(folder: Path, shape: ModelShape) -> None:

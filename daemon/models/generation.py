@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from daemon.base.accepted import wrong_value
 from daemon.base.files import read_whole
 from daemon.models.shape import ModelError
 
@@ -106,7 +107,7 @@ def default_sampling(setting: str, folder: Path) -> DefaultSampling:
     try:
         said = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _unusable(_path(setting, folder), error) from None
+        raise _unusable(_path(setting, folder), _why(error, data)) from None
     stops = [said.stop_strings] if isinstance(said.stop_strings, str) else said.stop_strings or []
     words = [word[0] for word in said.bad_words_ids or [] if len(word) == 1]
     given: dict[str, Any] = {
@@ -125,10 +126,11 @@ def default_sampling(setting: str, folder: Path) -> DefaultSampling:
 
 def without_effect(setting: str, folder: Path) -> list[str]:
     """Sampling settings of the file that llmd does not support. Raises ModelError."""
+    data = _data(setting, folder)
     try:
-        said = msgspec.json.decode(_data(setting, folder), type=dict[str, Any])
+        said = msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise _unusable(_path(setting, folder), error) from None
+        raise _unusable(_path(setting, folder), _why(error, data)) from None
     return [f"{name} {str(value)[:60]}" for name, value in _left(said)]
 
 
@@ -163,9 +165,16 @@ def _data(setting: str, folder: Path) -> bytes:
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise _unusable(path, error) from None
+        raise _unusable(path, str(error)) from None
 
 
-def _unusable(path: Path, error: Exception) -> ModelError:
+def _why(error: Exception, data: bytes) -> str:
+    """An error of the file's content in words: which field must be what, and what it is."""
+    if not isinstance(error, msgspec.ValidationError):
+        return str(error)
+    return wrong_value(_File, error, msgspec.json.decode(data))
+
+
+def _unusable(path: Path, why: str) -> ModelError:
     way_out = f"--generation-config {NEUTRAL} does without it"
-    return ModelError(f"{path} cannot be used: {error}; {way_out}")
+    return ModelError(f"{path} cannot be used: {why}; {way_out}")

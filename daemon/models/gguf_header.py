@@ -1,16 +1,19 @@
 """The header of a GGUF file: its fields, its tensors, and how many bytes these need.
 
-It shows a truncated file, and a part of a split one, before anything else is read.
+A model may lie in several files, of which the first has the fields; each has a header of its own
+tensors. A truncated file, and a part without the others, show before anything else is read.
 """
 
 import mmap
 import re
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from daemon.models.formats import FORMATS
+from daemon.models.gguf_kinds import check_kinds
 from daemon.models.shape import ModelError
 
 _MAGIC = b"GGUF"
@@ -22,6 +25,8 @@ _SCALARS = {
 }
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _MOST_SIDES = 4
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
+"""How the parts of a split file are named."""
 _ALIGNMENT = 32
 KINDS: Final = {
     0: "F32",
@@ -51,6 +56,7 @@ class GgufTensor(NamedTuple):
     kind: int  # GGUF's number of its format
     shape: tuple[int, ...]  # as torch has it: rows first
     start: int  # byte of the file
+    part: int = 0  # of a split file
 
     @property
     def size_bytes(self) -> int:
@@ -77,7 +83,44 @@ class GgufHeader(NamedTuple):
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """A whole file's header. Raises ModelError for one that is cut, a part, or no GGUF file."""
+    """A model's header, of all parts if `path` is the first of several. Raises ModelError for a
+    file that is cut, a later part, or no GGUF file, and for fields of other kinds than llmd reads.
+    """
+    first = _read(path)
+    count, number = first.fields.get("split.count", 1), first.fields.get("split.no", 0)
+    paths = part_paths(path)
+    if count < 2:
+        if paths != (path,):
+            said = "is named as a part of a split file, and is a whole one: give it another name"
+            raise ModelError(f"{path} {said}")
+        return first
+    if number:
+        begin = f"{path} is part {number + 1} of {count} of a split file"
+        raise ModelError(f"{begin}: --model takes the first one, {paths[0]}")
+    if len(paths) != count:
+        named = f"{path.stem}-00001-of-{count:05}.gguf"
+        raise ModelError(f"{path} is the first of {count} parts: their names end as in {named}")
+    return _joined(paths, first)
+
+
+def part_paths(path: Path) -> tuple[Path, ...]:
+    """The parts of a split file that `path` is one of, by their names; else the path alone."""
+    found = _PART.fullmatch(path.name)
+    if not found:
+        return (path,)
+    begin, _, count, end = found.groups()
+    names = (f"{begin}-{number:05}-of-{count}{end}" for number in range(1, int(count) + 1))
+    return tuple(path.with_name(name) for name in names) or (path,)
+
+
+def whole_name(path: Path) -> str:
+    """A file's name without its end, and without the number of a part."""
+    found = _PART.fullmatch(path.name)
+    return found[1] if found else path.stem
+
+
+def _read(path: Path) -> GgufHeader:
+    """The header of one file, which must be whole."""
     try:
         with path.open("rb") as file:
             size_bytes = file.seek(0, 2)
@@ -87,19 +130,34 @@ def read_gguf_header(path: Path) -> GgufHeader:
                 header = _Reader(path, mapped).header()
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror}") from None
-    _check_part(path, header)
     _check_whole(path, header, size_bytes)
+    _check_places(path, header)
     return header
 
 
-def _check_part(path: Path, header: GgufHeader) -> None:
-    count, number = header.fields.get("split.count", 1), header.fields.get("split.no", 0)
-    if isinstance(count, int) and count > 1:
-        name = re.sub(r"-\d{5}-of-\d{5}", "", path.stem)
-        raise ModelError(
-            f"{path} is part {number + 1} of {count} of a split file, and llmd reads whole files: "
-            f"llama-gguf-split --merge FIRST_PART {name}.gguf makes one of them"
-        )
+def _joined(paths: tuple[Path, ...], first: GgufHeader) -> GgufHeader:
+    """The header of all parts together."""
+    tensors = list(first.tensors)
+    seen = {tensor.name for tensor in tensors}
+    for part, path in enumerate(paths[1:], 1):
+        if not path.is_file():
+            raise ModelError(f"{path} is missing, part {part + 1} of {len(paths)} of {paths[0]}")
+        header = _read(path)
+        said = [header.fields.get(f"split.{name}") for name in ("no", "count")]
+        if said != [part, len(paths)]:
+            raise ModelError(f"{path} does not say that it is part {part + 1} of {len(paths)}")
+        for name, value in header.fields.items():
+            if first.fields.get(name) != value and not name.startswith("split."):
+                raise ModelError(f"{path} says {name}, and {paths[0]} does not say the same")
+        for tensor in header.tensors:
+            if tensor.name in seen:
+                raise ModelError(f"{path} has the tensor {tensor.name} of another part")
+            seen.add(tensor.name)
+            tensors.append(tensor._replace(part=part))
+    wanted = first.fields.get("split.tensors.count", len(tensors))
+    if wanted != len(tensors):
+        raise ModelError(f"{paths[0]} tells of {wanted} tensors, and its parts have {len(tensors)}")
+    return GgufHeader(first.fields, tuple(tensors))
 
 
 def _check_whole(path: Path, header: GgufHeader, size_bytes: int) -> None:
@@ -114,6 +172,20 @@ def _check_whole(path: Path, header: GgufHeader, size_bytes: int) -> None:
                 f"{path} is not whole: it has {size_bytes:,} bytes and its header tells of "
                 f"{whole:,}, so {whole - size_bytes:,} are missing"
             )
+
+
+def _check_places(path: Path, header: GgufHeader) -> None:
+    """Raise ModelError unless each tensor begins where the one before it ends, as llama.cpp wants
+    it: else two share their bytes.
+    """
+    alignment = header.fields.get("general.alignment", _ALIGNMENT)
+    for before, tensor in pairwise(header.tensors):
+        if before.kind not in KINDS:
+            return  # of an unknown size; refused by its format
+        end = before.start + before.size_bytes
+        if tensor.start != -(-end // alignment) * alignment:
+            said = f"lies at {tensor.start:,}, and {before.name} before it ends at {end:,}"
+            raise ModelError(f"{path}: {tensor.name} {said}")
 
 
 class _Reader:
@@ -151,10 +223,12 @@ class _Reader:
             if name in fields:
                 raise ModelError(f"{self._path} has the field {name} twice")
             fields[name] = self._value(self._number(_U32))
+        try:
+            check_kinds(fields)
+        except ModelError as error:
+            raise ModelError(f"{self._path}: {error}") from None
         tensors = [self._tensor() for _ in range(num_tensors)]
         alignment = fields.get("general.alignment", _ALIGNMENT)
-        if not isinstance(alignment, int) or alignment < 1:
-            raise ModelError(f"{self._path}: general.alignment is {alignment!r}")
         begin = -(-self._at // alignment) * alignment
         self._check_names([tensor.name for tensor in tensors])
         return GgufHeader(

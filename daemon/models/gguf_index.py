@@ -9,6 +9,7 @@ kind.
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daemon.models.formats import FORMATS, PLAIN
+from daemon.models.gguf_header import part_paths
 from daemon.models.shape import ModelError
 
 INDEX = "gguf.json"
@@ -34,6 +36,7 @@ class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: tuple[int, ...]
     start: int  # the byte of the file at which it begins
     heads: int = 0  # parts of its rows; in each, even rows come first, then odd ones
+    part: int = 0  # of a split file
 
     @property
     def size_bytes(self) -> int:
@@ -52,11 +55,12 @@ class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GgufIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """All tensors of a file that a model wants as they are."""
 
-    size_bytes: int  # of the file
+    size_bytes: int  # of the file, or of a split one's first part
     computed: bool  # whether some tensors are in the folder's own safetensors file
     tensors: tuple[IndexedTensor, ...]
     file: Literal["model.gguf", "model.blocks"] = LINK
     unused: tuple[str, ...] = ()  # fields of the file that are of no use here
+    further_bytes: tuple[int, ...] = ()  # of a split file's further parts
 
 
 def read_index(folder: Path) -> GgufIndex | None:
@@ -80,26 +84,39 @@ def read_index(folder: Path) -> GgufIndex | None:
     return index
 
 
-def linked_file(folder: Path, index: GgufIndex) -> Path:
-    """The file itself. Raises ModelError where it is not the one that was indexed."""
-    path = folder / index.file
-    try:
-        size_bytes = path.stat().st_size
-    except OSError as error:
-        raise ModelError(f"{os.path.realpath(path)}: {error.strerror}") from None
-    if size_bytes != index.size_bytes:
-        said = f"it has {size_bytes} bytes, and {index.size_bytes} when it was read first"
-        raise ModelError(f"{os.path.realpath(path)} is another file now: {said}")
-    return path
+def linked_files(folder: Path, index: GgufIndex) -> tuple[Path, ...]:
+    """The file itself, or a split one's parts. Raises ModelError where they are not those that were
+    indexed.
+    """
+    sizes = (index.size_bytes, *index.further_bytes)
+    names = [index.file, *(_part_link(part) for part in range(1, len(sizes)))]
+    for name, expected in zip(names, sizes, strict=True):
+        path = folder / name
+        try:
+            size_bytes = path.stat().st_size
+        except OSError as error:
+            raise ModelError(f"{os.path.realpath(path)}: {error.strerror}") from None
+        if size_bytes != expected:
+            said = f"it has {size_bytes} bytes, and {expected} when it was read first"
+            raise ModelError(f"{os.path.realpath(path)} is another file now: {said}")
+    return tuple(folder / name for name in names)
 
 
 def link(folder: Path, gguf: Path) -> None:
-    """Point a folder at its file, which may have moved. Raises OSError."""
-    path = folder / LINK
+    """Point a folder at its file or its parts, which may have moved. Raises OSError."""
+    for part, path in enumerate(part_paths(gguf)):
+        _link(folder / (_part_link(part) if part else LINK), path)
+
+
+def _part_link(part: int) -> str:
+    return f"model-{part + 1}.gguf"
+
+
+def _link(path: Path, gguf: Path) -> None:
     with contextlib.suppress(OSError):
         if os.readlink(path) == str(gguf):
             return
-    fresh = folder / f".{LINK}.{os.getpid()}"
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(gguf)
     fresh.replace(path)

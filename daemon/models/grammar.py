@@ -4,7 +4,6 @@ llguidance and the vocabulary are loaded when a `Compiler` is made: plain text n
 API process checks a grammar with the same limits before a worker ever sees it.
 """
 
-import re
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from daemon.models.grammar_words import in_words
 from daemon.models.vocabulary import tokenizer_json
 
 if TYPE_CHECKING:
@@ -22,46 +22,6 @@ BROKEN_OFF = "the grammar cannot be followed further: "
 """Begins the error of an answer whose grammar turns out to be too complex on the way."""
 MOST_COMPILED = 32
 """Grammars that stay compiled: an application asks for the same few again and again."""
-
-_LONGEST_MESSAGE = 300
-_PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
-_SOURCE = re.compile(r" \d+ \| .*", re.DOTALL)
-"""The faulty lines, which the client has: in a single line with the message they are unreadable."""
-_IN_WORDS = {
-    "NoExtension": "nothing may follow what the answer has so far",
-    "NoExtensionBias": "there is no text that it allows",
-    "ParserTooComplex": "it is too complex to follow",
-    "LexerTooComplex": "it is too complex to follow",
-    "InternalError": "it cannot be followed",
-    "Empty grammar": "it is empty",
-    "empty grammars array": "it is empty",
-}
-"""Half sentences of llguidance, and names of its stop reasons where it says nothing else."""
-_TOO_COMPLEX = re.compile(r"^(?:lexer|parser) error: (.*)")
-_NO_SYMBOL = re.compile(r"^(line \d+, column \d+): lexer error$")
-_RANGE = re.compile(
-    r"Failed to generate regex for (?:integer|float) range: min=(\w+)(?:\((.*?)\))?, "
-    r"max=(\w+)(?:\((.*?)\))?"
-)
-_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[(.*)\]")
-_NO_REGEX = re.compile(r"regex parse error: .*error: (.*)")
-_REWRITTEN = (
-    (re.compile(r"oneOf constraints are not supported.*"), "`oneOf` cannot be followed where "
-     "several of its branches might fit the same text; use `anyOf`"),
-    (re.compile(r"Expected f64 for '(.*?)', got (.*)"), r"`\1` must be a number, and is \2"),
-    (re.compile(r"Expected positive integer for '(.*?)', got (.*)"),
-     r"`\1` must be a whole number, 0 or more, and is \2"),
-    (re.compile(r"Expected (array|object|string) for '(.*?)'( item)?, got (.*)"),
-     r"`\2`\3 must be of type \1, and is \4"),
-    (re.compile(r"Value for 'multipleOf' has too many digits: (.*)"),
-     r"`multipleOf` has too many digits: \1"),
-    (re.compile(r"Unsatisfiable schema: (.*)"), r"nothing fits the schema: \1"),
-    (re.compile(r"circular references with sibling keys are not supported.*"),
-     "a `$ref` leads back to its own place, and cannot be followed there"),
-    (re.compile(r"failed to compile JSON schema: (.*)"), r"\1"),
-    (re.compile(r"invalid regex \".*\" \(in regex\): (the regular expression .*)"), r"\1"),
-)  # fmt: skip
-"""Sentences of llguidance that name its own parts or options."""
 
 
 class GrammarError(ValueError):
@@ -133,32 +93,6 @@ def check(matcher: "LLMatcher") -> None:
     """Raise GrammarError if a matcher has failed: it cannot go on from there."""
     if matcher.is_error():
         raise GrammarError(in_words(matcher.get_error()))
-
-
-def in_words(said: str) -> str:
-    """llguidance's message about a grammar, in a line of plain words."""
-    said = " ".join(said.replace("<non-verbose/>", "").split())
-    said = _PLACE.sub(r"line \1, column \2: ", _SOURCE.sub("", said))
-    said = _TOO_COMPLEX.sub(r"it is too complex to follow: \1", said)
-    said = _NO_SYMBOL.sub(r"what stands at \1 begins no symbol", said)
-    said = _IN_WORDS.get(said, said)
-    said = _RANGE.sub(_of_range, said)
-    said = _UNKNOWN_KEYS.sub(_of_keywords, said)
-    said = _NO_REGEX.sub(r"the regular expression cannot be read: \1", said)
-    for pattern, words in _REWRITTEN:
-        said = pattern.sub(words, said)
-    return said if len(said) <= _LONGEST_MESSAGE else f"{said[:_LONGEST_MESSAGE]} ..."
-
-
-def _of_range(found: re.Match[str]) -> str:
-    least, most = (found[2], found[4])
-    bounds = [f"`minimum` {least}"] * bool(least) + [f"`maximum` {most}"] * bool(most)
-    return f"numbers cannot be held to {' and '.join(bounds)}: too many digits"
-
-
-def _of_keywords(found: re.Match[str]) -> str:
-    names = ", ".join(f"`{name.strip().strip(chr(34))}`" for name in found[1].split(","))
-    return f"the schema has keywords that cannot be followed: {names}"
 
 
 class _Lengths(msgspec.Struct):

@@ -1,4 +1,4 @@
-"""The quantisation of a folder's weights, by AWQ, GPTQ, compressed tensors or FP8.
+"""The quantisation of a folder's weights, by AWQ, GPTQ, compressed tensors, FP8 or MXFP4.
 
 All else is refused by its name, before anything is loaded. Scales for keys and values, where there
 are some, are left aside with a note: how a cache holds them is configured, and llmd computes its
@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from daemon.models.compressed_tensors import read_compressed_tensors
+from daemon.base.accepted import wrong_value
+from daemon.models.compressed_tensors import CompressedTensors, read_compressed_tensors
 from daemon.models.schemes import KV_NOTE, Quantisation, Scheme, Target
 from daemon.models.shape import ModelError, read_json
 
@@ -62,6 +63,10 @@ class _Fp8(msgspec.Struct):
     ignored_layers: list[str] | None = None
 
 
+class _Mxfp4(msgspec.Struct):
+    modules_to_not_convert: list[str] | None = None
+
+
 def read_quantisation(folder: Path, fields: Mapping[str, Any]) -> Quantisation | None:
     """How the weights in a folder are quantised; None: they are not. `fields` is its configuration.
 
@@ -90,19 +95,19 @@ def _read(said: Any) -> Quantisation:
     if not isinstance(said, dict):
         raise ModelError(f"its {_KEY} is no JSON object")
     method = said.get("quant_method")
-    read = _METHODS.get(method) if isinstance(method, str) else None
-    if read is None:
+    kind, read = _METHODS.get(method, (None, None)) if isinstance(method, str) else (None, None)
+    if kind is None or read is None:
         name = method if isinstance(method, str) else "a method without a name"
         known = ", ".join(_METHODS)
         raise ModelError(f"its weights are quantized by {name}, and llmd reads {known}")
     try:
-        return read(said)
+        return read(msgspec.convert(said, kind))
     except msgspec.ValidationError as error:
-        raise ModelError(f"its {_KEY} for {method} is not understood: {error}") from None
+        wrong = wrong_value(kind, error, said)
+        raise ModelError(f"its {_KEY} for {method} is not understood: {wrong}") from None
 
 
-def _read_awq(said: dict[str, Any]) -> Quantisation:
-    config = msgspec.convert(said, _Awq)
+def _read_awq(config: _Awq) -> Quantisation:
     layout = (config.version or config.checkpoint_format or config.format or "gemm").lower()
     bits = config.bits or config.w_bit or 4
     if layout != "gemm" or config.backend == "llm-awq":
@@ -122,8 +127,7 @@ def _read_awq(said: dict[str, Any]) -> Quantisation:
     return _whole("awq", scheme, config.modules_to_not_convert)
 
 
-def _read_gptq(said: dict[str, Any]) -> Quantisation:
-    config = msgspec.convert(said, _Gptq)
+def _read_gptq(config: _Gptq) -> Quantisation:
     layout = (config.checkpoint_format or config.format or "gptq").lower()
     if config.is_marlin_format:
         layout = "marlin"
@@ -155,8 +159,7 @@ def _check_words(method: str, config: _Words) -> None:
         raise ModelError(f"{begun} in another way for some layers (dynamic)")
 
 
-def _read_fp8(said: dict[str, Any]) -> Quantisation:
-    config = msgspec.convert(said, _Fp8)
+def _read_fp8(config: _Fp8) -> Quantisation:
     if config.expert_dtype not in (None, "fp8") or config.fmt != "e4m3":
         other = config.fmt if config.fmt != "e4m3" else config.expert_dtype
         raise ModelError(f"its weights are stored as {other}, not as FP8 of e4m3")
@@ -171,10 +174,14 @@ def _read_fp8(said: dict[str, Any]) -> Quantisation:
     return _whole("fp8", scheme, ignored, notes)
 
 
-def _read_fbgemm(said: dict[str, Any]) -> Quantisation:
-    config = msgspec.convert(said, _Fp8)
+def _read_fbgemm(config: _Fp8) -> Quantisation:
     scheme = Scheme(layout="plain", numbers="fp8", rounds_states=True)
     return _whole("fbgemm_fp8", scheme, config.modules_to_not_convert)
+
+
+def _read_mxfp4(config: _Mxfp4) -> Quantisation:
+    scheme = Scheme(layout="experts", numbers="mxfp4", group=32)
+    return _whole("mxfp4", scheme, config.modules_to_not_convert)
 
 
 def _group(method: str, said: int) -> int:
@@ -196,10 +203,12 @@ def _whole(
     )
 
 
-_METHODS: dict[str, Callable[[dict[str, Any]], Quantisation]] = {
-    "awq": _read_awq,
-    "gptq": _read_gptq,
-    "compressed-tensors": read_compressed_tensors,
-    "fp8": _read_fp8,
-    "fbgemm_fp8": _read_fbgemm,
+_METHODS: dict[str, tuple[type, Callable[[Any], Quantisation]]] = {
+    "awq": (_Awq, _read_awq),
+    "gptq": (_Gptq, _read_gptq),
+    "compressed-tensors": (CompressedTensors, read_compressed_tensors),
+    "fp8": (_Fp8, _read_fp8),
+    "fbgemm_fp8": (_Fp8, _read_fbgemm),
+    "mxfp4": (_Mxfp4, _read_mxfp4),
 }
+"""By `quant_method`: the fields that are read, and what they mean."""

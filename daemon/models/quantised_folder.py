@@ -13,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.models.containers import text_fields
 from daemon.models.content import content_digest
-from daemon.models.embedded import is_gguf, model_folder
+from daemon.models.embedded import gguf_file, model_folder
 from daemon.models.gguf_index import GgufIndex, read_index
 from daemon.models.kept_folder import Tell, make_once, run_maker
 from daemon.models.quantisation import read_quantisation
@@ -42,7 +43,7 @@ def plain_folder(path: str, kind: str, cache: Path, tell: Tell = lambda share: N
     """
     if kind == NONE:
         return model_folder(path, cache, tell=tell)
-    if not path or is_gguf(Path(path)):
+    if not path or gguf_file(Path(path).expanduser()):
         name = path or "the embedded model"
         raise ModelError(f"{name} is a GGUF file, which model.quantize = {kind!r} is not for")
     folder = model_folder(path, cache)
@@ -52,7 +53,7 @@ def plain_folder(path: str, kind: str, cache: Path, tell: Tell = lambda share: N
 
 def refuse_quantised(folder: Path, kind: str) -> None:
     """Raise ModelError for a folder whose weights are quantised already."""
-    found = read_quantisation(folder, read_json(folder / "config.json"))
+    found = read_quantisation(folder, text_fields(read_json(folder / "config.json")))
     if found is not None or read_index(folder) is not None:
         by = f" by {found.method}" if found else ""
         raise ModelError(

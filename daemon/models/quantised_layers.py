@@ -29,6 +29,7 @@ _MAIN: dict[Layout, str] = {
     "gptq": "qweight",
     "packed": "weight_packed",
     "plain": "weight",
+    "experts": "_blocks",
 }
 _PLAIN_DTYPES = {"int8": "I8", "fp8": "F8_E4M3"}
 _FLOATS = ("F16", "BF16", "F32")
@@ -44,13 +45,14 @@ _ORDER_BYTES = 4
 class QuantisedLayer(msgspec.Struct, frozen=True, kw_only=True):
     """A layer whose weight [rows, columns] is quantised, and the tensors that say it."""
 
-    name: str  # of the weight, as a model calls it: "model.layers.0.mlp.up_proj.weight"
+    name: str  # "model.layers.0.mlp.up_proj.weight"; an expert's "...mlp.experts.down_proj.7"
     scheme: Scheme
     format: str  # of `daemon.models.formats`: what it is brought into
     rows: int
     columns: int
     group: int  # of its columns share a scale
     tensors: dict[str, str]  # stored names, by role ("qweight")
+    place: int = 0  # among the matrices of these tensors, where they hold several
 
     @property
     def size_bytes(self) -> int:
@@ -74,8 +76,7 @@ def find_quantised_layers(
         if scheme.layout != layout:
             said = f"is stored as {_MAIN[layout]}, and quantization_config says otherwise"
             raise ModelError(f"{module} {said}")
-        layer = _layer(module, scheme, headers)
-        found[layer.name] = layer
+        found |= {layer.name: layer for layer in _layers(module, scheme, headers)}
     if not found:
         raise ModelError(
             f"its quantization_config says {quantisation.method}, and no layer is stored so"
@@ -96,6 +97,10 @@ def _modules(quantisation: Quantisation, headers: Headers) -> Iterator[tuple[str
     """Every module that is stored quantised, and how."""
     layouts = {_MAIN[target.scheme.layout]: target.scheme.layout for target in quantisation.targets}
     for name, header in headers.items():
+        if name.endswith(_MAIN["experts"]):
+            if "experts" in layouts.values():
+                yield name.removesuffix(_MAIN["experts"]), "experts"
+            continue
         module, _, last = name.rpartition(".")
         if last != "weight" or header.dtype in ("I8", "F8_E4M3", "F8_E5M2"):
             for layout, main in _MAIN.items():
@@ -103,8 +108,38 @@ def _modules(quantisation: Quantisation, headers: Headers) -> Iterator[tuple[str
                     yield module, layout
 
 
+def _layers(module: str, scheme: Scheme, headers: Headers) -> list[QuantisedLayer]:
+    """The layers whose weights a module's tensors hold: one, or one for each expert."""
+    if scheme.layout == "experts":
+        return _experts(module, scheme, headers)
+    return [_layer(module, scheme, headers)]
+
+
+def _experts(module: str, scheme: Scheme, headers: Headers) -> list[QuantisedLayer]:
+    parts = _Parts(module, headers, "_")
+    sides = parts.sides("blocks", "U8")
+    form = FORMATS["MXFP4"]
+    if len(sides) != 4 or min(sides) < 1 or sides[3] != form.block_len // 2:
+        said = f"not [experts, rows, blocks, {form.block_len // 2}]"
+        raise ModelError(f"{module}_blocks has the shape {list(sides)}, {said}")
+    parts.expect("scales", [sides[:3]], "U8")
+    return [
+        QuantisedLayer(
+            name=f"{module}.{expert}",
+            scheme=scheme,
+            format=form.name,
+            rows=sides[1],
+            columns=sides[2] * form.block_len,
+            group=form.block_len,
+            tensors=parts.taken,
+            place=expert,
+        )
+        for expert in range(sides[0])
+    ]
+
+
 def _layer(module: str, scheme: Scheme, headers: Headers) -> QuantisedLayer:
-    parts = _Parts(module, headers)
+    parts = _Parts(module, headers, ".")
     rows, columns = _LAYOUTS[scheme.layout](parts, scheme)
     group = min(scheme.group or columns, columns)
     try:
@@ -126,19 +161,20 @@ def _layer(module: str, scheme: Scheme, headers: Headers) -> QuantisedLayer:
 class _Parts:
     """A module's tensors; those that were asked for are taken."""
 
-    def __init__(self, module: str, headers: Headers) -> None:
-        self._module = module
+    def __init__(self, module: str, headers: Headers, joint: str) -> None:
+        """`joint` stands between the module's name and those of its tensors."""
+        self._begin = f"{module}{joint}"
         self._headers = headers
         self.taken: dict[str, str] = {}
 
     def dtype(self, what: str) -> str:
         """The type of a tensor; empty where it is not there."""
-        header = self._headers.get(f"{self._module}.{what}")
+        header = self._headers.get(f"{self._begin}{what}")
         return header.dtype if header else ""
 
     def sides(self, what: str, *dtypes: str) -> tuple[int, ...]:
         """The shape of a tensor that must be there, in one of these types."""
-        name = f"{self._module}.{what}"
+        name = f"{self._begin}{what}"
         header = self._headers.get(name)
         if header is None:
             raise ModelError(f"{name} is missing, which the quantized layer needs")
@@ -151,7 +187,7 @@ class _Parts:
         """The shape of a tensor that has two sides and is not empty."""
         sides = self.sides(what, *dtypes)
         if len(sides) != 2 or min(sides) < 1:
-            raise ModelError(f"{self._module}.{what} has the shape {list(sides)}, not of two sides")
+            raise ModelError(f"{self._begin}{what} has the shape {list(sides)}, not of two sides")
         return sides[0], sides[1]
 
     def expect(self, what: str, shapes: Iterable[tuple[int, ...]], *dtypes: str) -> None:
@@ -159,7 +195,7 @@ class _Parts:
         sides, wanted = self.sides(what, *dtypes), list(shapes)
         if sides not in wanted:
             raise ModelError(
-                f"{self._module}.{what} has the shape {list(sides)}, and "
+                f"{self._begin}{what} has the shape {list(sides)}, and "
                 f"quantization_config makes it {list(wanted[0])}"
             )
 
@@ -183,8 +219,7 @@ def _gptq(parts: _Parts, scheme: Scheme) -> tuple[int, int]:
     groups = _groups(scheme, columns)
     parts.expect("qzeros", [(groups, -(-rows // in_word))], "I32")
     parts.expect("scales", [(groups, rows)], *_FLOATS)
-    if parts.dtype("g_idx"):
-        parts.expect("g_idx", [(columns,)], "I32", "I64")
+    _order(parts, "g_idx", scheme, columns)
     return rows, columns
 
 
@@ -199,9 +234,14 @@ def _packed(parts: _Parts, scheme: Scheme) -> tuple[int, int]:
         parts.expect("weight_zero_point", [(-(-rows // in_word), grids[0][1])], "I32")
     else:
         _zero_points(parts, scheme, grids)
-    if parts.dtype("weight_g_idx"):
-        parts.expect("weight_g_idx", [(columns,)], "I32", "I64")
+    _order(parts, "weight_g_idx", scheme, columns)
     return rows, columns
+
+
+def _order(parts: _Parts, name: str, scheme: Scheme, columns: int) -> None:
+    """Check the groups of columns, which must be there where columns are in another order."""
+    if parts.dtype(name) or (scheme.act_order and _groups(scheme, columns) > 1):
+        parts.expect(name, [(columns,)], "I32", "I64")
 
 
 def _plain(parts: _Parts, scheme: Scheme) -> tuple[int, int]:

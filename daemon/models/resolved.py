@@ -9,10 +9,16 @@ from typing import Any
 
 import msgspec
 
+from daemon.memory.layout import KVHeads
 from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import ModelError, ModelShape
 from daemon.models.vocabulary import end_token_ids
 from daemon.models.weights import count_weights
+
+SLIDING = "sliding_attention"
+"""transformers' name for layers with a window."""
+CHUNKED = "chunked_attention"
+"""Its name for layers whose queries see their own chunk of a sequence."""
 
 
 class Rope(msgspec.Struct, frozen=True):
@@ -33,20 +39,32 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     counts_from_padding: bool = False  # its first position is the one behind its padding token
     num_layers: int
     num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    num_kv_heads: int  # the most of a layer
+    head_dim: int  # the largest of a layer
     hidden_size: int
     vocab_size: int
     context_len: int  # tokens
     dtype: str  # of the weights as stored
     eos_token_ids: tuple[int, ...] = ()  # the configuration's own
     layer_kinds: tuple[str, ...] = ()  # of each layer; empty where the type has one kind alone
-    window: int = 0  # tokens that some layers look back; 0: every layer sees all
+    window: int = 0  # tokens that some layers look back; 0: none does
+    chunk: int = 0  # tokens of a chunk, of which some layers see their own; 0: none does
+    layer_heads: tuple[KVHeads, ...] = ()  # of each layer's keys; empty: all have the same
     ropes: tuple[Rope, ...] = ()
     by_layer: tuple[str, ...] = ()  # what differs from layer to layer
     unread: dict[str, Any] = {}  # what the file says and the type's code never asks for
     conflicts: tuple[str, ...] = ()  # what the file says twice, and not alike
     fields: dict[str, Any] = {}  # the whole configuration, defaults included
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The window of each layer, as configured; 0: it sees all. Empty: all layers do."""
+        sizes = {SLIDING: self.window, CHUNKED: self.chunk}
+        if not any(sizes.values()):
+            return ()
+        kinds = self.layer_kinds or (SLIDING,) * self.num_layers
+        found = tuple(sizes.get(kind, 0) for kind in kinds)
+        return found if any(found) else ()
 
 
 _SIZES = {
@@ -70,6 +88,8 @@ def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
         model_type=resolved.model_type,
         dtype=resolved.dtype,
         **count_weights(folder, read_quantisation(folder, resolved.fields))._asdict(),
+        windows=resolved.windows,
+        layer_heads=resolved.layer_heads,
         eos_token_ids=end_token_ids(folder, resolved.eos_token_ids, resolved.vocab_size),
         **sizes,
     )

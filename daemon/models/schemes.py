@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
-Layout = Literal["awq", "gptq", "packed", "plain"]
-"""Tensors of a layer: `qweight` in AWQ's order of nibbles, or in GPTQ's; `weight_packed`; or a
-`weight` of int8 or FP8 beside its scales."""
+Layout = Literal["awq", "gptq", "packed", "plain", "experts"]
+"""Tensors of a layer: `qweight` in AWQ's order of nibbles, or in GPTQ's; `weight_packed`; a
+`weight` of int8 or FP8 beside its scales; or `NAME_blocks` and `NAME_scales` of all experts."""
 
 KV_NOTE = "its scales for keys and values are not used: the cache's own format is configured"
 _EMBEDDINGS = re.compile(r"(?:^|\.)(?:embed\w*|wte|word_embeddings)$")
@@ -21,7 +21,7 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
     """How the weight [N, K] of a layer is stored."""
 
     layout: Layout
-    numbers: Literal["int4", "int8", "fp8"]
+    numbers: Literal["int4", "int8", "fp8", "mxfp4"]
     group: int = 0  # columns that share a scale; 0: all of a row
     group_rows: int = 1  # rows that share it; 0: all of the weight
     symmetric: bool = True  # numbers lie around the middle of their range, or have zero points

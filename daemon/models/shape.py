@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from daemon.memory.layout import KVHeads
 from daemon.memory.sizing import DTYPE_BYTES
 
 
@@ -19,8 +20,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     model_type: str  # as config.json names it: "llama", "opt", ...
     num_layers: int
     num_heads: int
-    num_kv_heads: int
-    head_dim: int
+    num_kv_heads: int  # the most of a layer
+    head_dim: int  # the largest of a layer
     hidden_size: int
     vocab_size: int
     context_len: int  # tokens
@@ -28,6 +29,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str  # of the weights as stored, but for those that are packed
     packed_params: int = 0  # of them in blocks, which they stay in
     packed_bytes: int = 0  # of these blocks
+    windows: tuple[int, ...] = ()  # of each layer, as configured; 0: it sees all; empty: all do
+    layer_heads: tuple[KVHeads, ...] = ()  # of each layer; empty: all have the same
     eos_token_ids: tuple[int, ...] = ()
 
     def weight_bytes(self, dtype: str) -> int:

@@ -1,17 +1,19 @@
-"""Which model folders llmd serves: uniform full-attention decoders; others are refused by name.
+"""Which model folders llmd serves: decoders with attention; others are refused by name.
 
 Refusals go by what the resolved configuration says that a model does, not by names of models. What
 no configuration says (a residual that is scaled, a mask of its own) a worker finds out: it listens
 to what the model asks of attention, and tries it (`daemon.engine.verify.model`).
 """
 
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from daemon.memory.sizing import DTYPE_BYTES
 from daemon.models.quantisation import quantisation, read_quantisation
-from daemon.models.resolved import Resolved
+from daemon.models.resolved import CHUNKED, SLIDING, Resolved
 from daemon.models.shape import ModelError
 from daemon.models.unread import unread_refusals
 from daemon.models.weights import weight_files
@@ -27,17 +29,17 @@ _RECURRENT_KEYS = (
     "linear_num_value_heads",
 )
 _VISION_KEYS = ("vision_config", "audio_config", "image_token_id")
-_CAPS = ("attn_logit_softcapping", "attn_logit_softcap", "attention_logit_cap")
 _UNSAID = {
     "bloom": "it has ALiBi positions",
     "mpt": "it has ALiBi positions",
     "diffllama": "its layers attend twice each",
-    "gpt_oss": "its attention has sinks",
 }
 """Reasons to refuse types whose configurations do not name them."""
-_GROWING_ROPE = frozenset({"dynamic", "longrope"})
-_STEADY_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+_ROPES = frozenset({"default", "linear", "yarn", "llama3", "proportional", "dynamic", "longrope"})
+_FULL = "full_attention"
+_EPSILON = re.compile(r"(^|_)eps(ilon)?$")
+_ROPE_SIZES = frozenset({"rope_theta", "factor"})
+"""Parameters of rotary positions by which numbers are divided."""
 
 
 def check_folder(folder: Path, resolved: Resolved) -> None:
@@ -49,7 +51,7 @@ def check_folder(folder: Path, resolved: Resolved) -> None:
 
 
 def refusals(resolved: Resolved) -> Iterator[str]:
-    """Every reason why a model of this configuration is not a uniform full-attention decoder."""
+    """Every reason why a model of this configuration is not served."""
     fields = resolved.fields
     if fields.get("is_encoder_decoder"):
         yield "it is an encoder-decoder"
@@ -57,9 +59,8 @@ def refusals(resolved: Resolved) -> Iterator[str]:
         yield "it reads images or sound"
     if not resolved.causal_class:
         yield "transformers has no causal language model of this type"
-    names = resolved.architectures
-    if not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
-        yield f"its architecture {list(names)} is not a causal language model"
+    elif not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in resolved.architectures):
+        yield f"its architecture {list(resolved.architectures)} is not a causal language model"
     if resolved.sees_ahead:
         yield "its tokens also see those after them, as an encoder's do"
     for reason in resolved.conflicts:
@@ -67,6 +68,7 @@ def refusals(resolved: Resolved) -> Iterator[str]:
     yield from unread_refusals(resolved)
     yield from _attention_refusals(resolved)
     yield from _position_refusals(resolved)
+    yield from _value_refusals(resolved)
     yield from _quantisation_refusals(fields.get("quantization_config"))
     if resolved.dtype not in DTYPE_BYTES:
         yield f"its weights are stored as {resolved.dtype}, not as {', '.join(DTYPE_BYTES)}"
@@ -74,17 +76,14 @@ def refusals(resolved: Resolved) -> Iterator[str]:
 
 def _attention_refusals(resolved: Resolved) -> Iterator[str]:
     fields = resolved.fields
-    if resolved.window and resolved.window < resolved.context_len:
-        yield f"it attends through a sliding window of {resolved.window} tokens"
-    kinds = set(resolved.layer_kinds) - {_FULL}
-    if kinds - {_SLIDING} or (kinds and not resolved.window):
+    kinds = set(resolved.layer_kinds) - {_FULL, SLIDING, *([CHUNKED] if resolved.chunk > 0 else [])}
+    if kinds:
         yield f"it mixes attention layers with {', '.join(sorted(kinds))}"
     if fields.get("kv_lora_rank"):
         yield "it has latent attention (MLA)"
-    if any(fields.get(key) is not None for key in _RECURRENT_KEYS):
+    said = any(fields.get(key) is not None for key in _RECURRENT_KEYS)
+    if said and (kinds or not resolved.layer_kinds):  # else no layer is of such a kind
         yield "it has state-space or recurrent layers"
-    if any(fields.get(key) for key in _CAPS):
-        yield "it caps attention scores"
     if resolved.by_layer:
         yield f"its layers differ in {', '.join(resolved.by_layer)}"
     if resolved.model_type in _UNSAID:
@@ -104,19 +103,34 @@ def _quantisation_refusals(said: Any) -> Iterator[str]:
 def _position_refusals(resolved: Resolved) -> Iterator[str]:
     if resolved.fields.get("alibi"):
         yield "it has ALiBi positions"
-    fields = resolved.fields
-    if fields.get("attn_temperature_tuning") and 0 in (fields.get("no_rope_layers") or ()):
-        yield "it scales attention by positions that it counts itself"
     if resolved.counts_from_padding:
         yield "its positions are counted from its padding token"
     for rope in resolved.ropes:
         if rope.kind == "default" and rope.parameters.get("factor") not in (None, 1):
             yield f"its rotary positions have a factor of {rope.parameters['factor']} and no kind"
-    for kind in sorted({rope.kind for rope in resolved.ropes} - _STEADY_ROPE):
-        if kind in _GROWING_ROPE:
-            yield f"its rotary positions depend on the context's length ({kind})"
-        else:
-            yield f"its rotary positions are of an unknown kind ({kind})"
+    for kind in sorted({rope.kind for rope in resolved.ropes} - _ROPES):
+        yield f"its rotary positions are of an unknown kind ({kind})"
+
+
+def _value_refusals(resolved: Resolved) -> Iterator[str]:
+    """Values with which no logits are numbers, or no token is seen."""
+    for name, value in resolved.fields.items():
+        if _EPSILON.search(name) and _is_number(value) and not value >= 0:
+            yield f"{name} is {value}, and must be 0 or more"
+    for rope in resolved.ropes:
+        for name in _ROPE_SIZES & rope.parameters.keys():
+            value = rope.parameters[name]
+            if value is not None and not (_is_number(value) and 0 < value < math.inf):
+                yield f"{name} of its rotary positions is {value!r}, and must be a number above 0"
+    window = resolved.fields.get("sliding_window")
+    is_off = window is None or resolved.fields.get("use_sliding_window") is False
+    all_have = not (resolved.layer_kinds or is_off or "sliding_window" in resolved.unread)
+    if (SLIDING in resolved.layer_kinds or all_have) and (window or 0) < 1:
+        yield f"its layers have a window, and sliding_window is {window}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_files(folder: Path) -> None:

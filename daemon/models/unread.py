@@ -16,7 +16,7 @@ _SCALED = frozenset({"factor", "original_max_position_embeddings"})
 ROPE_FIELDS: dict[str, frozenset[str]] = {
     "default": frozenset(),
     "linear": _SCALED,
-    "proportional": _SCALED,
+    "proportional": _SCALED | {"partial_rotary_factor"},
     "llama3": _SCALED | {"low_freq_factor", "high_freq_factor"},
     "yarn": _SCALED
     | {"attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate"},
@@ -41,6 +41,15 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "scoring_func": ("softmax",),
 }
 """Values with which fields change nothing, beside null, false, 0 and what is empty."""
+_ALWAYS: dict[str, dict[str, Any]] = {
+    "minimax_m2": {
+        "scoring_func": "sigmoid",
+        "use_routing_bias": True,
+        "use_qk_norm": True,
+        "qk_norm_type": "per_layer",
+    },
+}
+"""Values that say what a type's code does anyway, by type and by field of its published files."""
 _COMPUTES = re.compile(
     r"norm|(^|_)act(ivation)?s?(_|$)|act_fn|bias|sink|expert|moe|rope|rotary|rotate|alibi|(^|_)nope"
     r"|window|attn|attention|soft_?cap|clip|limit|scal(e|ing)|multiplier|residual|causal|direction"
@@ -59,8 +68,11 @@ _HARMLESS = re.compile(
 """Names that only training, other programs or parts beside a causal model read."""
 _UNTOLD = re.compile(
     r"_.*|auto_map|unsloth_.*|transformers.*|model_type|architectures|tokenizer_.*"
+    r"|(unk|sep|cls|mask)_token_id"
 )
 """Frequent names without a meaning here, which the notes leave out."""
+_READ_HERE = frozenset({"quantization_config"})
+"""Names that a type's code does not ask for and llmd reads itself."""
 _LIKE_OTHERS = (
     (re.compile(r"act(ivation)?(_|$)|act_fn"), re.compile(r"hidden_act.*|activation_f.*")),
     (re.compile(r"eps(ilon)?$"), re.compile(r".*eps(ilon)?")),
@@ -87,7 +99,7 @@ def unread_notes(resolved: Resolved) -> list[str]:
     return [
         name
         for name, value in resolved.unread.items()
-        if name not in refused
+        if name not in refused | _READ_HERE
         and not _UNTOLD.fullmatch(name)
         and not (_COMPUTES.search(name) and _says_nothing(name, value, resolved))
     ]
@@ -99,6 +111,8 @@ def _says_nothing(name: str, value: Any, resolved: Resolved) -> bool:
         return value is not False
     if value in (None, False, "", [], {}, *_NEUTRAL.get(name, ())):
         return True
+    if name in (always := _ALWAYS.get(resolved.model_type, {})):
+        return bool(value == always[name])
     if name in _WINDOWS:
         off = resolved.fields.get("use_sliding_window") is False
         return off or (isinstance(value, int) and value >= resolved.context_len)
@@ -115,6 +129,7 @@ def _says_nothing(name: str, value: Any, resolved: Resolved) -> bool:
         "rotary_dim": [resolved.head_dim],
         "attention_multiplier": [resolved.head_dim**-0.5] if resolved.head_dim else [],
         "layer_types": [[_FULL] * resolved.num_layers],
+        "attn_type_list": [[1] * resolved.num_layers],  # zero: the layer's attention is linear
         "no_rope_layers": [[1] * resolved.num_layers],  # one: the layer has positions
     }
     if name in _BASES:

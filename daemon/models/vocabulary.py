@@ -27,6 +27,7 @@ class TokenizerFile(msgspec.Struct):
 
     model: _Model
     added_tokens: list[AddedToken] | None = None
+    pre_tokenizer: Any = None
     post_processor: Any = None
 
     @property
@@ -99,6 +100,7 @@ def _read(folder: Path) -> tuple[bytes, TokenizerFile, bool]:
         file = msgspec.json.decode(data, type=TokenizerFile)
         own = file.added_tokens or []
         file.added_tokens = all_added(folder, own, file.vocabulary())
+        _check_settings(folder, file)
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror}") from None
     except ModelError:
@@ -106,6 +108,34 @@ def _read(folder: Path) -> tuple[bytes, TokenizerFile, bool]:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not a tokenizer: {error}") from None
     return data, file, file.added_tokens != own
+
+
+def _check_settings(folder: Path, file: TokenizerFile) -> None:
+    """Raise ModelError where tokenizer_config.json wants a text cut otherwise than tokenizer.json
+    does: only some classes of transformers follow it.
+    """
+    path = folder / "tokenizer_config.json"
+    said = read_json(path) if path.exists() else {}
+    if said.get("split_special_tokens"):
+        raise ModelError(
+            f"{folder}: split_special_tokens is true in its {path.name}: a chat template's own "
+            "tokens would be cut into letters"
+        )
+    spaced, found = said.get("add_prefix_space"), _prefix_spaces(file.pre_tokenizer)
+    if isinstance(spaced, bool) and found and spaced not in found:
+        wanted, other = str(spaced).lower(), str(not spaced).lower()
+        raise ModelError(
+            f"{folder}: add_prefix_space is {wanted} in its {path.name}, and {other} in its "
+            "tokenizer.json"
+        )
+
+
+def _prefix_spaces(step: Any) -> set[bool]:
+    """Whether pre-tokenizers of bytes put a space before a text, wherever they stand."""
+    if not isinstance(step, dict):
+        return set()
+    own = {bool(step.get("add_prefix_space", True))} if step.get("type") == "ByteLevel" else set()
+    return own.union(*map(_prefix_spaces, step.get("pretokenizers") or ()))
 
 
 def end_token_ids(folder: Path, configured: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
@@ -116,7 +146,7 @@ def end_token_ids(folder: Path, configured: tuple[int, ...], vocab_size: int) ->
     generation = folder / "generation_config.json"
     ids = read_json(generation).get("eos_token_id") if generation.exists() else None
     listed = ids if isinstance(ids, list) else [] if ids is None else [ids]
-    if not all(isinstance(number, int) for number in listed):
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in listed):
         raise ModelError(f"{folder}: eos_token_id must be a token or a list of them, got {ids!r}")
     found = [*listed, *configured]
     if texts := end_texts(folder):

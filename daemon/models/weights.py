@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from daemon.models.containers import text_names
 from daemon.models.gguf_index import GgufIndex, read_index
 from daemon.models.quantised_layers import (
     QuantisedLayer,
@@ -99,7 +100,21 @@ def _checked_names(path: Path) -> list[str]:
             raise ModelError(
                 f"{path}: {name} is {shape}, which is {needed:,} bytes, and has {last - first:,}"
             )
+    _check_places(path, tensors)
     return list(tensors)
+
+
+def _check_places(path: Path, tensors: dict[str, Any]) -> None:
+    """Raise ModelError unless each tensor begins where the one before it ends, as the format wants
+    it: else two share their bytes, or some bytes are no tensor's.
+    """
+    end, before = 0, "the header"
+    for name, tensor in sorted(tensors.items(), key=lambda item: item[1]["data_offsets"]):
+        first, last = tensor["data_offsets"]
+        if first != end:
+            said = "shares bytes with" if first < end else f"lies {first - end:,} bytes behind"
+            raise ModelError(f"{path}: {name} {said} {before}")
+        end, before = last, name
 
 
 def stored_bytes(path: Path) -> int:
@@ -122,11 +137,15 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def weight_headers(folder: Path) -> dict[str, TensorHeader]:
-    """Headers of the tensors in the folder's safetensors files. Raises ModelError."""
+    """Headers of the tensors in the folder's safetensors files, towers aside (see
+    `daemon.models.containers`). Raises ModelError.
+    """
+    name_of = text_names(folder)
     return {
         name: _header(path, tensor)
         for path in weight_files(folder)
-        for name, tensor in safetensors_header(path)[0].items()
+        for stored, tensor in safetensors_header(path)[0].items()
+        if (name := name_of(stored)) is not None
     }
 
 

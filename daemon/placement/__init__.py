@@ -2,10 +2,12 @@
 
 from daemon.placement.aladdin import BestFit
 from daemon.placement.base import Placement
+from daemon.placement.deferred import Deferred
 from daemon.placement.distserve import NearSaturation
 from daemon.placement.jsq import ShortestQueue
 from daemon.placement.least_loaded import LeastLoaded
 from daemon.placement.power_of_two import PowerOfTwo
+from daemon.placement.round_robin import RoundRobin
 
 PLACEMENTS: dict[str, type[Placement]] = {
     placement.name: placement
@@ -15,6 +17,8 @@ PLACEMENTS: dict[str, type[Placement]] = {
         PowerOfTwo,
         NearSaturation,
         BestFit,
+        RoundRobin,
+        Deferred,
     )
 }
 

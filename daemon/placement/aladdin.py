@@ -19,14 +19,18 @@ THETA = 0.9
 
 class BestFit(Placement):
     """Algorithm 1: instances by capacity_norm, the fullest first; the first that satisfies the
-    constraints b to e takes the sequence. Where none does there is no further instance to open, and
-    the least loaded takes it.
+    constraints b to e takes the sequence. Where none does the least loaded takes it, and an
+    instance that is asleep may be woken (`daemon/core/placing/asleep.py`).
     """
 
     name = "aladdin"
     meaning = "best fit: to the fullest instance that keeps every promise with it"
     looks_at_lengths = True
     rebalances = True
+
+    def has_room(self, newcomer: Newcomer, candidate: Candidate) -> bool:
+        """Whether it keeps every promise with the newcomer."""
+        return fits(newcomer, candidate)
 
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
         """The fullest candidate that fits."""

@@ -158,6 +158,13 @@ class Placement(ABC):
     rebalances: ClassVar[bool] = False
     """Whether waiting sequences are placed anew where others were longer than predicted."""
 
+    def has_room(self, newcomer: Newcomer, candidate: Candidate) -> bool:
+        """Whether a candidate can begin the newcomer without a wait; where none can and an instance
+        is asleep, it may be woken.
+        """
+        free = candidate.num_running < candidate.max_running and not candidate.num_waiting
+        return free and candidate.free_tokens >= newcomer.likely_length
+
     @abstractmethod
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:
         """The `instance` of one of the candidates, which are two or more.

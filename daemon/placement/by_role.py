@@ -1,8 +1,9 @@
 """Placement by role: the instances a sequence is offered to first, and its overflow.
 
-Splitwise section 4.2: a prompt goes to the prompt pool; where the queue there is too long to the
+Splitwise section IV-A: a prompt goes to the prompt pool; where the queue there is too long to the
 mixed pool, and where that is too long to the pool of the other role. Roles are preferences: an
-instance of any role serves what it is given.
+instance of any role serves what it is given. With `scheduler.mixed_pool` an instance is in the
+mixed pool while it does work of the other role.
 """
 
 from collections.abc import Sequence as Listing
@@ -18,8 +19,8 @@ class Ranked(Protocol):
     """An instance as placement by role sees it."""
 
     @property
-    def role(self) -> Role:
-        """Its role: the work it prefers."""
+    def pool(self) -> Role:
+        """The pool that it is in: its role's, or the mixed one."""
 
     @property
     def wait_s(self) -> float:
@@ -35,7 +36,7 @@ def preferred(candidates: Listing[AnyRanked], wanted: Role) -> list[AnyRanked]:
     """
     pools: dict[Role, list[AnyRanked]] = {wanted: [], Role.MIXED: []}
     for candidate in candidates:
-        pools.setdefault(candidate.role, []).append(candidate)
+        pools.setdefault(candidate.pool, []).append(candidate)
     filled = [pool for pool in pools.values() if pool]
     for pool in filled:
         if min(candidate.wait_s for candidate in pool) <= OVERFLOW_S:

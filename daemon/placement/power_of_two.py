@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Listing
 
 from daemon.placement.base import Candidate, Newcomer, Placement, length_there
-from daemon.scheduler.load_sums import HEAVY_TOKENS
+from daemon.scheduler.queue import HEAVY_TOKENS
 
 
 class PowerOfTwo(Placement):

@@ -1,6 +1,9 @@
 """A predictor, what it reads of a prompt, and the requests whose endings it awaits."""
 
+import logging
 import random
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -8,13 +11,15 @@ import msgspec
 from daemon.config.schema import PredictConfig
 from daemon.length_models.errors import PredictorError
 from daemon.length_models.features import features
-from daemon.length_models.prediction import Asked, Prediction
-from daemon.length_models.registry import VECTOR_KINDS, length_predictor
+from daemon.length_models.prediction import Asked, Float32, Prediction
+from daemon.length_models.registry import length_predictor, uses_vectors
 from daemon.predictor.keeper import Keeper
 from daemon.protocol.predictor import Ask, Ended
 
 if TYPE_CHECKING:
     from daemon.predictor.encoder import Encoder
+
+log = logging.getLogger(__name__)
 
 
 class RequestPredictor:
@@ -27,13 +32,24 @@ class RequestPredictor:
             raise PredictorError(f"there is nothing to predict with kind {config.kind!r}")
         self._predictor = predictor
         self._keeper = keeper
-        self._encoder = _encoder() if config.kind in VECTOR_KINDS else None
+        self._encoder = _encoder() if uses_vectors(config.kind) else None
         self._open: dict[int, tuple[Ask, Asked]] = {}
 
-    def predict(self, ask: Ask) -> Prediction:
-        """How long the answer will be."""
+    def vectors(self, asks: Sequence[Ask]) -> Iterator[Float32 | None]:
+        """The vector of each prompt, encoded several together; None where the kind needs none, or
+        where the encoder fails.
+        """
+        if self._encoder is not None:
+            try:
+                yield from self._encoder.each([ask.text for ask in asks])
+            except Exception:
+                log.exception("prompts cannot be encoded")
+        yield from repeat(None)
+
+    def predict(self, ask: Ask, vector: Float32 | None) -> Prediction:
+        """How long the answer will be; `vector` is one of `vectors`."""
         self._keeper.tick()
-        asked = self._read(ask)
+        asked = _read(ask, vector)
         said = self._predictor.predict(asked)
         self._open[ask.request] = (ask, msgspec.structs.replace(asked, guess=said.guess))
         return said
@@ -48,16 +64,17 @@ class RequestPredictor:
         self._predictor.observe(asked, ended.num_output_tokens)
         self._keeper.learned(ask, ended.num_output_tokens)
 
-    def _read(self, ask: Ask) -> Asked:
-        """The request as predictors see it. Features are cheap; later kinds learn from them."""
-        return Asked(
-            num_prompt_tokens=ask.num_prompt_tokens,
-            max_tokens=ask.max_tokens,
-            features=features(ask.text),
-            vector=self._encoder.encode([ask.text])[0] if self._encoder is not None else None,
-            truth=ask.max_tokens,  # of answers that ignore their end; only `noisy` looks at it
-            chance=random.gauss(),
-        )
+
+def _read(ask: Ask, vector: Float32 | None) -> Asked:
+    """The request as predictors see it. Features are cheap; later kinds learn from them."""
+    return Asked(
+        num_prompt_tokens=ask.num_prompt_tokens,
+        max_tokens=ask.max_tokens,
+        features=features(ask.text),
+        vector=vector,
+        truth=ask.max_tokens,  # of answers that ignore their end; only `noisy` looks at it
+        chance=random.gauss(),
+    )
 
 
 def _encoder() -> "Encoder":

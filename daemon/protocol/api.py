@@ -1,6 +1,6 @@
 """Messages between the API process and the runtime: one frozen, tagged struct each.
 
-API -> runtime: `Generate`, `SealedBlocks`, `FinishSequence`, `AbortRequest`; an `Alive` for each
+API -> runtime: `Generate`, `FinishSequence`, `AbortRequest`; an `Alive` for each
 `Ping`; where lengths are predicted also `PredictedLength` and `Predicting`.
 Runtime -> API: `Access` and `Settings` first, then `Serving`, each again on every change, and
 `Gauges` and `Ping` now and then; for a request `RequestRejected` or, for each sequence,
@@ -10,7 +10,7 @@ Runtime -> API: `Access` and `Settings` first, then `Serving`, each again on eve
 import msgspec
 
 from daemon.config.schema import KeyConfig
-from daemon.core.snapshot import Counters, InstanceStatus
+from daemon.core.values.snapshot import Counters, InstanceStatus
 from daemon.models.generation import DefaultSampling
 from daemon.protocol.control import GpuStatus, PredictorStatus
 from daemon.protocol.worker import Logprobs, PromptLogprobs, RowErrors
@@ -33,14 +33,7 @@ class Generate(msgspec.Struct, frozen=True, tag=True, array_like=True):
     slo_scale: float = 0.0  # else it is due after its time alone, times this; 0: it is not
     request_id: str = ""  # the client's X-Request-Id, or one that was made for it; for viewers
     key: str = ""  # name of the client's key, for viewers; empty: there are no keys
-
-
-class SealedBlocks(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Generated tokens filled further blocks: their chain hashes, for the prefix cache."""
-
-    sequence: int
-    first_block: int  # index of the first of them in the sequence
-    hashes: bytes  # 16 bytes each
+    salt: bytes = b""  # what the chain of hashes begins with
 
 
 class FinishSequence(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -153,9 +146,7 @@ class RequestRejected(msgspec.Struct, frozen=True, tag=True, array_like=True):
     retry_after_s: float  # estimated wait for queue_full; 0: retrying will not help
 
 
-FromApi = (
-    Generate | SealedBlocks | FinishSequence | AbortRequest | Alive | PredictedLength | Predicting
-)
+FromApi = Generate | FinishSequence | AbortRequest | Alive | PredictedLength | Predicting
 ToApi = (
     Access
     | Settings

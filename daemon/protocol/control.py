@@ -2,19 +2,14 @@
 
 import msgspec
 
-from daemon.core.snapshot import (
+from daemon.core.values.snapshot import (
     BlockOwners,
     Counters,
     Due,
     DueNow,
     FlipStatus,
-    GroupStatus,
     InstanceStatus,
-    LendingStatus,
-    LoanStatus,
     Mark,
-    PeakStatus,
-    ReservedStatus,
     RolesExpected,
     RolesStatus,
     SequenceStatus,
@@ -24,13 +19,20 @@ from daemon.core.snapshot import (
 from daemon.memory.block_pool import BlockUse
 from daemon.state.pause import Cause
 from daemon.state.request import FinishReason
-from daemon.state.role import AUTO, ROLES_MODES, Role
+from daemon.state.reserved import (
+    GroupStatus,
+    LendingStatus,
+    LoanStatus,
+    PeakStatus,
+    ReservedStatus,
+)
+from daemon.state.role import ROLES_MODES, WATCHED, Role
 from daemon.state.story import What
 
 # Viewers import this module and nothing of the Core.
 __all__ = [
-    "AUTO",
     "ROLES_MODES",
+    "WATCHED",
     "BlockOwners",
     "BlockUse",
     "Cause",
@@ -255,6 +257,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     transfers: tuple[TransferStatus, ...] = ()  # between instances, in flight, oldest first
     flips: tuple[FlipStatus, ...] = ()  # the newest few changes of roles, oldest first
     placement: str = ""  # the placement policy in use
+    compress: bool = False  # blocks in host memory are packed into 8 bits
     roles: RolesStatus = RolesStatus()  # the state of automatic roles
     due: tuple[DueNow, ...] = ()  # by SLO scale; ended requests are counted in `counters.due`
 

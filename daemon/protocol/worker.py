@@ -1,11 +1,12 @@
 """Messages between the runtime and an engine worker: one frozen, tagged struct each.
 
 Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, among them
-`StartTransfer` and `CancelTransfer`, and `Shutdown` at the end; over a socket of their own, each
-`NewLink` and each `StartTransfer` that waits for no plan.
+`StartTransfer`, `CancelTransfer` and a profiler's `TimeOperators`, and `Shutdown` at the end; over
+a socket of their own, each `NewLink` and each `StartTransfer` that waits for no plan.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
-`Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers, `Fallback`
-where torch stands in for kernels, `Compiling` where a step takes long because of that, or `Failed`.
+`Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers,
+`OperatorTimes` where asked for, `Fallback` where torch stands in for kernels, `Compiling` where a
+step takes long because of that, or `Failed`.
 Every rank of an instance gets every plan; rank 0 alone replies.
 """
 
@@ -72,11 +73,22 @@ class StartTransfer(msgspec.Struct, frozen=True, tag=True, array_like=True):
     peer: int  # the instance whose worker takes them
     blocks: Column  # int32 [n] of this worker's KV pool, or of its host pool
     targets: Column  # int32 [n] of the other's KV pool
-    num_tokens: int  # that they hold: all but the last are full
+    num_tokens: int  # that they hold: all but the last of each group of layers are full
     from_host: bool = False
     layered: bool = False  # the next plan computes the rest of them
     link: int = 0  # over this link alone: behind a newer one is another pool
     at_once: bool = False  # steps that have answered computed all of them
+    num_groups: int = 1  # the last so many blocks have as many tokens each
+
+
+class TimeOperators(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Time each operator of a plan's step alone, and answer `OperatorTimes`; for `llmd profile`.
+
+    The plan's tables are applied and its blocks copied; no sequence gets a token.
+    """
+
+    plan: Plan
+    repeats: int  # of each operator: the fastest counts
 
 
 class CancelTransfer(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -125,6 +137,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     row_s: float = 0.0  # time that one more decoded token adds to a step, measured; 0: not
     same_until: tuple[int, ...] = ()  # tokens of a step beyond which results round differently
     most_times: int = 1  # most decode steps in one multi-step program
+    windows: tuple[int, ...] = ()  # of groups of layers, in tokens; empty: all layers see all
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):
@@ -202,6 +215,13 @@ class TransferOver(msgspec.Struct, frozen=True, tag=True, array_like=True):
     why: str = ""  # why not all of it is right
 
 
+class OperatorTimes(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Times of the operators of a step, each alone and in all layers."""
+
+    step: int
+    times_s: tuple[tuple[str, float], ...]  # by name; empty where the model is one whole
+
+
 class Fallback(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """From now on torch computes instead of a family of GPU kernels; sent before `Ready`, or later
     where a fault shows only then.
@@ -223,7 +243,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-ToWorker = Ping | Load | Plan | StartTransfer | CancelTransfer | Shutdown
+ToWorker = Ping | Load | Plan | TimeOperators | StartTransfer | CancelTransfer | Shutdown
 FromWorker = (
     Loading
     | Alive
@@ -232,6 +252,7 @@ FromWorker = (
     | Copied
     | LinkState
     | TransferOver
+    | OperatorTimes
     | Fallback
     | Compiling
     | Failed

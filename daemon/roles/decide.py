@@ -129,7 +129,7 @@ class Decider:
         if fallen := self._fallen(now, present):
             return fallen
         if state.is_settled and not self._may_be_late(present):
-            return Decided(present, self._words(present, forecasts, "this load is decided"))
+            return Decided(present, _reason(forecasts, "this load is decided"))
         if now < state.rest_until_s:
             why = f"no split is tried for another {state.rest_until_s - now:.0f} s"
             return Decided(present or self.mix(now), why)
@@ -157,16 +157,16 @@ class Decider:
         if wanted == present:
             self._want("")
             state.is_settled |= now - state.since_s >= LAST_S
-            return Decided(present, self._words(present, forecasts, why))
+            return Decided(present, _reason(forecasts, why))
         self._want("mixed" if wanted == MIXED else "split")
         if state.num_wanted < AGREED and now - state.since_s < LAST_S:
-            return Decided(present, self._words(present, forecasts, f"{wanted} is thought of"))
+            return Decided(present, _reason(forecasts, f"{wanted} is thought of"))
         state.had_late |= state.is_settled
         state.is_settled, state.changed_s = True, now
         state.expected = foretold
         state.split = KeptCount()
         self._want("")
-        return Decided(wanted, self._words(wanted, forecasts, why))
+        return Decided(wanted, _reason(forecasts, why))
 
     def mix(self, now: float) -> str:
         """Choose mixed whatever forecasts say; this load has had its change."""
@@ -226,13 +226,14 @@ class Decider:
         )
         state.wanted = what
 
-    def _words(self, choice: str, forecasts: Sequence[Forecast], why: str) -> str:
-        """A decision in a line, with the forecasts."""
-        best = max(forecasts[1:], key=lambda each: each.attainment, default=forecasts[0])
-        line = f"{choice}: {why}; expected of mixed {forecasts[0].attainment:.2f}"
-        if best is not forecasts[0]:
-            line += f", of {best.choice} {best.attainment:.2f}"
-        return line
+
+def _reason(forecasts: Sequence[Forecast], why: str) -> str:
+    """The reason of a decision in a line, with the forecasts."""
+    best = max(forecasts[1:], key=lambda each: each.attainment, default=forecasts[0])
+    line = f"{why}; expected of mixed {forecasts[0].attainment:.2f}"
+    if best is not forecasts[0]:
+        line += f", of {best.choice} {best.attainment:.2f}"
+    return line
 
 
 def _best(forecasts: Sequence[Forecast]) -> Forecast:

@@ -5,6 +5,7 @@ Split: prompts wait for prompts alone, decodes for decodes alone, and KV goes fr
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -36,7 +37,7 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """The instances, all alike."""
+    """The instances, all with the same limits of a step."""
 
     costs: Costs  # of steps with decodes
     alone: Costs  # of steps of prompts alone
@@ -93,6 +94,26 @@ def forecast(load: OfferedLoad, fleet: Fleet, slo: Slo, split: Split) -> Forecas
     if split.together:
         return _together(load, fleet, slo, split, prompts)
     return _apart(load, fleet, slo, split, prompts)
+
+
+def mean_forecast(
+    load: OfferedLoad, fleets: Sequence[tuple[Fleet, int]], slo: Slo, split: Split
+) -> Forecast:
+    """Forecast one choice where steps have unlike limits: the mean over fleets of each kind, with
+    the number of instances of it. Load is shared evenly, and any may compute prompts.
+    """
+    forecasts = [(forecast(load, fleet, slo, split), num) for fleet, num in fleets]
+    if len(forecasts) == 1:
+        return forecasts[0][0]
+    total = sum(num for _, num in forecasts)
+
+    def mean(name: str) -> float:
+        values = [(getattr(each, name), num) for each, num in forecasts]
+        overloaded = any(value < 0.0 for value, _ in values)
+        return -1.0 if overloaded else sum(value * num for value, num in values) / total
+
+    names = (name for name in Forecast.__struct_fields__ if name != "choice")
+    return Forecast(str(split), **{name: mean(name) for name in names})
 
 
 def _together(

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from daemon.core.actions import Deliver, Finished, Rejected, Started
-from daemon.core.events import Abort, Event, Finish, Predicted, RequestArrived, Sealed
+from daemon.core.values.actions import Deliver, Finished, Rejected, Started
+from daemon.core.values.events import Abort, Event, Finish, Predicted, RequestArrived
 from daemon.protocol import api as protocol
 from daemon.protocol.control import PredictorStatus
 from daemon.protocol.worker import Logprobs, PromptLogprobs, Reply, RowErrors
@@ -157,9 +157,6 @@ class ApiLink:
         match message:
             case protocol.Generate():
                 self._generate(message, now)
-            case protocol.SealedBlocks():
-                own = message.sequence + self._first_sequence
-                self._dispatch(Sealed(now, own, message.first_block, message.hashes))
             case protocol.FinishSequence():
                 own = message.sequence + self._first_sequence
                 self._dispatch(Finish(now, own))

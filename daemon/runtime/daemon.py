@@ -18,7 +18,7 @@ from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
 from daemon.control.server import ControlServer
-from daemon.core.events import Configured
+from daemon.core.values.events import Configured
 from daemon.journal.writer import JournalWriter
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
@@ -77,7 +77,7 @@ class Daemon:
     def __init__(self, loaded: Loaded, read: Callable[[], Loaded]) -> None:
         config = loaded.config
         self.life = life = Life()
-        self._store = TokenStore()
+        self._store = TokenStore(config.memory.block_size)
         api = ApiProcess(
             _api_config(config), self._api_started, life.hopeless, config.daemon.restarts
         )
@@ -143,6 +143,8 @@ class Daemon:
         """Find the model to serve, and how long its last starts took; None: stopped meanwhile."""
         self.phase = status = DaemonStatus(self.parts, url)
         config, loads = self.parts.config, self.parts.loads
+        for note in self.parts.loaded.notes:
+            log.warning("%s", note)
         for lacking in shortfalls(config):
             log.warning("%s: %s", lacking.key, lacking.text)
         loads.stage = "preparing the model"
@@ -164,7 +166,7 @@ class Daemon:
     ) -> None:
         """Start the model's workers, and serve until told to stop and drained."""
         config, link = self.parts.config, self.parts.link
-        configured = model.configured(config, time.monotonic(), self.parts.loaded.written)
+        configured = model.configured(config, time.monotonic(), self.parts.loaded.written, times)
         gpus = GpuWatch(model.cards)
         power = PowerCaps(
             config.power,
@@ -178,6 +180,7 @@ class Daemon:
             _journal(config, configured),
             link,
             ToWorkers(
+                wake=lambda instance: workers.wake(instance),
                 plan=lambda instance, plan: workers.of(instance).send(plan),
                 start_transfer=lambda instance, order: workers.of(instance).start_transfer(order),
                 cancel_transfer=lambda instance, number: workers.of(instance).cancel_transfer(

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from daemon.core.actions import Send
-from daemon.core.events import LinkChanged, TransferEnded
+from daemon.core.values.actions import Send
+from daemon.core.values.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import CANCELLED, LinkState, NewLink, StartTransfer, TransferOver
 from daemon.runtime.transfer_watchdog import Pair, Remedies, TransferWatchdog
 
@@ -70,6 +70,7 @@ class LinkBroker:
             blocks=action.blocks,
             targets=action.targets,
             num_tokens=action.num_tokens,
+            num_groups=action.num_groups,
             from_host=action.from_host,
             layered=action.layered,
             link=link,

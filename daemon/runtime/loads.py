@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from daemon.core.instance import WorkerState
-from daemon.core.snapshot import InstanceStatus
+from daemon.core.instance.instance import WorkerState
+from daemon.core.values.snapshot import InstanceStatus
 from daemon.protocol.worker import WEIGHTS_END, Loading, Ready
 from daemon.runtime.start_times import LoadClock, StartTimes
 

@@ -12,23 +12,29 @@ from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Card, Devices, ask_for, check_devices
 from daemon.config.find import DeviceCandidate, Found, find
-from daemon.config.instances import instance_limits, shared_limits
+from daemon.config.instances import (
+    finds_size,
+    instance_limits,
+    shared_limits,
+    worker_limits,
+)
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config, InstanceSpec
-from daemon.core.events import Configured, InstanceConfig
-from daemon.core.limits import InstanceLimits, says_budget, says_chunk
+from daemon.core.values.events import POLICY_NAMES, Configured, InstanceConfig
+from daemon.core.values.limits import says_budget, says_chunk
 from daemon.memory.sizing import GPU_RUNTIME_BYTES
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, is_gguf
 from daemon.models.generation import DefaultSampling, default_sampling, without_effect
+from daemon.models.gguf_header import whole_name
 from daemon.models.hub import hub_name
 from daemon.models.kept_folder import Tell
 from daemon.models.quantised_folder import ensure_quantised, plain_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
-from daemon.scheduler.policies import POLICIES
+from daemon.runtime.start_times import StartTimes, start_name
 from daemon.state.role import Role
 
 log = logging.getLogger(__name__)
@@ -37,6 +43,9 @@ FREEING_S = 1.0
 """Interval at which a GPU whose memory is being freed is looked at again."""
 FREED_S = 30.0
 """Longest wait for a GPU's memory to be freed."""
+
+UNKNOWN_WAKE_S = 30.0
+"""How long an instance is taken to need to wake that never started here."""
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -55,7 +64,8 @@ class ServedModel(msgspec.Struct, frozen=True):
     def load(self, config: Config, instance: int) -> Load:
         """The message that has the instance's worker load the model."""
         pool, cores = self.pools[instance], self.cores[instance]
-        limits = instance_limits(config, self.instances[instance])
+        config = msgspec.structs.replace(config, instance=self.instances)
+        limits = worker_limits(config, self.instances[instance])
         return Load(
             model=str(self.folder),
             device=self.instances[instance].device,
@@ -72,22 +82,25 @@ class ServedModel(msgspec.Struct, frozen=True):
             cache=str(cache_folder(config)),
             cpus=cores.cpus,
             kernels=config.engine.kernels,
-            finds_size=self._finds_size(instance, limits),
+            finds_size=finds_size(config, self.instances[instance]),
             weight_dtype=pool.weight_dtype,
             exact=config.model.dtype == "float32",
         )
 
-    def _finds_size(self, instance: int, limits: InstanceLimits) -> bool:
-        """Whether a worker measures its target forward size. Not on a CPU: other programs' load at
-        that moment would decide it.
-        """
-        policy, device = POLICIES[limits.policy], self.instances[instance].device
-        is_open = limits.max_batch_tokens == policy.batch_tokens
-        return policy.fills_device and is_open and device.startswith("cuda")
+    def _wakes_in_s(self, config: Config, instance: int, times: StartTimes | None) -> float:
+        """How long the instance should take to wake: as configured, or as its last start took."""
+        last = times.last(start_name(self.load(config, instance))) if times is not None else {}
+        return self.instances[instance].wake_s or sum(last.values()) or UNKNOWN_WAKE_S
 
-    def configured(self, config: Config, now: float, written: Config | None = None) -> Configured:
+    def configured(
+        self,
+        config: Config,
+        now: float,
+        written: Config | None = None,
+        times: StartTimes | None = None,
+    ) -> Configured:
         """The event that builds the Core. `written`: the configuration before its open values were
-        chosen; None: all of it was written.
+        chosen; None: all of it was written. `times`: how long workers' last starts took.
         """
         shared = shared_limits(written or config)
         specs = (written or config).instance or self.instances
@@ -104,14 +117,16 @@ class ServedModel(msgspec.Struct, frozen=True):
                     **asdict(instance_limits(config, spec)),
                     chunk_is_own=not says_chunk(said, shared),
                     budget_is_own=not says_budget(said, shared),
+                    wakes_in_s=self._wakes_in_s(config, index, times) if spec.asleep else 0.0,
                 )
-                for spec, said in zip(self.instances, specs, strict=True)
+                for index, (spec, said) in enumerate(zip(self.instances, specs, strict=True))
             ),
             block_size=config.memory.block_size,
             max_len=self.max_len,
             swap=config.memory.swap,
             slo_ttft_s=config.slo.ttft_s,
             slo_tpot_s=config.slo.tpot_s,
+            policy_names=POLICY_NAMES,
             **scheduler,
         )
 
@@ -123,7 +138,7 @@ def served_name(config: Config) -> str:
     if not config.model.path:
         return EMBEDDED_NAME
     path = Path(os.path.abspath(config.model.path))  # "." has a name; a link keeps its own
-    return hub_name(config.model.path) or (path.stem if is_gguf(path) else path.name)
+    return hub_name(config.model.path) or (whole_name(path) if is_gguf(path) else path.name)
 
 
 def model_in_words(config: Config) -> str:

@@ -13,10 +13,10 @@ from daemon.control.orders import RefusalError
 from daemon.protocol.api import Access, Settings
 from daemon.protocol.control import Capped, Flipped, Migrating, Reloaded
 from daemon.runtime import order_checks
-from daemon.runtime.runtime import Runtime
+from daemon.runtime.runtime import OrderedFlip, Runtime
 from daemon.runtime.status import DaemonStatus, Parts
 from daemon.runtime.threads import in_thread
-from daemon.state.role import AUTO
+from daemon.state.role import WATCHED
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +93,9 @@ class Operations:
                 idle=False,
             )
         with self._whole():
-            runtime.choose_role(index, chosen)
+            flip = runtime.choose_role(index, chosen)
         log.info("%s was %s and is %s now", instance, was, chosen)
-        return await self._flip_done(runtime, instance, wait_s)
+        return await self._flip_done(flip, wait_s)
 
     async def cap(self, instance: str, watts: float | None) -> Capped:
         """Limit the power of an instance's card, None: as its role asks. Raises RefusalError."""
@@ -131,17 +131,19 @@ class Operations:
     def resume_instance(self, instance: str) -> None:
         """Use an instance again. Raises RefusalError."""
         runtime = self._runtime("there is nothing to resume yet")
-        index = order_checks.index_of(instance, self._phase().snapshot())
+        snapshot = self._phase().snapshot()
+        index = order_checks.index_of(instance, snapshot)
         with self._whole():
             runtime.resume_instance(index)
-        log.info("%s is used again", instance)
+        if snapshot.instances[index].drained:
+            log.info("%s is used again", instance)
 
     def choose_roles(self, mode: str) -> None:
         """Turn automatic roles on or off. Raises RefusalError."""
         runtime = self._runtime("no roles can be chosen yet")
         with self._whole():
             runtime.choose_roles(mode)
-        log.info("roles are %s now", "chosen by the load" if mode == AUTO else "as configured")
+        log.info("roles are %s now", "chosen by the load" if mode in WATCHED else "as configured")
 
     async def reload(self) -> Reloaded:
         """Read the configuration again and apply what can change. Raises RefusalError.
@@ -179,20 +181,22 @@ class Operations:
         link.send(Access(config.key, server.cors_origins, server.allowed_hosts))
         link.send(Settings(server.keepalive_s, config.daemon.log_level))
 
-    async def _flip_done(self, runtime: Runtime, instance: str, wait_s: float) -> Flipped:
-        """The instance's newest flip, once its first work was sent or there is none."""
-        flip = order_checks.newest_flip(instance, self._phase().snapshot())
-        waits = (runtime.first_work_of_newest_flip(), self._parts.life.stop.wait())
+    async def _flip_done(self, flip: OrderedFlip, wait_s: float) -> Flipped:
+        """A flip's progress, once its first work was sent or there is none."""
+        before = order_checks.flip_of(flip.number, self._phase().snapshot())
+        waits = (flip.shown.wait(), self._parts.life.stop.wait())
         either = [asyncio.ensure_future(wait) for wait in waits]
         await asyncio.wait(either, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in either:
             wait.cancel()
         flips = self._phase().snapshot().flips
         return order_checks.flipped(
-            next((later for later in flips if later.number == flip.number), flip)
+            next((later for later in flips if later.number == flip.number), before)
         )
 
     def _take(self, read: Loaded) -> Reloaded:
+        for note in read.notes:
+            log.warning("%s", note)
         found = change(self._parts.loaded, read)
         self._parts.loaded = found.loaded
         with self._whole():

@@ -3,7 +3,7 @@
 from daemon.base.nearest import unknown
 from daemon.control.orders import RefusalError
 from daemon.core.core import Core
-from daemon.core.instance import WorkerState
+from daemon.core.instance.instance import WorkerState
 from daemon.protocol.control import Flipped, FlipStatus, InstanceStatus, Snapshot
 from daemon.state.role import Role
 
@@ -61,12 +61,9 @@ def check_drain(index: int, snapshot: Snapshot) -> None:
         )
 
 
-def newest_flip(instance: str, snapshot: Snapshot) -> FlipStatus:
-    """The newest flip of an instance. Raises RefusalError where there is none."""
-    for flip in reversed(snapshot.flips):
-        if flip.instance == instance:
-            return flip
-    raise RefusalError(f"{instance} was not flipped")
+def flip_of(number: int, snapshot: Snapshot) -> FlipStatus:
+    """A flip that was just ordered, by its number."""
+    return next(flip for flip in snapshot.flips if flip.number == number)
 
 
 def flipped(flip: FlipStatus) -> Flipped:

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from daemon.config.schema import SchedulerConfig
-from daemon.core.actions import (
+from daemon.core.core import Core
+from daemon.core.values.actions import (
     CancelSend,
     Deliver,
     Emptied,
@@ -25,10 +26,10 @@ from daemon.core.actions import (
     Send,
     Started,
     Submit,
+    Wake,
     WakeAt,
 )
-from daemon.core.core import Core
-from daemon.core.events import (
+from daemon.core.values.events import (
     Configured,
     CopiesDone,
     DrainBegun,
@@ -56,7 +57,7 @@ from daemon.runtime.lookup import offers
 from daemon.runtime.plans import Planner
 from daemon.runtime.power import PowerCaps
 from daemon.runtime.recent_steps import RecentSteps
-from daemon.runtime.token_store import TokenStore
+from daemon.runtime.token_store import NO_BLOCKS, TokenStore
 from daemon.state.role import Role
 from daemon.wire.columns import int32
 
@@ -80,14 +81,14 @@ class ToWorkers(msgspec.Struct, frozen=True):
     link: Callable[[int, NewLink, int], None]  # with a descriptor
     hangs: Callable[[int, str], None]  # end it, and why
     is_stopped: Callable[[int], bool]  # by a signal
+    wake: Callable[[int], None]  # start it, where its instance was asleep
 
 
-class _Flip:
-    """A change of role whose first work is awaited."""
+class OrderedFlip(msgspec.Struct, frozen=True, eq=False):
+    """A change of role, and the event that its first work was sent or there is none."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.shown = asyncio.Event()
+    number: int  # 0: none yet
+    shown: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
 class Runtime:
@@ -110,14 +111,15 @@ class Runtime:
         self.prompt_lookup = prompt_lookup  # whether to look for drafts
         self._api = api
         self._store = store
+        self._filled = NO_BLOCKS  # blocks that the Core is told of with the next reply
         self.last_step_s = -1.0
         self.empty = asyncio.Event()  # set when draining and no sequence is left
         self._journal = journal
         self._workers = workers
         self._power = power
         self._roles = [instance.role for instance in config.instances]
-        self._newest_flip = _Flip(0)
-        self._flips: dict[int, _Flip] = {}  # flips whose first work is still to come
+        self._newest_flips = [OrderedFlip(0) for _ in config.instances]
+        self._flips: dict[int, OrderedFlip] = {}  # flips whose first work is still to come
         # Steps that have not answered, of each instance, in order.
         self._flying: list[deque[Submit]] = [deque() for _ in config.instances]
         self.links = LinkBroker(workers.link, self.dispatch, workers.hangs, workers.is_stopped)
@@ -132,6 +134,7 @@ class Runtime:
             Finished: api.finished,
             Rejected: api.rejected,
             WakeAt: self._wake_at,
+            Wake: lambda action: workers.wake(action.instance),
             RoleGiven: self._role_given,
             FlipShown: self._flip_shown,
             Noted: self._noted,
@@ -178,6 +181,7 @@ class Runtime:
                 row_s=ready.row_s,
                 same_until=ready.same_until,
                 most_times=ready.most_times,
+                windows=ready.windows,
             )
         )
         self.links.ready(instance)
@@ -202,6 +206,7 @@ class Runtime:
             if self.prompt_lookup and self.core.instances[instance].may_draft:
                 offered = offers(self._store, flown.sequences, reply)
         self._api.prompt_logprobs(reply.prompts)
+        filled = self._filled
         self.dispatch(
             StepDone(
                 now,
@@ -211,9 +216,13 @@ class Runtime:
                 reply.elapsed_s,
                 counts=reply.counts,
                 offers=offered,
+                filled=filled.sequences,
+                filled_at=filled.at,
+                hashes=filled.hashes,
             ),
             reply,
         )
+        self._filled = self._store.hash_filled()  # the next step is on its way: nothing waits
 
     def copied(self, instance: int, copied: Copied) -> None:
         """A worker's swap copies are done."""
@@ -242,16 +251,22 @@ class Runtime:
 
     def reconfigure(self, scheduler: SchedulerConfig) -> None:
         """Apply other limits, as far as they can change while requests run."""
-        limits = scheduler.max_waiting, scheduler.starve_s, scheduler.max_pause_s
-        self.dispatch(Reconfigured(time.monotonic(), *limits))
+        self.dispatch(
+            Reconfigured(
+                time.monotonic(),
+                max_waiting=scheduler.max_waiting,
+                starve_s=scheduler.starve_s,
+                max_pause_s=scheduler.max_pause_s,
+                handoff=scheduler.handoff,
+                pair=scheduler.pair,
+                mixed_pool=scheduler.mixed_pool,
+            )
+        )
 
-    def choose_role(self, instance: int, role: Role) -> None:
-        """Give an instance another role."""
+    def choose_role(self, instance: int, role: Role) -> OrderedFlip:
+        """Give an instance another role; returns its newest flip."""
         self.dispatch(RoleChosen(time.monotonic(), instance, role))
-
-    async def first_work_of_newest_flip(self) -> None:
-        """Wait until the first work that only the new role gets was submitted, or there is none."""
-        await self._newest_flip.shown.wait()
+        return self._newest_flips[instance]
 
     def choose_roles(self, mode: str) -> None:
         """Turn automatic roles on or off."""
@@ -297,7 +312,8 @@ class Runtime:
 
     def _role_given(self, action: RoleGiven) -> None:
         self._roles[action.instance] = action.role
-        self._newest_flip = self._flips[action.flip] = _Flip(action.flip)
+        flip = OrderedFlip(action.flip)
+        self._newest_flips[action.instance] = self._flips[action.flip] = flip
         for old in list(self._flips)[:-_MOST_FLIPS]:
             del self._flips[old]
         if self._power is not None:

@@ -7,9 +7,9 @@ import msgspec
 
 from daemon.base import notify
 from daemon.control.orders import RefusalError
-from daemon.core.instance import WorkerState
-from daemon.core.snapshot import CoreSnapshot, InstanceStatus
-from daemon.core.view import block_owners, snapshot, story
+from daemon.core.instance.instance import WorkerState
+from daemon.core.values.snapshot import CoreSnapshot, InstanceStatus
+from daemon.core.view.view import block_owners, snapshot, story
 from daemon.protocol.api import Gauges, Serving
 from daemon.protocol.control import AskStory, BlockOwners, Closer, Snapshot, Story
 from daemon.protocol.worker import Fallback, Ready
@@ -87,7 +87,8 @@ class ServingStatus(DaemonStatus):
         if "scheduler.placement" in changed:
             self._runtime.choose_placement(config.scheduler.placement)
         self._runtime.prompt_lookup = config.scheduler.prompt_lookup
-        if changed & {f"scheduler.{name}" for name in ("max_waiting", "starve_s", "max_pause_s")}:
+        limits = "max_waiting", "starve_s", "max_pause_s", "handoff", "pair", "mixed_pool"
+        if changed & {f"scheduler.{name}" for name in limits}:
             self._runtime.reconfigure(config.scheduler)
 
     def fell_back(self, instance: int, fallback: Fallback) -> None:
@@ -96,15 +97,13 @@ class ServingStatus(DaemonStatus):
 
     def tell_room(self, instance: int, ready: Ready) -> None:
         """Log the room of an instance that is ready."""
-        limits = self._runtime.core.instances[instance].limits
+        home = self._runtime.core.instances[instance]
         text = what_serves(
             self._served.instances[instance].name,
             ready,
-            block_size=self._parts.config.memory.block_size,
-            max_len=min(
-                self._served.max_len, ready.num_blocks * self._parts.config.memory.block_size
-            ),
-            max_running=limits.max_running,
+            num_tokens=home.kv.pool_tokens,
+            max_len=min(self._served.max_len, home.capacity_tokens),
+            max_running=home.limits.max_running,
         )
         log.info("%s", text)
 

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from daemon.base.files import write_whole
+from daemon.protocol.worker import Load
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,11 @@ _MOST_S = 86_400
 """Longest time of a stage that is believed; it refuses infinities and NaN, too."""
 MOST_KEPT = 64
 """Models and devices that are remembered."""
+
+
+def start_name(load: Load) -> str:
+    """The name under which a worker's start times are kept: others load as long."""
+    return f"{load.model} {load.dtype} {load.device}"
 
 
 class LoadClock:

@@ -14,10 +14,10 @@ from daemon.config.instances import instance_limits
 from daemon.config.load import Loaded
 from daemon.config.schema import Config, InstanceSpec
 from daemon.control.orders import RefusalError
-from daemon.core.actions import Rejected
-from daemon.core.events import Event, RequestArrived
-from daemon.core.instance import WorkerState
-from daemon.core.snapshot import CoreSnapshot, Counters, InstanceStatus
+from daemon.core.instance.instance import WorkerState
+from daemon.core.values.actions import Rejected
+from daemon.core.values.events import Event, RequestArrived
+from daemon.core.values.snapshot import CoreSnapshot, Counters, InstanceStatus
 from daemon.protocol.api import Serving
 from daemon.protocol.control import ApiStatus, BlockOwners, Closer, PredictorStatus, Snapshot, Story
 from daemon.runtime.api_link import ApiLink
@@ -175,6 +175,7 @@ class DaemonStatus:
             transfers=core.transfers,
             flips=core.flips,
             placement=config.scheduler.placement,
+            compress=config.memory.compress,
             roles=core.roles,
             due=core.due,
         )

@@ -1,13 +1,16 @@
 """Token ids of live sequences: the Core counts them, the runtime holds them."""
 
+from typing import NamedTuple
+
 import msgspec
 import numpy as np
 
+from daemon.memory.hashing import HASH_BYTES, chain_hashes
 from daemon.protocol.api import Generate
 from daemon.protocol.worker import Join
 from daemon.runtime.lookup import draft
 from daemon.state.request import SamplingParams, sequence_id
-from daemon.wire.columns import Int32, Int64, int32
+from daemon.wire.columns import Int32, Int64, int32, int64
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 _SEED_MASK = (1 << 63) - 1
@@ -16,8 +19,16 @@ _SEED_MASK = (1 << 63) - 1
 class _Tokens:
     """Prompt and outputs of one sequence, in one column with room to grow."""
 
-    def __init__(self, prompt: Int32, sampling: SamplingParams) -> None:
+    def __init__(
+        self, prompt: Int32, sampling: SamplingParams, block_size: int, parent: bytes, hashed: bool
+    ) -> None:
+        """`parent` is the hash before the first block that is not full; without `hashed` no block
+        gets one.
+        """
         self.num_prompt = len(prompt)
+        self._num_blocks = len(prompt) // block_size  # full ones that are hashed
+        self._parent = parent
+        self.block_end = (self._num_blocks + 1) * block_size if hashed else -1  # of the next one
         self.length = len(prompt)  # tokens that are known
         self.sampling = sampling
         self.draft: Int32 = int32()  # tokens that may follow ...
@@ -38,6 +49,14 @@ class _Tokens:
         self._column[self.length] = token
         self.length += 1
 
+    def hash_block(self, block_size: int) -> tuple[int, bytes]:
+        """(index, hash) of the next block, which is full."""
+        index = self._num_blocks
+        tokens = self.slice(index * block_size, block_size).tolist()
+        self._parent = chain_hashes(tokens, block_size, self._parent)
+        self._num_blocks += 1
+        return index, self._parent
+
     def look(self, news: Int32) -> int:
         """Draft after `news`, which come next; return how many tokens."""
         ends = self.length + len(news)
@@ -54,24 +73,62 @@ class _Tokens:
             self._column, self._is_own = column, True
 
 
+class FilledBlocks(NamedTuple):
+    """Blocks that answers have filled: their sequences, their indices in them, and their hashes."""
+
+    sequences: Int64
+    at: Int32
+    hashes: bytes
+
+
+NO_BLOCKS = FilledBlocks(int64(), int32(), b"")
+
+
 class TokenStore:
     """Prompt, outputs and sampling parameters of each sequence that has not ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
         self._sequences: dict[int, _Tokens] = {}
+        self._filled: list[int] = []  # sequences, once for each block that is not hashed yet
 
     def add(self, request: int, message: Generate) -> None:
         """Store a request's tokens under the Core's id."""
+        num_hashes = len(message.hashes) // HASH_BYTES
+        hashed = num_hashes == len(message.tokens) // self._block_size  # else none is reused
         for index in range(message.n):
             seed = (message.sampling.seed + index * _SEED_STRIDE) & _SEED_MASK
             sampling = msgspec.structs.replace(message.sampling, seed=seed)
-            self._sequences[sequence_id(request, index)] = _Tokens(message.tokens, sampling)
+            self._sequences[sequence_id(request, index)] = _Tokens(
+                message.tokens,
+                sampling,
+                self._block_size,
+                message.hashes[-HASH_BYTES:] or message.salt,
+                hashed,
+            )
 
     def append(self, sequences: Int64, tokens: Int32) -> None:
         """Add output tokens; a sequence with several is named once for each."""
         held = self._sequences
         for sequence, token in zip(sequences.tolist(), tokens.tolist(), strict=True):
-            held[sequence].append(token)
+            known = held[sequence]
+            known.append(token)
+            if known.length == known.block_end:
+                known.block_end += self._block_size
+                self._filled.append(sequence)
+
+    def hash_filled(self) -> FilledBlocks:
+        """The blocks filled since the last call, hashed: those of sequences that have not ended."""
+        if not self._filled:
+            return NO_BLOCKS
+        filled, self._filled = self._filled, []
+        living = [sequence for sequence in filled if sequence in self._sequences]
+        hashed = [self._sequences[sequence].hash_block(self._block_size) for sequence in living]
+        return FilledBlocks(
+            int64(living),
+            int32([index for index, _ in hashed]),
+            b"".join(digest for _, digest in hashed),
+        )
 
     def slice(self, sequence: int, start: int, count: int) -> Int32:
         """Tokens [start, start + count); unknown ones are an error of the plan."""

@@ -1,15 +1,15 @@
 """The worker processes of a model's instances, and the reactions to their messages and deaths."""
 
 import asyncio
-import gc
 import logging
 
+from daemon.base.garbage import settle
 from daemon.protocol.worker import Loading, Ready
 from daemon.runtime.loads import Loads, describe
 from daemon.runtime.model import ServedModel
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.serving import ServingStatus
-from daemon.runtime.start_times import StartTimes
+from daemon.runtime.start_times import StartTimes, start_name
 from daemon.runtime.status import Parts
 from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.spare import Spare
@@ -57,13 +57,20 @@ class Workers:
             )
             for index, (spec, load) in enumerate(zip(model.instances, loads, strict=True))
         ]
-        parts.loads.remember(times, [f"{load.model} {load.dtype} {load.device}" for load in loads])
+        parts.loads.remember(times, [start_name(load) for load in loads])
 
     def start(self) -> None:
-        """Start every worker, and again whenever it dies."""
+        """Start every worker of an instance that is not asleep, and again whenever it dies."""
         for process, cores in zip(self._processes, self._model.cores, strict=True):
             log.debug("instance %s: %s (%s)", process.name, cores, cores.why)
-            self._life.spawn(process.run())
+            if not self._model.instances[process.instance].asleep:
+                self._life.spawn(process.run())
+
+    def wake(self, instance: int) -> None:
+        """Start the worker of an instance that was asleep."""
+        process = self._processes[instance]
+        log.info("instance %s wakes: the others have no room", process.name)
+        self._life.spawn(process.run())
 
     def of(self, instance: int) -> WorkerProcess:
         """The worker process of an instance."""
@@ -87,8 +94,7 @@ class Workers:
         self._status.tell_room(instance, ready)
         if self._spare is not None:
             self._life.spawn(self._spare.prepare())
-        gc.collect()
-        gc.freeze()
+        settle()
         self._status.tell()
         self._status.announce()
 

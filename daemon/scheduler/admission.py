@@ -1,9 +1,12 @@
 """Admission of one instance: sequences get slots and blocks, are preempted, and are retired."""
 
+from collections.abc import Iterator
+from itertools import chain, islice
+
 import msgspec
 import numpy as np
 
-from daemon.memory.kv_cache import KVCache
+from daemon.memory.kv_cache import NOTHING_CACHED, KVCache, Match
 from daemon.scheduler.decode_admission import DecodeAdmission
 from daemon.scheduler.displacement import Displacement
 from daemon.scheduler.order import Order
@@ -12,6 +15,7 @@ from daemon.scheduler.policies.base import LIMIT, NOTHING, PREDICTION, PROMPTS_A
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.suspects import Suspects
+from daemon.scheduler.uploads import MOST_CANDIDATES
 from daemon.state.batch import Batch
 from daemon.state.pause import Cause, cause_of
 from daemon.state.request import State
@@ -28,18 +32,25 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
     """The plan of one admission: its blocks, and the source of its computed tokens."""
 
     leader: int  # slot whose prompt it shares, or -1
-    matched: list[int]  # device blocks of its prefix found in the cache
+    matched: list[int]  # device blocks of its prefix to share
     num_shared_tokens: int  # already computed: by the leader, in the cache, or in host memory
     num_blocks: int  # in all
     num_reusable: int  # blocks that another sequence or the cache has
     num_reserved: int = 0  # blocks of its reservation; 0: none
     fetches: bool = False  # blocks have to come from host memory
+    num_ahead: int = 0  # the last of the matched blocks, which were uploaded ahead
+    num_named: int = 0  # blocks of its tokens that are in the cache already
+    recent: tuple[int, ...] = ()  # as `Match.recent`
+    num_beside: int = 0  # blocks of `num_blocks` that no reservation counts
+    adopts: bool = False  # the matched blocks are its own, left here
 
     @property
     def num_new_blocks(self) -> int:
         """Blocks that have to be available for it: to be allocated, or reserved."""
         reserved = self.num_reserved
-        num_blocks = max(self.num_blocks, reserved) if reserved else self.num_blocks
+        num_blocks = self.num_blocks
+        if reserved:
+            num_blocks = max(num_blocks, reserved + self.num_beside)
         return num_blocks - self.num_reusable
 
     @property
@@ -135,12 +146,13 @@ class Admission:
     ) -> Batch:
         """The next plan, of these rows and of all changes since the plan before."""
         self.step += 1
+        self.kv.newest_step = self.step
         joined = int32(self.joined) if self.joined else _NONE
         sequences = self.slots.sequence[joined] if self.joined else _NO_SEQUENCES
-        awaits = self.residency.awaited(self.step)
         table_slots, table_indices, table_blocks = self.kv.table.take_changes()
         copy_sources, copy_targets = self.kv.take_copies()
-        out_blocks, out_places, in_places, in_blocks = self.residency.take_orders(self.step)
+        orders = self.residency.take_orders(self.step)
+        out_blocks, out_places, in_places, in_blocks, awaits = orders
         batch = Batch(
             instance=self.order.instance,
             step=self.step,
@@ -173,7 +185,8 @@ class Admission:
         """The plan of admitting a waiting sequence now."""
         kv = self.kv
         known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        num_blocks = -(-known // kv.block_size)
+        num_blocks = kv.blocks_to_begin(known) if kv.has_windows else -(-known // kv.block_size)
+        num_beside = num_blocks - kv.blocks_for(known) if kv.has_windows else 0
         reserved = self._reserved_for(sequence) if self.order.policy.reserves == LIMIT else 0
         leader = self._leader_slot(sequence) if sequence.leader is not None else -1
         if leader >= 0:
@@ -183,8 +196,10 @@ class Admission:
                 matched=[],
                 num_shared_tokens=shared,
                 num_blocks=num_blocks,
-                num_reusable=shared // kv.block_size,
+                num_reusable=kv.blocks_to_share(shared),
                 num_reserved=reserved,
+                num_named=shared // kv.block_size,
+                num_beside=num_beside,
             )
         remote_kv = sequence.residence.remote_kv
         # KV that came back to this instance never left the pool.
@@ -196,10 +211,21 @@ class Admission:
                 num_blocks=num_blocks,
                 num_reusable=len(remote_kv.blocks),
                 num_reserved=reserved,
+                num_named=remote_kv.num_tokens // kv.block_size,
+                num_beside=num_beside,
+                adopts=True,
             )
-        matched = kv.match(sequence)
-        num_cached = len(matched) * kv.block_size
+        match = kv.cached(sequence.hashes, known)
+        matched, num_named = match.blocks, match.num_blocks
+        num_cached, num_ahead = num_named * kv.block_size, 0
         parked = sequence.residence.parked_tokens
+        if parked > num_cached and kv.has_windows:  # it comes as a whole
+            matched, num_named, num_cached, match = [], 0, 0, NOTHING_CACHED
+        elif parked > num_cached and remote_kv is None:
+            uploads = self.residency.uploads
+            ahead = uploads.found(sequence, len(matched), kv.pool, kv.block_size)
+            num_ahead, matched = len(ahead), matched + ahead
+            num_cached = min(parked, len(matched) * kv.block_size)
         fetches = parked > num_cached
         num_tokens = parked if fetches else num_cached
         return AdmissionPlan(
@@ -210,6 +236,10 @@ class Admission:
             num_reusable=len(matched),
             num_reserved=reserved,
             fetches=fetches,
+            num_ahead=num_ahead,
+            num_named=num_named,
+            recent=match.recent,
+            num_beside=num_beside,
         )
 
     def _reserved_for(self, sequence: Sequence) -> int:
@@ -225,7 +255,10 @@ class Admission:
             return -1
         computed = self.slots.computed[leader.slot] >= sequence.num_prompt_tokens
         fresh = not sequence.num_output_tokens and not sequence.residence.parked_tokens
-        return leader.slot if computed and fresh else -1
+        if not (computed and fresh):
+            return -1
+        can_fork = self.kv.can_fork(leader.slot, sequence.num_prompt_tokens - 1)
+        return leader.slot if can_fork else -1
 
     @property
     def _gang_open(self) -> bool:
@@ -264,7 +297,7 @@ class Admission:
             for slot in self.slots.order().tolist():
                 if not self.kv.reservations.has(slot):
                     num_blocks = self._reserved_for(self.slots.member(slot))
-                    if num_blocks - int(self.kv.table.held[slot]) > self.kv.num_unreserved:
+                    if num_blocks - int(self.kv.charged[slot]) > self.kv.num_unreserved:
                         return
                     self.kv.reservations.reserve(slot, num_blocks)
 
@@ -301,6 +334,10 @@ class Admission:
             return first
         return self.pace.next(first, self.kv, now)
 
+    def next_to_return(self) -> Iterator[Sequence]:
+        """The sequences that may get a slot next: streams as they come due, then in order."""
+        return chain(self.pace.next_due(), islice(self.waiting, MOST_CANDIDATES))
+
     def _first_ready(self) -> Sequence | None:
         """The first sequence that waits for no block of another's transfer; None if all do."""
         return next((first for first in self.waiting if not self._awaits_other(first)), None)
@@ -314,11 +351,9 @@ class Admission:
 
     def is_stuck(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence surely lacks blocks, even before running ones grow."""
-        if self.predicted_room.settled:
-            return True
         policy, kv = self.order.policy, self.kv
         if policy.displaces or policy.reserves != NOTHING or kv.reservations.num_slots:
-            return False
+            return self.predicted_room.settled
         if kv.pool.num_available >= kv.blocks_for(sequence.num_known_tokens) + self.num_spare:
             return False
         return self._lacking(self.plan(sequence)) > 0
@@ -381,17 +416,21 @@ class Admission:
             self.order.rank_some(now)
         sequence.rank = self.order.running_rank(sequence, now)
         slot = self.slots.join(sequence, plan.num_shared_tokens)
+        known = sequence.num_prompt_tokens + sequence.num_output_tokens
         if plan.leader >= 0:
-            self.kv.fork(plan.leader, slot, plan.num_shared_tokens, plan.num_blocks)
-            self.residency.await_plan(sequence)
+            self.kv.fork(plan.leader, slot, plan.num_shared_tokens, known)
             self.slots.last_step[plan.leader] = self.step + 1
+        elif plan.adopts:
+            self.kv.adopt(slot, plan.matched, plan.num_shared_tokens, known)
         else:
-            self.kv.allocate(slot, plan.matched, plan.num_blocks)
+            match = Match(plan.matched, plan.num_named, plan.recent)
+            self.kv.allocate(slot, match, known, plan.num_shared_tokens)
+        if plan.num_ahead:
+            self.residency.uploads.take(plan.matched[-plan.num_ahead :], self.kv.pool)
         if plan.num_reserved:
             self.kv.reservations.reserve(slot, plan.num_reserved)
         sequence.move(_RUNNING)
-        whole = plan.num_shared_tokens // self.kv.block_size
-        sequence.num_sealed_blocks = min(plan.num_reusable, whole)
+        sequence.num_sealed_blocks = plan.num_named
         self.joined.append(slot)
         moves_s = 0.0
         if copied := sequence.residence.host_blocks:
@@ -401,7 +440,12 @@ class Admission:
             moves_s = max(moves_s, 2.0 * self.order.step_time.chunk_s(num_again))
         self.pace.resume(sequence, now, moves_s)
         fetch_from = len(plan.matched) if plan.fetches else -1
-        self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, now)
+        step_time = self.order.step_time
+        self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, step_time, now)
+        if plan.leader >= 0 or plan.recent:  # what others hold is copied with the next plan
+            self.residency.await_plan(sequence)
+        if plan.recent:
+            self.slots.last_step[slot] = self.step + 1
         if plan.fetches or plan.leader >= 0:
             self.stats.swaps_in += plan.fetches and sequence.residence.remote_kv is None
             self._note_source(sequence, plan, now)
@@ -447,23 +491,26 @@ class Admission:
         """
         table = self.slots
         waiting: list[int] = []
+        num_promised = 0
         coming = self.coming(table.leaving()) - self.kv.pool.num_fenced
         for slot in slots.tolist():
             while table.members[slot] is not None:
                 if self.kv.can_append(grown := np.array([slot])):
                     self.kv.append_each(grown)
                     break
-                if coming + self.kv.pool.num_fenced > len(waiting):
+                wanted = self.kv.num_to_append(slot)
+                if coming + self.kv.pool.num_fenced >= num_promised + wanted:
                     waiting.append(slot)
+                    num_promised += wanted
                     break
                 victim = self.displacement.for_growth(self.kv, now)
                 alone = victim == slot and table.num_running == 1
                 if alone and self.residency.remote_kvs.give_up(
-                    1, table.member(slot), patient=False
+                    wanted, table.member(slot), patient=False
                 ):
                     continue
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
-        self.num_promised += len(waiting)
+        self.num_promised += num_promised
         return waiting
 
     def preempt(self, slot: int, why: str | None, now: float, by: int = -1) -> None:

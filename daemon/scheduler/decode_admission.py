@@ -9,7 +9,7 @@ Without a trusted prediction a sequence counts with its limit.
 import numpy as np
 
 from daemon.memory.kv_cache import KVCache
-from daemon.scheduler.future_peak import FuturePeak
+from daemon.scheduler.future_peak import FuturePeak, future_peak
 from daemon.scheduler.order import Order
 from daemon.scheduler.padded_ends import LIKELY_SHARE, PaddedEnds
 from daemon.scheduler.policies.base import NOTHING
@@ -36,7 +36,7 @@ class DecodeAdmission:
         self._rule = rule
         self.is_greedy = rule == GREEDY
         self._order = order
-        self._ends = PaddedEnds(order, LIKELY_SHARE)
+        self._ends = PaddedEnds(order)
 
     def room(self, slots: Slots, kv: KVCache) -> "DecodeRoom | PeakRoom | None":
         """The expected blocks of the sequences in these slots; None: the rule leaves no room for
@@ -67,10 +67,10 @@ class DecodeRoom:
     def __init__(self, rule: str, table: SlotTable, slots: Slots, kv: KVCache) -> None:
         """The sequences in `slots` of the table run."""
         self._rule = rule
-        self._block = kv.block_size
+        self._kv = kv
         self._known = table.known[slots]
         self._ends = np.maximum(table.predicted_end[slots], self._known + 1)
-        self._held = kv.table.held[slots]
+        self._held = kv.charged[slots]
 
     def num_needed(self, sequence: Sequence, num_reusable: int) -> int:
         """Blocks that have to be available to admit a sequence that would find `num_reusable` of
@@ -95,8 +95,7 @@ class DecodeRoom:
         self._held = np.append(self._held, np.int32(num_blocks))
 
     def _blocks(self, num_tokens: Int32) -> Int32:
-        blocks: Int32 = -(-num_tokens // self._block)
-        return blocks
+        return self._kv.blocks_of(num_tokens)
 
 
 class PeakRoom:
@@ -107,10 +106,10 @@ class PeakRoom:
     def __init__(self, order: Order, ends: Int32, slots: Slots, kv: KVCache) -> None:
         """The sequences in `slots` run, and are expected to end at these lengths."""
         self._lengths = order.lengths
-        self._block = kv.block_size
+        self._kv = kv
         self._known = order.slots.known[slots]
         self._left = np.maximum(ends - self._known, 1)
-        self._num_held = int(kv.table.held[slots].sum())
+        self._num_held = int(kv.charged[slots].sum())
         self._peak: FuturePeak | None = None
 
     def num_needed(self, sequence: Sequence, num_reusable: int) -> int:
@@ -121,10 +120,14 @@ class PeakRoom:
         if not self._known.size or sequence.limit - known <= 1:
             return 0
         if self._peak is None:
-            self._peak = FuturePeak(self._known, self._left)
+            self._peak = future_peak(self._known, self._left, self._kv)
         (peak,) = self._peak.with_each(int32([known]), int32([self._left_of(sequence)]))
-        half_blocks = (self._known.size + 1) * self._block // 2  # begun blocks are half full
-        return -(-(int(peak) + half_blocks) // self._block) - self._num_held - num_reusable
+        num_pages = int(peak)
+        if not self._kv.has_windows:
+            block = self._kv.block_size
+            half_blocks = (self._known.size + 1) * block // 2  # begun blocks are half full
+            num_pages = -(-(num_pages + half_blocks) // block)
+        return num_pages - self._num_held - num_reusable
 
     def add(self, sequence: Sequence, num_blocks: int) -> None:
         """Add a running sequence that holds `num_blocks`."""

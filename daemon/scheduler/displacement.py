@@ -50,7 +50,7 @@ class Displacement:
                     break  # it will share its leader's blocks
                 if not (due or self._leads(sequence, member, kv, now)):
                     break
-                room -= int(kv.table.held[slot]) - len(member.residence.host_blocks)
+                room -= int(kv.charged[slot]) - len(member.residence.host_blocks)
                 if room < 0 and not due:
                     break
                 found.append(slot)
@@ -82,5 +82,5 @@ class Displacement:
         short = span_s < SHORT_PAUSES * self._pace.max_pause_s
         if short and sequence.priority >= member.priority:
             return False
-        moves_s = self._residency.copy_time.round_trip_s(int(kv.table.held[member.slot]))
+        moves_s = self._residency.copy_time.round_trip_s(int(kv.charged[member.slot]))
         return sequence.rank + self._order.lead_s(sequence, moves_s, now) < member.rank

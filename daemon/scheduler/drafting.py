@@ -251,7 +251,7 @@ class Drafting:
         (drafting,) = flown.drafts.nonzero()
         for index in drafting.tolist():
             row = self._rows.get(int(flown.slots[index]))
-            if row is not None and row.epoch == flown.epochs[index]:
+            if row is not None and row.epoch <= flown.departures:
                 num_drafted, num_accepted = int(flown.drafts[index]), int(accepted[index])
                 row.trials.learn(num_drafted, num_accepted, KEPT)
                 self.record.learn(row.offered, num_drafted, num_accepted)
@@ -260,7 +260,7 @@ class Drafting:
     def _decide(self, flown: InFlightStep, offers: Int32, ahead: int) -> None:
         """Grant drafts to the rows of a step that has answered."""
         table, rows = self._table, list[tuple[int, _Row]]()
-        offered = (offers > 0) & (table.epoch[flown.slots] == flown.epochs)
+        offered = (offers > 0) & flown.alive(table)
         for slot, offer in zip(
             flown.slots[offered].tolist(), offers[offered].tolist(), strict=True
         ):
@@ -288,19 +288,19 @@ class Drafting:
 
     def _times(self) -> tuple[float, float]:
         """(time of a step of all running sequences, time that one draft adds to it)."""
-        order = self._table.order()
-        context = int(self._table.computed[order].sum())
+        num_rows, context = self._table.num_running, self._table.num_computed_tokens
         step_time = self._admission.order.step_time
         _, row_s, context_s = step_time.decode_terms
-        draft_s = row_s + context_s * context / max(1, order.size)
-        return step_time.decode_s(order.size, context), draft_s
+        draft_s = row_s + context_s * context / max(1, num_rows)
+        return step_time.decode_s(num_rows, context), draft_s
 
-    def take(self, slots: Slots, num_tokens: int, budget: int) -> Int32:
-        """The drafts of each row [B] of the present plan of `num_tokens`, as far as `budget`,
-        limits and blocks allow; empty: none. Nothing is preempted for them.
+    def take(self, slots: Slots, sizes: tuple[int, int], budget: int) -> Int32:
+        """The drafts of each row [B] of the present plan, as far as `budget`, limits and blocks
+        allow; empty: none. Nothing is preempted for them. `sizes`: tokens and sampled rows; all
+        layers compute the tokens, the head the rows, and drafts are beside both.
         """
         table, kv = self._table, self._admission.kv
-        budget = min(budget, self.room(num_tokens))
+        budget = min(budget, *map(self.room, sizes))
         granted = set(self._granted)
         self._granted.clear()
         drafts = np.zeros(slots.size, np.int32)

@@ -7,14 +7,22 @@ step that needs one to the end of its sequence; as many blocks as overlap most a
 each on from one sequence to the next.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
+from daemon.memory.kv_cache import KVCache
 from daemon.wire.columns import Bools, Int32
 
 Int64 = npt.NDArray[np.int64]
 
 _FAR = 1 << 40
+
+
+def future_peak(known: Int32, left: Int32, kv: KVCache) -> "FuturePeak":
+    """The future peak of sequences of a pool: in tokens, or in pages where layers have windows."""
+    return PagePeak(known, left, kv.blocks_of) if kv.has_windows else FuturePeak(known, left)
 
 
 class FuturePeak:
@@ -75,3 +83,48 @@ class FuturePeak:
     def num_steps(self) -> int:
         """Steps until the last of them ends."""
         return int(self._left[-1]) if self._left.size else 0
+
+
+class PagePeak(FuturePeak):
+    """The future peak in pages, of which a sequence's tokens behind a window take no more.
+
+    All that is asked in tokens of `FuturePeak` is answered in pages.
+    """
+
+    def __init__(self, known: Int32, left: Int32, pages_of: Callable[[Int32], Int32]) -> None:
+        """`pages_of`: the pages that sequences of so many tokens hold, for any array of them."""
+        order = left.argsort(kind="stable")
+        self._left = left[order].astype(np.int64)
+        self._known = known[order].astype(np.int64)
+        self._pages_of = pages_of
+        self._at_ends = self._at(self._left)
+        self.peak = int(self._at_ends.max(initial=0))
+
+    def _at(self, steps: Int64) -> Int64:
+        """Pages after each number of steps, just before those that end then are released; [N]."""
+        there = self._left >= steps[:, None]
+        held = self._pages_of(self._known + steps[:, None]) * there
+        pages: Int64 = held.sum(1, dtype=np.int64)
+        return pages
+
+    def with_each(self, known: Int32, left: Int32) -> Int64:
+        """See `FuturePeak`."""
+        own = known.astype(np.int64)[:, None]
+        beside = self._at_ends + self._pages_of(own + self._left)
+        before = np.where(self._left <= left[:, None], beside, 0)
+        at_own = self._at(left.astype(np.int64)) + self._pages_of(known + left)
+        peaks: Int64 = np.maximum(at_own, before.max(1, initial=0))
+        return peaks
+
+    def wait(self, known: int, left: int, room: int) -> int:
+        """See `FuturePeak`."""
+        steps = self._left
+        if not steps.size:
+            return 0
+        grown = self._pages_of(np.maximum(known + steps - steps[:, None], 0))
+        later = np.arange(steps.size) > np.arange(steps.size)[:, None]
+        after = np.where(later, self._at_ends + grown, 0).max(1)
+        ends = steps + left
+        together = self._at(ends) + self._pages_of(np.full(1, known + left, np.int64))
+        fits = np.maximum(after, together) <= room
+        return int(steps[fits.argmax()]) if fits.any() else int(steps[-1])

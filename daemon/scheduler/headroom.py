@@ -25,7 +25,7 @@ class Headroom:
         pending = (slots.known - slots.computed)[order]
         decodes = scheduler.filler.before_prompts(order[pending == 1])
         self._budget = limits.prompt_tokens(decodes.size)
-        self._first = True  # no prompt is in the step
+        self._alone_budget = limits.max_batch_tokens - decodes.size  # of the step's first prompt
         for slot in order[pending > 1].tolist():
             left = int(slots.known[slot] - slots.computed[slot])
             self._compute(left, slots.member(slot).prompt_cost)
@@ -69,7 +69,9 @@ class Headroom:
     def _compute(self, pending: int, cost: int) -> bool:
         """Spend the tokens of a prompt's next chunk; False if the budget has none for it."""
         chunk = self._limits.prefill_chunk
-        count = chunk_of(pending, cost, self._policy, chunk, self._budget, self._first)
+        alone = self._alone_budget
+        count = chunk_of(pending, cost, self._policy, chunk, self._budget, alone)
         self._budget -= count * cost
-        self._first = self._first and not count
+        if count:
+            self._alone_budget = 0
         return count > 0

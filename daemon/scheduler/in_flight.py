@@ -12,17 +12,15 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from daemon.cost.work import StepWork, work_of
+from daemon.cost.work import StepWork
 from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.slots import SlotTable
-from daemon.state.batch import Batch
 from daemon.state.request import FinishReason
 from daemon.state.sequence import Sequence
-from daemon.wire.columns import ONE, Bools, Int32, Int64, Slots, UInt8, all_true, any_true, int32
+from daemon.wire.columns import Bools, Int32, Int64, Slots, UInt8, int32
 
 _ERROR = FinishReason.ERROR
-_LENGTH, _FAILED = np.uint8(FinishReason.LENGTH), np.uint8(FinishReason.ERROR)
-_NO_SLOTS = np.zeros(0, np.intp)
+_NONE, _LENGTH, _FAILED = map(np.uint8, (FinishReason.NONE, FinishReason.LENGTH, _ERROR))
 _NO_DRAFTS = int32()
 
 
@@ -32,12 +30,17 @@ class InFlightStep(msgspec.Struct, frozen=True, gc=False):
     step: int
     slots: Slots  # [R]
     sequences: Int64  # [R]
-    epochs: Int64  # [R]
     firsts: Slots  # slots whose first token since joining this is; R or fewer
-    finals: Bools  # [R]: the token is the sequence's last by max_tokens
+    finals: Slots  # indices of rows whose token is the sequence's last by max_tokens
+    delivered: Int32  # [R]: tokens of each sequence with this one
     departures: int  # of all slots, when the step was planned
     work: StepWork
     drafts: Int32 = _NO_DRAFTS  # [R] verified beside the rows' own tokens; empty: none
+
+    def alive(self, table: SlotTable) -> Bools:
+        """Whether the sequence of each row has had its slot since; bool [R]."""
+        alive: Bools = table.epoch[self.slots] <= self.departures
+        return alive
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -83,32 +86,10 @@ class InFlight:
         """The step planned last. Raises IndexError if none is in flight."""
         return self.steps[-1]
 
-    def add(
-        self, batch: Batch, slots: Slots, samples: Bools, finals: Bools, table: SlotTable
-    ) -> None:
-        """Add a step that was just planned: the slots of its B rows, whether each is sampled, and
-        whether it ends its sequence by max_tokens.
-        """
-        fed = batch.fed.view(bool)
-        firsts = slots[samples & fed] if any_true(fed) else _NO_SLOTS
-        rows, drafts = slots, batch.drafts
-        if not all_true(samples):
-            rows, finals = slots[samples], finals[samples]
-            drafts = drafts[samples] if drafts.size else drafts
-        self._num_drafting += drafts.size > 0
-        self.steps.append(
-            InFlightStep(
-                step=batch.step,
-                slots=rows,
-                sequences=table.sequence[rows],
-                epochs=table.epoch[rows],
-                firsts=firsts,
-                finals=finals,
-                departures=table.departures,
-                work=work_of(batch),
-                drafts=drafts,
-            )
-        )
+    def add(self, flown: InFlightStep) -> None:
+        """Add a step that was just planned."""
+        self._num_drafting += flown.drafts.size > 0
+        self.steps.append(flown)
 
     def answer(self, step: int) -> InFlightStep | None:
         """The oldest step if it is the one that answered; None for an unexpected answer."""
@@ -128,14 +109,15 @@ def count_one_each(
     """Count a token of each row that is not void; its (index, slot, sequence, reason). `numbers`:
     0, 1, ... [R].
     """
-    slots, sequences, why, rows = flown.slots, flown.sequences, reasons, numbers
-    if any_true(flown.finals):
+    slots, sequences, delivered = flown.slots, flown.sequences, flown.delivered
+    why, rows, finals = reasons, numbers, flown.finals
+    if finals.size:
         why = reasons.copy()
-        why[flown.finals & ~reasons.astype(np.bool_)] = _LENGTH
+        why[finals[reasons[finals] == _NONE]] = _LENGTH
     if table.departures != flown.departures:
-        rows = rows[table.epoch[slots] == flown.epochs]
-        slots, sequences, why = slots[rows], sequences[rows], why[rows]
-    table.delivered[slots] += ONE
+        rows = rows[flown.alive(table)]
+        slots, sequences, delivered, why = slots[rows], sequences[rows], delivered[rows], why[rows]
+    table.delivered[slots] = delivered
     return rows, slots, sequences, why
 
 
@@ -145,6 +127,7 @@ def check_answer(
     counts: Int32,
     offers: Int32,
     later: Iterable[InFlightStep],
+    table: SlotTable,
 ) -> None:
     """Raises ValueError for columns of another length than the rows, and for invalid counts: a row
     that ends without a token, not one token of a row that a `later` step goes on from, or not as
@@ -166,11 +149,9 @@ def check_answer(
         if (counts > times).any() or (counts[reasons == 0] != times).any():
             raise ValueError(f"step {flown.step}: a row goes on with other than {times} tokens")
         return
-    odd = counts != 1
-    slots, epochs = flown.slots[odd], flown.epochs[odd]
+    odd = flown.slots[(counts != 1) & flown.alive(table)]
     for step in later:
-        _, mine, its = np.intersect1d(slots, step.slots, return_indices=True)
-        if (epochs[mine] == step.epochs[its]).any():
+        if np.isin(odd, step.slots).any():
             raise ValueError(f"step {flown.step}: step {step.step} expects one token of each row")
 
 
@@ -182,7 +163,7 @@ def count_tokens(
     Returns the T tokens that count: index among all sampled, slot, and reason; only the last token
     of a sequence has a reason. Raises ValueError where KV is beyond a sequence's blocks.
     """
-    (live,) = (table.epoch[flown.slots] == flown.epochs).nonzero()
+    (live,) = flown.alive(table).nonzero()
     slots, why, sampled = flown.slots[live], reasons[live].copy(), counts[live]
     failed = why == _FAILED
     left = table.last_position[slots] + 1 - table.delivered[slots]
@@ -191,7 +172,9 @@ def count_tokens(
     table.delivered[slots] += taken
     more = taken - flown.work.times
     table.computed[slots] += more
-    table.known[slots] += np.where(flown.finals[live], 0, more)
+    table.num_computed_tokens += int(more.sum())
+    more[np.isin(live, flown.finals)] = 0
+    table.known[slots] += more
     if (table.computed[slots] > kv.table.held[slots] * kv.block_size).any():
         raise ValueError(f"step {flown.step}: a row sampled more tokens than its blocks hold")
     ends = np.cumsum(taken)

@@ -9,7 +9,9 @@ import math
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from collections.abc import Sequence as Listing
+from functools import cache
 from typing import NamedTuple
 
 import msgspec
@@ -131,7 +133,7 @@ class LengthKind:
         """The index of the remembered answers."""
         if self._table is None:
             self._num_fresh = 0
-            self._table = _table(self.answers)
+            self._table = _table(self._sorted, self.answers)
         return self._table
 
     def outgrown(self, share: float) -> Outgrown:
@@ -158,11 +160,15 @@ class LengthKind:
         return ended
 
 
-def _table(answers: deque[tuple[float, bool]]) -> IndexTable:
-    """The index of answers: a cut one hands its weight over to all longer ones (Kaplan and Meier);
-    the rest after the longest goes to twice its length.
+def _table(ascending: "array[float]", answers: Iterable[tuple[float, bool]]) -> IndexTable:
+    """The index of answers, of which `ascending` are the lengths: a cut one hands its weight over
+    to all longer ones (Kaplan and Meier); the rest after the longest goes to twice its length.
     """
-    lengths, cuts = np.array(sorted(answers)).T  # among equals cut ones come last
+    lengths = np.array(ascending)
+    cuts = np.zeros(lengths.size)
+    cut = np.array(sorted([length for length, was_cut in answers if was_cut]))
+    among_equals = np.arange(cut.size) - cut.searchsorted(cut)
+    cuts[lengths.searchsorted(cut, "right") - 1 - among_equals] = 1.0  # last of equal lengths
     survive = (1.0 - (1.0 - cuts) / np.arange(lengths.size, 0, -1)).cumprod()
     weights = np.append(-np.diff(survive, prepend=1.0), survive[-1])
     lengths = np.append(lengths, 2.0 * lengths[-1])
@@ -180,7 +186,7 @@ class SeenLengths:
 
     def __init__(self) -> None:
         self._of_kind: dict[Kind, LengthKind] = {}
-        self._new: list[tuple[int, int, float, bool]] = []  # (prompt, predicted, length, was cut)
+        self._new: list[tuple[tuple[Kind, ...], tuple[float, bool]]] = []  # (kinds, answer)
         self._num_ended = 0
         self._outgrown: dict[float, tuple[int, Outgrown]] = {}  # by share, as of a number of ends
 
@@ -190,16 +196,17 @@ class SeenLengths:
         self._num_ended += 1
         length = num_tokens / predicted if predicted > 1 else float(num_tokens)
         was_cut = num_tokens >= sequence.max_tokens
-        self._new.append((sequence.num_prompt_tokens, predicted, length, was_cut))
+        kinds = _kinds(sequence.num_prompt_tokens, predicted)
+        self._new.append((kinds, (length, was_cut)))
         if len(self._new) == WINDOW:
             self._learn()
 
     def _learn(self) -> None:
         """Sort noted answers into their kinds."""
         by_kind: defaultdict[Kind, list[tuple[float, bool]]] = defaultdict(list)
-        for prompt, predicted, *answer in self._new:
-            for kind in _kinds(prompt, predicted):
-                by_kind[kind].append((answer[0], bool(answer[1])))
+        for kinds, answer in self._new:
+            for kind in kinds:
+                by_kind[kind].append(answer)
         self._new.clear()
         for kind, answers in by_kind.items():
             ended = self._of_kind.get(kind)
@@ -330,8 +337,15 @@ def _unit(sequence: Sequence) -> float:
 
 def _kinds(num_prompt_tokens: int, predicted: int) -> tuple[Kind, ...]:
     """The kinds of a sequence with such a prompt and prediction, narrowest first."""
-    prompt = num_prompt_tokens.bit_length()
-    if predicted < 0:
-        return (prompt, _ANY), (_ANY, _ANY)
-    size = max(1, predicted).bit_length()
-    return (prompt, size), (_ANY, size), (_ANY, 0)
+    size = max(1, predicted).bit_length() if predicted >= 0 else _ANY
+    return _kinds_of(num_prompt_tokens.bit_length(), size)
+
+
+@cache
+def _kinds_of(prompt: int, size: int) -> tuple[Kind, ...]:
+    """The kinds of a power of two of the prompt's length and one of the prediction."""
+    return (
+        ((prompt, size), (_ANY, _ANY))
+        if size == _ANY
+        else ((prompt, size), (_ANY, size), (_ANY, 0))
+    )

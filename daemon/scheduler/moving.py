@@ -1,9 +1,8 @@
 """Moving: running sequences leave an instance, and others come to it with their KV."""
 
 from daemon.memory.block_pool import BlockPool
-from daemon.scheduler.admission import Admission
 from daemon.scheduler.remote_kv import Fetch, RemoteKVs
-from daemon.scheduler.steady_decode import SteadyDecodes
+from daemon.scheduler.scheduler import Scheduler
 from daemon.state.sequence import Sequence
 from daemon.state.story import What
 
@@ -11,10 +10,10 @@ from daemon.state.story import What
 class Moving:
     """A scheduler's part in migrations; the Core decides on them."""
 
-    def __init__(self, admission: Admission, steady_decodes: SteadyDecodes) -> None:
-        self._admission = admission
-        self._slots = admission.slots
-        self._steady_decodes = steady_decodes
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._admission = scheduler.admission
+        self._slots = scheduler.slots
 
     @property
     def remote_kvs(self) -> RemoteKVs:
@@ -39,7 +38,7 @@ class Moving:
     def hold(self, sequence: Sequence) -> None:
         """Have no further step compute a running sequence, as it is to leave."""
         self._admission.residency.hold(sequence)
-        self._steady_decodes.forget()
+        self._scheduler.steady_decodes.forget()
 
     def stay(self, sequence: Sequence) -> None:
         """Have steps compute a sequence again that stays after all."""
@@ -99,9 +98,13 @@ class Moving:
         admission.residency.landed(sequence)
         if lost > 0:
             self._slots.computed[slot] = num_tokens
+            self._slots.num_computed_tokens -= lost
             sequence.recomputed_tokens += lost
             admission.stats.recomputed_tokens += lost
             num_right = num_tokens // admission.kv.block_size
             sequence.num_sealed_blocks = min(sequence.num_sealed_blocks, num_right)
         sequence.story.add(now, What.LANDED, num_tokens)
+        if lost > 0 and admission.kv.has_windows:  # its windows begin where the rest would have
+            admission.preempt(slot, What.OUT_OF_BLOCKS, now)
+            return
         admission.seal(slot)

@@ -18,10 +18,6 @@ from daemon.state.sequence import Sequence
 from daemon.state.story import What
 from daemon.wire.columns import Slots
 
-PROMOTED_SHARE = 1 / 3
-"""The share of blocks for promoted sequences. FastServe's promotion alone can thrash: under
-overload all sequences starve, and all memory goes to moving them in and out."""
-
 MARGIN = 1.5
 """The factor in cost by which a sequence must lead another to preempt it, where costs are learned:
 a smaller lead is not worth a pause."""
@@ -75,18 +71,16 @@ class Order:
         sequence.rank = self._rank(sequence)
         self.waiting.push(sequence)
         if self.policy.promotes:
-            self._watch(sequence)
+            self._watch(sequence, sequence.waiting_since_s)
         if self.policy.paces and not sequence.num_output_tokens:
             self.start_bound.watch(sequence, len(self.waiting))
 
-    def observe_backlog(self, pool_tokens: int) -> None:
-        """Note the wait of an arrival now under first come first served, where the pool holds
-        `pool_tokens`; 0: no worker is ready.
-        """
+    def observe_backlog(self, kv: KVCache) -> None:
+        """Note the wait of an arrival now under first come first served, if a worker is ready."""
         waiting = self.waiting
-        if pool_tokens:
+        if kv.pool_tokens:
             steps, work = waiting.left_steps, waiting.left_work
-            num_steps = max(work / pool_tokens, steps / self.slots.max_slots)
+            num_steps = max(kv.pool_share(work, steps), steps / self.slots.max_slots)
             backlog_s = self.step_time.drain_s(
                 num_steps, steps, work, waiting.num_uncomputed_tokens
             )
@@ -291,21 +285,25 @@ class Order:
         if self.policy.promotes:
             for sequence in self.waiting:
                 if sequence.id not in self._strangers:  # it has another policy's level
-                    self._watch(sequence)
+                    self._watch(sequence, sequence.waiting_since_s)
 
     def promote(self, kv: KVCache, now: float) -> None:
         """Let the policy promote starving sequences, while the promoted leave enough to others."""
         while (sequence := self._starvation.first(now)) is not None:
-            if self._num_promoted_blocks(kv) >= PROMOTED_SHARE * kv.pool.num_blocks:
+            most_blocks = self.policy.promoted_share * kv.pool.num_blocks
+            if self._num_promoted_blocks(kv) >= most_blocks:
                 return
+            self._starvation.drop_first()
             self.policy.promote(sequence, self.step_time)
-            self.promoted.append(sequence)
             sequence.story.add(now, What.PROMOTED, sequence.level)
             self._rerank(sequence, now)
+            if sequence.promoted:
+                self.promoted.append(sequence)
+            else:  # it rose by some queues, and may starve there
+                self._watch(sequence, now)
 
-    def _watch(self, sequence: Sequence) -> None:
-        patience_s = self.policy.patience_s(sequence, self.starve_s, self.step_time)
-        starves_at_s = sequence.waiting_since_s + patience_s
+    def _watch(self, sequence: Sequence, since_s: float) -> None:
+        starves_at_s = since_s + self.policy.patience_s(sequence, self.starve_s, self.step_time)
         self._starvation.watch(sequence, starves_at_s, len(self.waiting))
 
     def _num_promoted_blocks(self, kv: KVCache) -> int:

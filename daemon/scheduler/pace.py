@@ -47,6 +47,9 @@ AGAIN_SHARE = 0.1
 """The share of time that recomputing resumed streams may take: fewer streams begin, so that fewer
 resume within `max_pause_s`."""
 
+_SOON = 4
+"""Streams that come due next, whose KV is worth having back before."""
+
 _LEAD_STEPS = 2.0
 """Steps before the end of its pause at which a stream is due: one to plan, one to compute it."""
 
@@ -130,6 +133,10 @@ class StreamPace:
                 return sequence
         return None
 
+    def next_due(self) -> Iterator[Sequence]:
+        """The streams whose pauses end next, where the policy bounds them."""
+        return (stream for _, _, stream in self._paused[:_SOON]) if self.max_pause_s else iter(())
+
     def next(self, first: Sequence, kv: KVCache, now: float) -> Sequence | None:
         """The sequence to admit next, where `first` is the first in the policy's order: a stream
         whose pause has to end; else the first that may come; else the first to come due.
@@ -177,7 +184,7 @@ class StreamPace:
         in_slice = order[self._in_slice(order, now, self._slice_ends_s)]
         num_slots = 1 + in_slice.size
         num_blocks = kv.blocks_for(sequence.num_known_tokens + 1)
-        num_blocks += int(kv.table.held[in_slice].sum())
+        num_blocks += int(kv.charged[in_slice].sum())
         growing_s = self._slice_s + float((self._slice_ends_s[in_slice] - now).clip(0.0).sum())
         for since_s, _, stream in self._paused:
             left_s = now + self._slice_s - (since_s + self.max_pause_s)
@@ -188,11 +195,22 @@ class StreamPace:
                 growing_s += left_s
                 num_blocks += kv.blocks_for(stream.num_known_tokens + 1)
         if step_s := self._order.step_time.mean_s:
-            num_blocks += int(growing_s / step_s) // kv.block_size
+            num_blocks += self._growth(int(growing_s / step_s), in_slice, sequence, kv)
         remote_kvs = self._residency.remote_kvs
         if remote_kvs.by_id:  # the time of their fetches is unknown
             num_blocks += remote_kvs.num_blocks
         return num_slots <= self._slots.max_slots and num_blocks <= kv.pool.num_blocks
+
+    def _growth(self, num_tokens: int, in_slice: Slots, first: Sequence, kv: KVCache) -> int:
+        """The blocks of so many further tokens; those of the stream that takes most of them, where
+        layers have windows.
+        """
+        if not kv.has_windows:
+            return num_tokens // kv.block_size
+        shortest = int(self._slots.known[in_slice].min(initial=first.num_known_tokens))
+        shortest = min([shortest, *(stream.num_known_tokens for _, _, stream in self._paused)])
+        further = kv.blocks_for(shortest + kv.block_size) - kv.blocks_for(shortest)
+        return num_tokens * further // kv.block_size
 
     def may_begin(self, sequence: Sequence, kv: KVCache) -> bool:
         """Whether a further stream may begin: it can be kept at this pace where its answer will be
@@ -212,13 +230,25 @@ class StreamPace:
         coming streams included; a stream that is alone can always be kept. With `most_pools` 1,
         none is ever preempted.
         """
-        num = self._slots.num_running + len(self._paused) + self.num_coming - self.num_leaving
+        num = self.num_streams
         if not self.max_pause_s or num <= 0:
             return True
         num_tokens = sequence.expected_length + self.num_tokens
         most_pools = min(most_pools, self._most_pools(kv))
         enough_slots = num < most_pools * self._slots.max_slots
-        return enough_slots and num_tokens <= most_pools * kv.capacity_tokens
+        if kv.has_windows:
+            return enough_slots and kv.pool_share(num_tokens, num + 1) <= most_pools
+        return enough_slots and num_tokens <= most_pools * kv.pool_tokens
+
+    @property
+    def num_streams(self) -> int:
+        """Streams decoded here, coming ones included."""
+        beyond = self.num_coming - self.num_leaving
+        return self._slots.num_running + len(self._paused) + beyond
+
+    def pool_share(self, kv: KVCache) -> float:
+        """The pools that the expected tokens of all answers decoded here take."""
+        return kv.pool_share(self.num_tokens, self.num_streams)
 
     @property
     def num_tokens(self) -> int:
@@ -251,7 +281,8 @@ class StreamPace:
         """The pools that all streams that have begun may need. All beyond one pool resumes each
         pause. By guesses, which are long, too few would begin.
         """
-        again_s = kv.pool.num_blocks * self._residency.again_s(kv.block_size, self._order.step_time)
+        num_blocks = kv.pool.num_blocks // kv.num_groups
+        again_s = num_blocks * self._residency.again_s(kv.block_size, self._order.step_time)
         if again_s <= 0.0 or not self._order.lengths.any_known:
             return MOST_POOLS
         return min(MOST_POOLS, 1.0 + AGAIN_SHARE * self.max_pause_s / again_s)

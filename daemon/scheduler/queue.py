@@ -5,13 +5,20 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from operator import itemgetter
 
-from daemon.scheduler.load_sums import LoadSums
 from daemon.state.sequence import Sequence
 from daemon.wire.columns import Int32, int32
 
 OrderKey = tuple[float, int, int]  # (rank, arrival, number of earlier pushes)
 _Entry = tuple[float, int, int, Sequence]
 _SEQUENCE: Callable[[_Entry], Sequence] = itemgetter(3)
+
+HEAVY_TOKENS = 128
+"""An answer that is likely to be longer is heavy (TetriInfer, section 5.1)."""
+
+
+def is_heavy(num_prompt_tokens: int, likely_length: int) -> bool:
+    """Whether a sequence of these lengths has a heavy answer."""
+    return likely_length - num_prompt_tokens > HEAVY_TOKENS
 
 
 class WaitingQueue:
@@ -30,10 +37,12 @@ class WaitingQueue:
         self.num = 0  # waiting sequences
         self.unranked: dict[int, Sequence] = {}  # by id
         self._parked: dict[int, Sequence] = {}  # by id: with KV kept when they came
-        self.sums = LoadSums()
-        self.num_tokens = 0  # known tokens of all waiting
+        self.prompt_tokens = 0  # of all waiting, here and below
+        self.output_tokens = 0  # delivered
+        self.likely_tokens = 0  # their likely lengths
+        self.num_heavy = 0  # sequences with likely long answers
         self.num_begun = 0  # sequences that have delivered a token
-        self.left_steps = self.left_work = 0  # of all waiting; see `Left`
+        self.left_steps = self.left_work = 0  # see `Left`
         self.num_changes = 0  # arrivals and departures
 
     def __len__(self) -> int:
@@ -70,12 +79,18 @@ class WaitingQueue:
         return bool(self._order) or not self.num
 
     @property
+    def num_tokens(self) -> int:
+        """Known tokens of all waiting sequences."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
     def num_uncomputed_tokens(self) -> int:
         """Known tokens of all waiting sequences without kept KV: the work of prefill."""
+        num_tokens = self.prompt_tokens + self.output_tokens
         if not self._parked:
-            return self.num_tokens
+            return num_tokens
         kept = sum([parked.residence.parked_tokens for parked in self._parked.values()])
-        return self.num_tokens - kept
+        return num_tokens - kept
 
     def columns(self, most: int) -> tuple[Int32, Int32]:
         """(known tokens, likely lengths) of the first `most`, in order."""
@@ -95,15 +110,15 @@ class WaitingQueue:
             rank = float("inf")
         entry = rank, arrival, number, sequence
         insort(self._order, entry)
-        likely = sequence.likely_length
+        prompt, likely = sequence.num_prompt_tokens, sequence.likely_length
         self._pushed[sequence.id] = (rank, arrival, number), likely
-        self.sums.add(sequence.num_prompt_tokens, likely)
-        num_tokens = sequence.num_prompt_tokens
+        self.prompt_tokens += prompt
+        self.likely_tokens += likely
+        self.num_heavy += likely - prompt > HEAVY_TOKENS
         if outputs := sequence.num_output_tokens:
-            num_tokens += outputs
+            self.output_tokens += outputs
             self.num_begun += 1
             insort(self._begun, entry)
-        self.num_tokens += num_tokens
         if sequence.residence.parked_tokens:
             self._parked[sequence.id] = sequence
         self.left_steps += sequence.left.steps
@@ -130,14 +145,15 @@ class WaitingQueue:
         is_ranked = not self.unranked or self.unranked.pop(sequence.id, None) is None
         if is_ranked:
             del self._order[bisect_left(self._order, key)]
-        self.sums.remove(sequence.num_prompt_tokens, likely)
-        num_tokens = sequence.num_prompt_tokens
+        prompt = sequence.num_prompt_tokens
+        self.prompt_tokens -= prompt
+        self.likely_tokens -= likely
+        self.num_heavy -= likely - prompt > HEAVY_TOKENS
         if outputs := sequence.num_output_tokens:
-            num_tokens += outputs
+            self.output_tokens -= outputs
             self.num_begun -= 1
             if is_ranked:
                 del self._begun[bisect_left(self._begun, key)]
-        self.num_tokens -= num_tokens
         if self._parked:
             self._parked.pop(sequence.id, None)
         self.left_steps -= sequence.left.steps

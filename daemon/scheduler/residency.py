@@ -15,16 +15,29 @@ from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.kv_cache import KVCache
 from daemon.memory.reserve import BurstReserve
-from daemon.memory.swap_space import REACTIVE, SWAPPING, SwapSpace, SwapStats
+from daemon.memory.swap_space import (
+    DYNAMIC,
+    PROACTIVE,
+    REACTIVE,
+    SWAPPING,
+    SwapSpace,
+    SwapStats,
+)
+from daemon.scheduler.dynamic_swap import JobLimit
 from daemon.scheduler.remote_kv import Fetch, RemoteKVs
 from daemon.scheduler.slots import SlotTable
+from daemon.scheduler.uploads import UPLOAD_SHARE, Uploads
 from daemon.state.remote_kv import RemoteKV
 from daemon.state.sequence import NEVER, Sequence, Where
 from daemon.state.story import What
-from daemon.wire.columns import Int32, Slots
+from daemon.wire.columns import Int32, Slots, int32
 
 MAX_RESERVE = 0.25
 """The largest share of the pool kept ready for bursts."""
+
+AWAITED_SHARE = 0.05
+"""The share of a step's time that copies back may take for which the step waits: a sequence that
+sat out the step would wait for all of it."""
 
 LINK_SHARE = 0.5
 """The share of a step's time that copies ahead of need may take on the link."""
@@ -33,6 +46,8 @@ LINK_SHARE = 0.5
 # To look a member up in its enum takes as long as a call.
 _NOWHERE, _DEVICE, _HOST, _RETURNING = Where.NOWHERE, Where.DEVICE, Where.HOST, Where.RETURNING
 _OFF_DEVICE = (Where.NOWHERE, Where.HOST, Where.AWAY)
+_NONE = int32()
+_NO_ORDERS = _NONE, _NONE, _NONE, _NONE, 0
 
 
 class Residency:
@@ -44,19 +59,22 @@ class Residency:
         self.reserve = BurstReserve()
         self.space = SwapSpace(0)
         self.copy_time = CopyTime(0.0)
+        self.uploads = Uploads()
         self.num_out = self.num_in = 0  # as in `SwapStats`
         self.link_s = 0.0
         self._returning: dict[int, Sequence] = {}  # RETURNING ones, by slot
         self._held: set[int] = set()  # slots that no further step computes, as they are to leave
         self._awaits = False  # whether steps rely on the next plan's copies, whatever the mode
         self._unplanned: set[int] = set()  # slots for which the next plan brings KV
-        self._num_parked_blocks = 0  # host blocks of HOST ones
+        self._num_reserve = 0  # blocks that the newest plan kept ready for bursts
+        self.num_parked_blocks = 0  # host blocks of HOST ones
 
     def reset(
         self, sequences: Iterable[Sequence], num_host_blocks: int, copy_block_s: float
     ) -> None:
         """Replace the host pool by an empty one, as a worker began or died: all KV is gone."""
         self.remote_kvs.reset()
+        self.uploads.reset()
         for sequence in sequences:
             if sequence.residence.where is not Where.NOWHERE:
                 self.lose(sequence)
@@ -72,6 +90,9 @@ class Residency:
             num_in=self.num_in,
             link_s=self.link_s,
             copy_block_s=self.copy_time.round_trip_s(1) / 2,
+            num_ahead=self.uploads.num_ordered,
+            num_ahead_used=self.uploads.num_used,
+            num_reserve=self._num_reserve,
         )
 
     def _move(self, sequence: Sequence, where: Where) -> None:
@@ -79,7 +100,7 @@ class Residency:
         residence = sequence.residence
         before = residence.where
         if before is _HOST:
-            self._num_parked_blocks -= len(residence.host_blocks)
+            self.num_parked_blocks -= len(residence.host_blocks)
         elif before is _RETURNING:
             del self._returning[sequence.slot]
             self.remote_kvs.forget_fetch(sequence)
@@ -89,7 +110,7 @@ class Residency:
             self._unplanned.discard(sequence.slot)
         residence.where = where
         if where is _HOST:
-            self._num_parked_blocks += len(residence.host_blocks)
+            self.num_parked_blocks += len(residence.host_blocks)
         elif where is _RETURNING:
             self._returning[sequence.slot] = sequence
 
@@ -144,7 +165,9 @@ class Residency:
         if self.mode not in SWAPPING:
             self.forget(sequence)
             return
-        if residence.where is Where.RETURNING:
+        if kv.has_windows:
+            self._park_whole(sequence, num_valid, slots, kv, step, recompute_s)
+        elif residence.where is Where.RETURNING:
             residence.parked_tokens = len(residence.host_blocks) * kv.block_size
         else:
             if not self.awaits_plan(sequence):
@@ -152,6 +175,29 @@ class Residency:
             num_copied = len(residence.host_blocks) * kv.block_size
             residence.parked_tokens = min(num_valid, num_copied)
         self._move(sequence, Where.HOST if residence.host_blocks else Where.NOWHERE)
+
+    def _park_whole(
+        self,
+        sequence: Sequence,
+        num_valid: int,
+        slots: SlotTable,
+        kv: KVCache,
+        step: int,
+        recompute_s: Callable[[int], float],
+    ) -> None:
+        """As `park`, of layers of several kinds: all that going on needs, or nothing."""
+        residence = sequence.residence
+        if residence.where is _RETURNING:  # host memory has it still
+            return
+        residence.parked_tokens = 0
+        if self.awaits_plan(sequence):
+            return
+        blocks = kv.parcel_of(sequence.slot, num_valid)
+        pays = self.copy_time.round_trip_s(len(blocks)) < recompute_s(num_valid)
+        if blocks and pays and self._make_room(len(blocks), sequence, slots) == len(blocks):
+            self.space.copy_out(residence, blocks, step)
+            kv.pool.name_in_copy(blocks, step)
+            residence.parked_tokens = num_valid
 
     def _copy_rest(
         self,
@@ -201,7 +247,7 @@ class Residency:
         pool = self.space.pool
         if self.mode not in SWAPPING:
             return math.inf
-        kept = self._num_parked_blocks + self.remote_kvs.num_places
+        kept = self.num_parked_blocks + self.remote_kvs.num_places
         return pool.num_blocks - pool.num_fenced - kept
 
     def again_s(self, block_size: int, step_time: StepTimeModel) -> float:
@@ -220,17 +266,30 @@ class Residency:
         """Whether the next plan brings KV of a running sequence."""
         return sequence.slot in self._unplanned
 
-    def take_orders(self, step: int) -> tuple[Int32, Int32, Int32, Int32]:
-        """The swap copies of the plan of `step`, as `SwapSpace.take_orders`."""
+    def take_orders(self, step: int) -> tuple[Int32, Int32, Int32, Int32, int]:
+        """The swap copies of the plan of `step`, as `SwapSpace.take_orders`, and the plan whose
+        copies that plan awaits; 0: none.
+        """
         self._unplanned.clear()
-        self._awaits = False
-        return self.space.take_orders(step)
+        awaits, self._awaits = self._awaits or self.mode == REACTIVE, False
+        if not self.space.has_orders:
+            return _NO_ORDERS
+        return *self.space.take_orders(step), step if awaits else 0
 
     def admit(
-        self, sequence: Sequence, kv: KVCache, fetch_from: int, step: int, now: float
+        self,
+        sequence: Sequence,
+        kv: KVCache,
+        fetch_from: int,
+        step: int,
+        step_time: StepTimeModel,
+        now: float,
     ) -> None:
         """Bring the KV of a sequence that got a slot and blocks: with the plan of `step`, blocks
         from number `fetch_from` on are copied back from host memory, none where that is negative.
+
+        It sits out the steps until they are there, unless so few are missing that its first step
+        awaits them.
 
         Since it computes on, only full blocks of its copy stay as they are.
         """
@@ -238,28 +297,38 @@ class Residency:
         if residence.remote_kv is not None:
             self._open(sequence, residence.remote_kv, kv, fetch_from, now)
             return
-        num_kept = residence.parked_tokens // kv.block_size
+        num_kept = 0 if kv.has_windows else residence.parked_tokens // kv.block_size
         where = Where.BOTH if residence.host_blocks and num_kept else _DEVICE
         if fetch_from >= 0:
-            num_blocks = kv.blocks_for(residence.parked_tokens)
-            blocks = kv.table.blocks(sequence.slot)[fetch_from:num_blocks].tolist()
+            blocks = kv.parcel_of(sequence.slot, residence.parked_tokens)[fetch_from:]
             self.space.copy_in(residence, fetch_from, blocks, step)
             kv.pool.name_in_copy(blocks, step)
             sequence.swaps += 1
-            if self.mode != REACTIVE:
+            copy_s = self.copy_time.in_s * len(blocks)
+            is_short = copy_s <= AWAITED_SHARE * step_time.mean_s and not self.space.has_outs
+            if self.mode != REACTIVE and not is_short:
                 where = Where.RETURNING
                 residence.fetched_by, residence.fetched_s = step, now
             else:
                 self.await_plan(sequence)
                 self._awaits = True
         self._move(sequence, where)
-        if residence.host_blocks:
+        if residence.host_blocks and not (kv.has_windows and where is _RETURNING):
             self.space.keep(residence, num_kept)
 
     def on_copied(
-        self, step: int, now: float, num_out: int, out_s: float, num_in: int, in_s: float
+        self,
+        kv: KVCache,
+        step: int,
+        now: float,
+        num_out: int,
+        out_s: float,
+        num_in: int,
+        in_s: float,
     ) -> None:
         """Note that every copy of the plans up to `step` has ended; learn from the newest."""
+        self.uploads.arrived(step, kv.pool)
+        kv.pool.copies_done(step)
         self.copy_time.observe(num_out, out_s, num_in, in_s)
         self.num_out += num_out
         self.num_in += num_in
@@ -267,6 +336,8 @@ class Residency:
         self.space.copies_done(step)
         for sequence in list(self._returning.values()):
             if sequence.residence.fetched_by <= step:
+                if kv.has_windows:
+                    self.space.keep(sequence.residence, 0)
                 self._has_device(sequence)
                 sequence.swap_s += now - sequence.residence.fetched_s
                 sequence.story.add(now, What.RESTORED)
@@ -289,8 +360,8 @@ class Residency:
         `RemoteKV`.
         """
         self.forget(sequence)
-        blocks = kv.hand_over(sequence.slot, kv.blocks_for(num_valid))
-        if num_valid:
+        blocks = kv.hand_over(sequence.slot, num_valid)
+        if blocks:
             here = self.remote_kvs.instance
             remote_kv = RemoteKV(here, kv.pool, blocks, num_valid, is_computed=is_computed)
             self.remote_kvs.keep(sequence, remote_kv)
@@ -326,8 +397,7 @@ class Residency:
             self.remote_kvs.drop(sequence)
             self._move(sequence, Where.DEVICE)
             return
-        end = kv.blocks_for(remote_kv.num_tokens)
-        targets = kv.table.blocks(sequence.slot)[fetch_from:end].tolist()
+        targets = kv.parcel_of(sequence.slot, remote_kv.num_tokens)[fetch_from:]
         self.remote_kvs.fetches.append(Fetch(sequence, remote_kv, fetch_from, targets))
         residence.fetched_by, residence.fetched_s = NEVER, now
         self._move(sequence, Where.RETURNING)
@@ -337,11 +407,12 @@ class Residency:
         self.remote_kvs.drop(sequence)
         self._move(sequence, Where.DEVICE)
 
-    def awaited(self, step: int) -> int:
-        """The plan whose copies the plan of `step` awaits; 0: none."""
-        return step if self.space.has_orders and (self.mode == REACTIVE or self._awaits) else 0
-
     # Ahead of need
+
+    @property
+    def copies_ahead(self) -> bool:
+        """Whether the swap mode copies ahead of need, and there is host memory to copy to."""
+        return self.mode in (PROACTIVE, DYNAMIC) and self.space.pool.num_blocks > 0
 
     def copy_ahead(
         self,
@@ -350,22 +421,30 @@ class Residency:
         step: int,
         step_time: StepTimeModel,
         now: float,
+        limit: JobLimit | None,
     ) -> None:
-        """Copy blocks of sequences that would leave first, until enough could be freed at once.
+        """Copy blocks of sequences that would leave first, until enough could be freed at once; of
+        those beyond a `limit`, where there is one.
 
         Enough is the reserve for bursts and a block for each running sequence. No more is copied
         than fits beside a step on the link. Blocks that take longer to fetch than to compute again
         can be freed without a copy: with one, each of many returning sequences would wait for all.
         """
         pool = self.space.pool
-        if not pool.num_blocks or self.space.num_flying or not pool.num_available:
+        if self.space.num_flying or not pool.num_available or self._awaits:
             return
-        wanted = self._reserve_blocks(kv, slots.num_running, now) - kv.pool.num_available
+        if kv.has_windows:  # windows move on, so what is copied ahead would not stay right
+            return
+        if limit is None:
+            leavers = slots.order()[::-1].tolist()
+            wanted = self._reserve_blocks(kv, slots.num_running, now) - kv.pool.num_available
+        else:
+            leavers, wanted = limit.offloads, kv.pool.num_blocks
         if wanted <= 0:
             return
         block_s = max(self.copy_time.out_s, 1e-9)
         budget = max(1, int(LINK_SHARE * step_time.mean_s / block_s))
-        for slot in slots.order()[::-1].tolist():
+        for slot in leavers:
             if slot in self._returning:
                 continue
             sequence = slots.member(slot)
@@ -381,6 +460,28 @@ class Residency:
             if wanted <= 0 or budget <= 0:
                 return
 
+    def upload_ahead(
+        self,
+        candidates: Iterable[Sequence],
+        num_running: int,
+        kv: KVCache,
+        step: int,
+        step_time: StepTimeModel,
+        share: float = UPLOAD_SHARE,
+    ) -> None:
+        """Upload KV of waiting sequences, which come in their order, while the link idles, into
+        blocks that are free and that no running sequence needs meanwhile: a share of the pool.
+        """
+        if self.space.has_orders or self.space.num_flying or kv.has_windows:
+            return
+        # What is uploaded can be given up at once, but for the step in which it is on its way.
+        unneeded = min(kv.pool.num_free - kv.num_spare, kv.num_unreserved)
+        room = unneeded - num_running // kv.block_size
+        block_s = max(self.copy_time.in_s, 1e-9)
+        most = min(room, max(1, int(LINK_SHARE * step_time.mean_s / block_s)))
+        if most > 0:
+            self.uploads.order(candidates, kv, self.space, step, most, share)
+
     def _copy_out(self, sequence: Sequence, count: int, kv: KVCache, step: int) -> None:
         """Order copies of the next `count` of a running sequence's blocks."""
         first = len(sequence.residence.host_blocks)
@@ -390,7 +491,8 @@ class Residency:
 
     def _reserve_blocks(self, kv: KVCache, num_running: int, now: float) -> int:
         most = int(MAX_RESERVE * kv.pool.num_blocks)
-        return min(most, self.reserve.num_blocks(now) + num_running)
+        self._num_reserve = min(most, self.reserve.num_blocks(now) + num_running)
+        return self._num_reserve
 
     def _make_room(self, num_blocks: int, leaver: Sequence, slots: SlotTable) -> int:
         """Host blocks available, up to `num_blocks`, once copies of sequences that leave last are

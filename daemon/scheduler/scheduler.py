@@ -10,10 +10,12 @@ import msgspec
 import numpy as np
 
 from daemon.cost.step_time import StepTimeModel
+from daemon.cost.work import work_of_rows
 from daemon.memory.kv_cache import KVCache
-from daemon.memory.swap_space import PROACTIVE, SwapStats
+from daemon.memory.swap_space import DYNAMIC, PROACTIVE, SwapStats
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.drafting import Drafting
+from daemon.scheduler.dynamic_swap import job_limit
 from daemon.scheduler.fillers import FILLERS
 from daemon.scheduler.in_flight import (
     Answer,
@@ -24,12 +26,12 @@ from daemon.scheduler.in_flight import (
     count_tokens,
     take_back,
 )
-from daemon.scheduler.moving import Moving
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import LIMIT, Policy
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.prompt_room import prompt_room
 from daemon.scheduler.residency import Residency
+from daemon.scheduler.running import Running
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.steady_decode import SteadyDecode, SteadyDecodes
 from daemon.scheduler.step import Limits, StepBuilder
@@ -38,7 +40,7 @@ from daemon.state.request import FinishReason, State
 from daemon.state.sequence import Left, Sequence
 from daemon.state.slo import Slo
 from daemon.state.story import What
-from daemon.wire.columns import ONE, Bools, Int32, Slots, UInt8, all_true, int32
+from daemon.wire.columns import ONE, Bools, Int32, Slots, UInt8, all_true, any_true, int32
 
 # To look a member up in its enum takes as long as a call.
 _ERROR, _FINISHED = FinishReason.ERROR, State.FINISHED
@@ -54,6 +56,7 @@ class Scheduler:
     ) -> None:
         self.instance = instance
         self.slots = SlotTable(limits.max_running)
+        self.running = Running(self.slots)
         self.residency = Residency(swap, instance)
         self.order = Order(instance, policy, self.slots)
         self.admission = Admission(self.order, kv, self.residency, limits.decode_admission)
@@ -67,7 +70,6 @@ class Scheduler:
         self.limits = limits
         self._max_pause_s = 0.0
         self.steady_decodes = SteadyDecodes(self.admission, self.drafting, limits.max_batch_tokens)
-        self.moving = Moving(self.admission, self.steady_decodes)
         self._row_numbers = np.arange(limits.max_running, dtype=np.int32)
         self._row_numbers.flags.writeable = False  # many answers share it
 
@@ -128,7 +130,7 @@ class Scheduler:
         sequence.story.add(now, What.QUEUED, self.instance)
         self.residency.reserve.arrived(now, self.kv.blocks_for(sequence.num_prompt_tokens))
         if self.policy.paces:
-            self.order.observe_backlog(self.kv.capacity_tokens)
+            self.order.observe_backlog(self.kv)
         self.order.enqueue(sequence, since_s, now)
         self.admission.pace.pause(sequence)
 
@@ -166,8 +168,7 @@ class Scheduler:
         """Note that every swap copy of the plans up to `step` has ended; counts since the last
         call.
         """
-        self.kv.pool.copies_done(step)
-        self.residency.on_copied(step, now, num_out, out_s, num_in, in_s)
+        self.residency.on_copied(self.kv, step, now, num_out, out_s, num_in, in_s)
 
     def set_policy(self, policy: Policy, swap: str, now: float) -> None:
         """Change the policy and the swap mode; sequences keep their slots and their KV."""
@@ -192,11 +193,23 @@ class Scheduler:
         self.order.set_starve_s(starve_s)
 
     def on_worker_ready(
-        self, kv: KVCache, step_time: StepTimeModel, num_host: int, copy_block_s: float, now: float
+        self,
+        kv: KVCache,
+        step_time: StepTimeModel,
+        num_host: int,
+        copy_block_s: float,
+        now: float,
+        *,
+        same_until: tuple[int, ...],
+        most_times: int,
     ) -> None:
-        """Begin with a worker of empty memory, with `num_host` blocks in host memory."""
+        """Begin with a worker of empty memory, with `num_host` blocks in host memory; `same_until`
+        and `most_times` as in `WorkerReady`.
+        """
         self._reset(kv, now, num_host, copy_block_s)
         self.order.step_time = step_time
+        self.drafting.same_until = same_until
+        self.steady_decodes.most_times = most_times
 
     def on_worker_lost(self, kv: KVCache, now: float, blamed: bool) -> list[Sequence]:
         """Reset, as the worker died; `kv` is the empty memory left.
@@ -215,7 +228,20 @@ class Scheduler:
         self.in_flight = InFlight()
         self.drafting.reset()
 
+    def on_first_token(self, sequence: Sequence) -> None:
+        """Note the time of a sequence's first token."""
+        self.slots.note_first(sequence)
+
+    def on_step_time(self, ratio: float, has_drafts: bool) -> None:
+        """Learn what drafts cost from a decode step's time, as a share of the expected time."""
+        self.drafting.record.timed(has_drafts, ratio)
+
     # For the Core's counts and views
+
+    @property
+    def looks_for_drafts(self) -> bool:
+        """Whether some drafts would pay."""
+        return self.drafting.looks
 
     def knows_length_of(self, sequence: Sequence) -> bool:
         """Whether enough answers like a sequence's ended here."""
@@ -288,11 +314,19 @@ class Scheduler:
         slots, counts = step.rows()
         if not slots.size and not self.residency.space.has_orders:
             return None
-        batch = self._emit(slots, counts, step.budget if drafts else 0)
+        if step.prompts and self.admission.kv.has_windows:
+            self._reach(step)
+        batch = self._emit(step, slots, counts, step.budget if drafts else 0)
         for slot, count in zip(step.prompts, step.chunks, strict=True):
             sequence = self.admission.seal(slot)  # later steps may share these blocks
             sequence.story.add(now, What.CHUNK, count)
         return batch
+
+    def _reach(self, step: StepBuilder) -> None:
+        """Have prompts hold what their chunks read and write of layers with windows."""
+        for slot, count in zip(step.prompts, step.chunks, strict=True):
+            start, known = self.slots.computed.item(slot), self.slots.known.item(slot)
+            self.kv.compute(slot, start, start + count == known, self.step + 1)
 
     def _runnable(self, alone: int, now: float) -> tuple[Slots, Slots]:
         """(slots with one token to compute, slots with more), both in order; where `alone` is a
@@ -304,13 +338,13 @@ class Scheduler:
         order = self.residency.on_device(table.order())
         if alone >= 0:
             order = order[order == alone]
-        pending = table.known[order] - table.computed[order]
-        decoding = pending == ONE
+        pending = table.known - table.computed  # whole columns are quicker than gathered ones
+        decoding = (pending == ONE)[order]
         if self.limits.stages > 1:
-            return self._stage_share(order, decoding), order[pending > 1]
+            return self._stage_share(order, decoding), order[pending[order] > ONE]
         if all_true(decoding):
             return order, _NO_SLOTS
-        return order[decoding], order[pending > ONE]
+        return order[decoding], order[pending[order] > ONE]
 
     def _stage_share(self, order: Slots, decoding: Bools) -> Slots:
         """The decodes of a pipeline's next step: stages work on distinct sequences, so decodes
@@ -320,34 +354,73 @@ class Scheduler:
         return order[ready][: -(-order.size // self.limits.stages)]
 
     def _copy_ahead(self, now: float) -> None:
-        """Order copies of sequences that would leave first, where the swap mode copies ahead."""
-        if self.residency.mode == PROACTIVE:
-            step_time = self.order.step_time
-            self.residency.copy_ahead(self.slots, self.kv, self.step + 1, step_time, now)
+        """Order copies of sequences that would leave first, and of those that come back next, where
+        the swap mode copies ahead.
+        """
+        residency = self.residency
+        if not residency.copies_ahead:
+            return
+        step, step_time, num_running = self.step + 1, self.order.step_time, self.slots.num_running
+        limit = None
+        if residency.mode == DYNAMIC:
+            if residency.space.has_orders or residency.space.num_flying:
+                return
+            limit = job_limit(self.slots, self.waiting, self.kv)
+        residency.copy_ahead(self.slots, self.kv, step, step_time, now, limit)
+        if residency.num_parked_blocks and limit is None:
+            coming = self.admission.next_to_return()
+            residency.upload_ahead(coming, num_running, self.kv, step, step_time)
+        elif residency.num_parked_blocks and limit is not None:
+            residency.upload_ahead(limit.uploads, num_running, self.kv, step, step_time, share=1.0)
 
     # Sending and answering
 
-    def _emit(self, slots: Slots, counts: Int32, most_drafts: int) -> Batch:
-        """Make the plan of these rows, and count its tokens, except drafts, as computed."""
+    def _emit(self, step: StepBuilder, slots: Slots, counts: Int32, most_drafts: int) -> Batch:
+        """Make the plan of a step's rows, and count its tokens, except drafts, as computed."""
         self.steady_decodes.forget()
-        table = self.slots
-        drafts = None
-        if most_drafts > 0:
-            drafts = self.drafting.take(slots, int(counts.sum()), most_drafts)
+        table, num_rows, num_prompts = self.slots, slots.size, len(step.prompts)
+        num_tokens = num_rows - num_prompts + sum(step.chunks)
         starts = table.computed[slots]
         ends = starts + counts
-        known = table.known[slots]
-        samples = ends == known
+        samples = table.of_decodes.samples[:num_rows].view(np.bool_)
+        if num_prompts:
+            samples = ends == table.known[slots]
+        drafts = _NONE
+        if most_drafts > 0:
+            sizes = num_tokens, int(np.count_nonzero(samples))
+            drafts = self.drafting.take(slots, sizes, most_drafts)
         fed = starts < table.fed_until[slots]
-        finals = ends == table.last_position[slots]
-        table.computed[slots] = ends
-        table.known[slots] = known + (samples ^ finals)
         columns = slots.astype(np.int32), starts, counts, samples.view(np.uint8), fed.view(np.uint8)
         batch = self.admission.next_batch(*columns)
-        if drafts is not None:
+        if drafts.size:
             batch = msgspec.structs.replace(batch, drafts=drafts)
+        attended = table.num_computed_tokens
+        if num_rows < table.num_running:
+            attended = int(np.add.reduce(starts))
+        table.computed[slots] = ends
+        table.num_computed_tokens += num_tokens
         table.last_step[slots] = batch.step
-        self.in_flight.add(batch, slots, samples, finals, table)
+        rows = slots
+        if not all_true(samples):
+            rows, ends = slots[samples], ends[samples]
+            drafts = drafts[samples] if drafts.size else drafts
+        table.known[rows] = delivered = ends + ONE
+        (finals,) = (ends == table.last_position[rows]).nonzero()
+        if finals.size:  # their tokens are never computed
+            table.known[rows[finals]] = ends[finals]
+        self.in_flight.add(
+            InFlightStep(
+                step=batch.step,
+                slots=rows,
+                sequences=table.sequence[rows],
+                firsts=slots[samples & fed] if any_true(fed) else _NO_SLOTS,
+                finals=finals,
+                delivered=delivered,
+                departures=table.departures,
+                work=work_of_rows(batch, num_prompts, rows.size, attended),
+                drafts=drafts,
+            )
+        )
         return batch
 
     def _emit_steady(self, steady: SteadyDecode) -> Batch:
@@ -366,7 +439,7 @@ class Scheduler:
         flown = self.in_flight.answer(step)
         if flown is None:
             return None
-        check_answer(flown, reasons, counts, offers, self.in_flight.steps)
+        check_answer(flown, reasons, counts, offers, self.in_flight.steps, self.slots)
         if counts.size and flown.work.times == 1:
             self.steady_decodes.forget()
         self.admission.answered_step = step

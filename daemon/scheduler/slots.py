@@ -1,10 +1,28 @@
 """The running sequences of an instance as columns: row s of every column is slot s."""
 
+from typing import NamedTuple
+
 import numpy as np
 
-from daemon.scheduler.load_sums import LoadSums
 from daemon.state.sequence import NEVER, Sequence
-from daemon.wire.columns import Slots, any_true
+from daemon.wire.columns import Int32, Slots, UInt8, any_true
+
+
+class DecodeColumns(NamedTuple):
+    """The columns that are the same in every step of decodes, of the largest size; read-only."""
+
+    counts: Int32
+    samples: UInt8
+    fed: UInt8  # 0: workers have the tokens themselves
+
+    @classmethod
+    def of_size(cls, max_slots: int) -> "DecodeColumns":
+        """Columns of so many rows."""
+        ones = np.ones(max_slots, np.int32), np.ones(max_slots, np.uint8)
+        columns = cls(*ones, np.zeros(max_slots, np.uint8))
+        for column in columns:
+            column.flags.writeable = False
+        return columns
 
 
 class SlotTable:
@@ -20,9 +38,11 @@ class SlotTable:
 
     def __init__(self, max_slots: int) -> None:
         self.max_slots = max_slots
+        self.of_decodes = DecodeColumns.of_size(max_slots)
         self.sequence = np.full(max_slots, -1, np.int64)
         self.epoch = np.zeros(max_slots, np.int64)  # departures, as of its newest departure
         self.computed = np.zeros(max_slots, np.int32)
+        self.num_computed_tokens = 0  # of all running
         self.known = np.zeros(max_slots, np.int32)
         self.delivered = np.zeros(max_slots, np.int32)
         self.fed_until = np.zeros(max_slots, np.int32)
@@ -37,7 +57,6 @@ class SlotTable:
         self.likely_end = np.zeros(max_slots, np.int32)
         self.prompt = np.zeros(max_slots, np.int32)
         self.first_s = np.full(max_slots, -1.0, np.float64)
-        self.sums = LoadSums()
         self.first_step = np.zeros(max_slots, np.int64)
         self.behind_prompts_s = np.zeros(max_slots, np.float64)
         self.members: list[Sequence | None] = [None] * max_slots
@@ -69,6 +88,7 @@ class SlotTable:
         self.members[slot] = sequence
         self.sequence[slot] = sequence.id
         self.computed[slot] = num_computed
+        self.num_computed_tokens += num_computed
         self.known[slot] = self.delivered[slot] = self.fed_until[slot] = known
         self.last_position[slot] = prompt + sequence.max_tokens - 1
         self.last_step[slot] = 0
@@ -81,8 +101,7 @@ class SlotTable:
         self.predicted_end[slot] = sequence.predicted_length
         self.prompt[slot] = prompt
         self.first_s[slot] = sequence.first_token_s
-        self.likely_end[slot] = likely = sequence.likely_length
-        self.sums.add(prompt, likely)
+        self.likely_end[slot] = sequence.likely_length
         self._sorted = self._sorted and self._follows(sequence)
         self._new.append(slot)
         sequence.slot = slot
@@ -102,10 +121,7 @@ class SlotTable:
         self._expect(slot, sequence.expected_length)
         self.predicted_end[slot] = sequence.predicted_length
         self.reranked = True
-        likely = sequence.likely_length
-        self.sums.remove(sequence.num_prompt_tokens, int(self.likely_end[slot]))
-        self.sums.add(sequence.num_prompt_tokens, likely)
-        self.likely_end[slot] = likely
+        self.likely_end[slot] = sequence.likely_length
         self._sorted = False
 
     def move(self, slot: int, rank: float) -> None:
@@ -136,9 +152,9 @@ class SlotTable:
         self.members[slot] = None
         self.sequence[slot] = -1
         self.review_at[slot] = NEVER
+        self.num_computed_tokens -= self.computed.item(slot)
         self.num_expected_tokens -= self.expected[slot]
         self.expected[slot] = 0
-        self.sums.remove(prompt, self.likely_end.item(slot))
         self.departures = self.epoch[slot] = self.departures + 1
         if self._new and slot in self._new:
             self._new.remove(slot)
@@ -195,5 +211,6 @@ class SlotTable:
         return ordered
 
     def _drop_gone(self) -> None:
-        self._order = self._order[self.sequence[self._order] >= 0]
+        in_use = self.sequence >= 0  # to compare a whole column is quicker than to gather it
+        self._order = self._order[in_use[self._order]]
         self._gone = False

@@ -43,6 +43,10 @@ class Starvation:
             heappop(self._due)
         return None
 
+    def drop_first(self) -> None:
+        """Watch the sequence no longer that `first` named."""
+        heappop(self._due)
+
     def _waits(self, due: _Due) -> bool:
         """Whether its sequence has waited here since then, and still does."""
         _, _, since_s, sequence = due

@@ -16,7 +16,7 @@ from daemon.scheduler.drafting import Drafting
 from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.slots import SlotTable
 from daemon.state.batch import Batch
-from daemon.wire.columns import ONE, ZERO, Int32, Slots, UInt8, all_true, any_true
+from daemon.wire.columns import ONE, ZERO, Int32, Slots, all_true, any_true
 
 AT_ONCE_S = 0.020
 """The longest time of several steps in one plan: a reader sees their tokens at once, and an arrival
@@ -25,30 +25,24 @@ waits no longer than for a common step."""
 FRAME_S = 1 / 60
 """The time between two frames of a screen: steps up to this length are planned by twos."""
 
-Same = tuple[Int32, UInt8, UInt8]
-"""The columns counts, samples and fed of a step of decodes."""
-
 _NO_SLOTS = np.zeros(0, np.intp)
 
 
 class SteadyDecode:
     """The common columns of steps of the same decodes, and the position of each row."""
 
-    def __init__(
-        self, slots: Slots, starts: Int32, same: Same, table: SlotTable, kv: KVCache
-    ) -> None:
-        """One token for each sequence in these slots, at positions `starts`."""
+    def __init__(self, slots: Slots, starts: Int32, table: SlotTable, kv: KVCache) -> None:
+        """One token for each running sequence, in these slots, at positions `starts`."""
         self.slots = slots  # [B]; all running, in order
         self.columns = slots.astype(np.int32)  # the same, as a worker reads them
         self.columns.flags.writeable = False  # many steps share it
-        counts, samples, fed = same
+        counts, samples, fed = table.of_decodes
         self.counts, self.samples = counts[: slots.size], samples[: slots.size]
         self.fed = fed[: slots.size]
         self.starts = starts  # of the next step
-        self._finals = self.fed.view(np.bool_)
-        self._sequences, self._epochs = table.sequence[slots], table.epoch[slots]
+        self._sequences = table.sequence[slots]
         self._room = kv.table.held[slots] * kv.block_size - starts
-        self._attended = int(np.add.reduce(starts)) + slots.size
+        self._attended = table.num_computed_tokens + slots.size
         left = table.last_position[slots] - starts
         self._left = int(left[left.argmin()])
         self.times = 1  # that the next plan computes the step
@@ -94,27 +88,19 @@ class SteadyDecode:
         self._attended += num_rows * times
         self.times = 1
         table.computed[slots] = ends
-        table.known[slots] = ends + ONE
+        table.num_computed_tokens += num_rows * times
+        table.known[slots] = delivered = ends + ONE
         table.last_step[slots] = step
         return InFlightStep(
             step=step,
             slots=slots,
             sequences=self._sequences,
-            epochs=self._epochs,
             firsts=_NO_SLOTS,
-            finals=self._finals,
+            finals=_NO_SLOTS,
+            delivered=delivered,
             departures=table.departures,
             work=work,
         )
-
-
-def same_columns(max_slots: int) -> Same:
-    """The columns that are the same in every step of decodes, of the largest size."""
-    ones = np.ones(max_slots, np.int32), np.ones(max_slots, np.uint8)
-    same = *ones, np.zeros(max_slots, np.uint8)  # workers have the tokens themselves
-    for column in same:
-        column.flags.writeable = False
-    return same
 
 
 class SteadyDecodes:
@@ -124,7 +110,6 @@ class SteadyDecodes:
         self._admission = admission
         self._drafting = drafting
         self._max_batch_tokens = max_batch_tokens
-        self._same = same_columns(admission.slots.max_slots)
         self._newest: SteadyDecode | None = None  # None: the newest plan was another
         self.most_times = 1  # times that the worker can compute a step
 
@@ -172,4 +157,4 @@ class SteadyDecodes:
             return None
         if any_true(starts < table.fed_until[order]):
             return None
-        return SteadyDecode(order, starts, self._same, table, self._admission.kv)
+        return SteadyDecode(order, starts, table, self._admission.kv)

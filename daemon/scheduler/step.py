@@ -1,13 +1,14 @@
 """The step that is being filled: its rows, in order, and the rest of its token budget."""
 
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
 from daemon.scheduler.decode_admission import GREEDY
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.slots import SlotTable
-from daemon.wire.columns import ONE, Int32, Slots
+from daemon.wire.columns import Int32, Slots
 
 LEAST_SHARE = 0.25
 """The least share of the budget for prompts: less would cost more in steps than it saves."""
@@ -39,12 +40,12 @@ class Limits:
 
 
 def chunk_of(
-    pending: int, cost: int, policy: Policy, prefill_chunk: int, budget: int, first: bool
+    pending: int, cost: int, policy: Policy, prefill_chunk: int, budget: int, alone: int
 ) -> int:
     """The tokens of a prompt's next chunk, where `pending` are left to compute; 0: none.
 
     Each token counts as `cost` of the budget, but one token fits as long as anything does.
-    `first`: no other prompt is in the step.
+    `alone`: the budget of a whole prompt that is the first of the step; 0: it is not the first.
     """
     if budget <= 0:
         return 0
@@ -53,9 +54,9 @@ def chunk_of(
         room, prefill_chunk = max(1, budget // cost), max(1, prefill_chunk // cost)
     if not policy.whole_prompts:
         return min(pending, prefill_chunk, room)
-    if pending <= room or first:
-        return min(pending, room)
-    return 0
+    if pending <= room:
+        return pending
+    return min(pending, max(1, alone // cost)) if alone else 0
 
 
 class StepBuilder:
@@ -93,7 +94,8 @@ class StepBuilder:
 
     def chunk(self, pending: int, cost: int) -> int:
         """The tokens of a prompt's next chunk in this step, where `pending` are left; 0: none."""
-        return chunk_of(pending, cost, self._policy, self._chunk, self.room, not self.prompts)
+        alone = 0 if self.prompts else self.budget
+        return chunk_of(pending, cost, self._policy, self._chunk, self.room, alone)
 
     def add_decodes(self, slots: Slots) -> None:
         """Add one token for each of these slots."""
@@ -116,18 +118,22 @@ class StepBuilder:
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots: decodes first."""
-        if self.prompts or len(self._decodes) != 1:
-            slots = np.concatenate([*self._decodes, np.array(self.prompts, np.intp)])
-        else:
+        if self._table.departures != self._departures:
+            self._drop_gone()
+        if not self.prompts and len(self._decodes) == 1:
             slots = self._decodes[0]
-        counts = np.zeros(slots.size, np.int32) + ONE
-        if self.prompts:
-            counts[-len(self.prompts) :] = self.chunks
-        if self._table.departures == self._departures:
-            return slots, counts
-        sizes = [*(decodes.size for decodes in self._decodes), *[1] * len(self.prompts)]
-        alive = self._table.epoch[slots] <= np.repeat(self._decodes_at + self._prompts_at, sizes)
-        first = slots.size - len(self.prompts)
-        self.prompts = slots[first:][alive[first:]].tolist()
-        self.chunks = counts[first:][alive[first:]].tolist()
-        return slots[alive], counts[alive]
+            return slots, self._table.of_decodes.counts[: slots.size]
+        slots = np.concatenate([*self._decodes, np.array(self.prompts, np.intp)])
+        counts = self._table.of_decodes.counts[: slots.size].copy()
+        counts[slots.size - len(self.prompts) :] = self.chunks
+        return slots, counts
+
+    def _drop_gone(self) -> None:
+        """Drop rows whose sequences have left their slots since they were added."""
+        epoch = self._table.epoch
+        decodes = zip(self._decodes, self._decodes_at, strict=True)
+        self._decodes = [slots[epoch[slots] <= added_at] for slots, added_at in decodes]
+        prompts = zip(self.prompts, self._prompts_at, strict=True)
+        alive = [epoch.item(slot) <= added_at for slot, added_at in prompts]
+        self.prompts = list(compress(self.prompts, alive))
+        self.chunks = list(compress(self.chunks, alive))

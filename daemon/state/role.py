@@ -12,5 +12,10 @@ class Role(StrEnum):
 
 
 AUTO = "auto"
-ROLES_MODES = (AUTO, Role.MIXED.value)
-"""Ways to set roles: the watcher sets them, or they stay as configured."""
+LOW_LOAD, IDLE = "low_load", "idle"
+TRANSITIONS = (LOW_LOAD, IDLE)
+"""TetriInfer's rules: prefill and decode instances of little load, or idle ones, change roles."""
+WATCHED = (AUTO, *TRANSITIONS)
+"""Ways in which the watcher sets roles: by forecasts of the load, or by such a rule."""
+ROLES_MODES = (*WATCHED, Role.MIXED.value)
+"""All ways: the watcher sets them, or they stay as configured."""

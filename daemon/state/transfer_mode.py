@@ -11,4 +11,8 @@ class HandoffMode(StrEnum):
     LAYERED = "layered"  # each layer as soon as it is computed
 
 
+LAST_CHUNK, ARRIVAL = "last_chunk", "arrival"
+PAIRINGS = (LAST_CHUNK, ARRIVAL)
+"""When the instance of an answer is chosen: at its prompt's last chunk, or when the prompt arrives.
+"""
 HANDOFF_MODES = tuple(mode.value for mode in HandoffMode)

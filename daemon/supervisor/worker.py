@@ -21,11 +21,13 @@ from daemon.protocol.worker import (
     Load,
     Loading,
     NewLink,
+    OperatorTimes,
     Plan,
     Ready,
     Reply,
     Shutdown,
     StartTransfer,
+    TimeOperators,
     TransferOver,
 )
 from daemon.supervisor.child import Child, ChildKeeper
@@ -66,6 +68,7 @@ class WorkerHooks(msgspec.Struct, frozen=True):
     fallback: Callable[[int, Fallback], None] = lambda _instance, _fallback: None
     link_state: Callable[[int, LinkState], None] = lambda _instance, _state: None
     transfer_over: Callable[[int, TransferOver], None] = lambda _instance, _over: None
+    operators: Callable[[int, OperatorTimes], None] = lambda _instance, _times: None
 
 
 class WorkerProcess(ChildKeeper):
@@ -168,6 +171,11 @@ class WorkerProcess(ChildKeeper):
             if self._timer is None:
                 self._look()
 
+    def time_operators(self, order: TimeOperators) -> None:
+        """Have it time operators alone; nobody watches how long that takes."""
+        if self._channel is not None:
+            self._channel.send(self._encode(order))
+
     def start_transfer(self, order: StartTransfer) -> None:
         """Have it start a transfer to another worker: at once, or behind all plans so far."""
         payload = self._encode(order)
@@ -233,6 +241,8 @@ class WorkerProcess(ChildKeeper):
                 self._hooks.link_state(self.instance, message)
             case TransferOver():
                 self._hooks.transfer_over(self.instance, message)
+            case OperatorTimes():
+                self._hooks.operators(self.instance, message)
             case Fallback():
                 self._hooks.fallback(self.instance, message)
             case Compiling():

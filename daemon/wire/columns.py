@@ -77,3 +77,8 @@ def all_true(flags: Bools | UInt8) -> bool:
 def int32(values: Any = ()) -> Int32:
     """A column of 32-bit integers."""
     return np.asarray(values, dtype=np.int32)
+
+
+def int64(values: Any = ()) -> Int64:
+    """A column of 64-bit integers."""
+    return np.asarray(values, dtype=np.int64)

@@ -17,10 +17,12 @@ from typing import Any
 
 import aiohttp
 
+from tests.hangs import HANG_S
+
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
 MISSING = "" if PROGRAM else "there is no Chromium here: apt install chromium"
-START_S = 30.0
-WAIT_S = 30.0
+START_S = HANG_S
+WAIT_S = HANG_S
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),

@@ -1,4 +1,4 @@
-"""One API process for each module of tests."""
+"""One API process for all tests that leave it as it was."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def grammars(folder: Path, words: Tokenizer) -> Grammars:
     return Grammars(folder, words)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def process(folder: Path) -> AsyncIterator[ScriptedRuntime]:
     """A ready API process."""
     async with ScriptedRuntime(folder, body_limit_bytes=200_000) as runtime:
@@ -43,19 +43,19 @@ async def process(folder: Path) -> AsyncIterator[ScriptedRuntime]:
 
 @pytest.fixture
 def runtime(process: ScriptedRuntime) -> ScriptedRuntime:
-    """The module's process with a fresh script."""
+    """The process with a fresh script."""
     process.reset()
     return process
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def http(process: ScriptedRuntime) -> AsyncIterator[aiohttp.ClientSession]:
     """A plain HTTP client."""
     async with aiohttp.ClientSession(process.url) as session:
         yield session
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def client(process: ScriptedRuntime) -> AsyncIterator[openai.AsyncOpenAI]:
     """The official client."""
     async with openai.AsyncOpenAI(

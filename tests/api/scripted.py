@@ -27,7 +27,6 @@ from daemon.protocol.api import (
     PredictedLength,
     Predicting,
     RequestRejected,
-    SealedBlocks,
     SequenceEnded,
     SequenceStarted,
     Serving,
@@ -37,6 +36,7 @@ from daemon.protocol.worker import Logprobs
 from daemon.state.request import FinishReason, request_of, sequence_id
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder, int32
+from tests.hangs import HANG_S
 
 Answer = Iterator[tuple[int, int]]  # tokens, each with its FinishReason
 Script = Callable[[Generate, int], Answer]
@@ -141,7 +141,7 @@ class ScriptedRuntime:
         self._stepping.cancel()
         self.channel.close()
         try:
-            assert await self.exit_status(10) == 0
+            assert await self.exit_status(HANG_S) == 0
         finally:
             if self.process.poll() is None:
                 self.process.kill()
@@ -181,7 +181,7 @@ class ScriptedRuntime:
         """The messages of one kind that came so far."""
         return [message for message in self.received if isinstance(message, kind)]
 
-    async def until(self, kind: type, count: int = 1, timeout_s: float = 20.0) -> list[Any]:
+    async def until(self, kind: type, count: int = 1, timeout_s: float = HANG_S) -> list[Any]:
         """Wait for a number of messages of a kind."""
         async with asyncio.timeout(timeout_s):
             while len(self.of(kind)) < count:
@@ -217,7 +217,7 @@ class ScriptedRuntime:
         elif isinstance(message, FinishSequence):
             self._end(message.sequence, FinishReason.STOP)
         else:
-            assert isinstance(message, SealedBlocks | PredictedLength | Predicting)
+            assert isinstance(message, PredictedLength | Predicting)
 
     def _end(self, sequence: int, reason: int, error: str = "") -> None:
         if self._running.pop(sequence, None) is not None:

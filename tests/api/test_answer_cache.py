@@ -5,7 +5,8 @@ from collections.abc import Callable, Coroutine
 from math import inf
 from typing import Any
 
-from daemon.api.answer_cache import AnswerCache
+from daemon.api.sandbox.answer_cache import AnswerCache
+from tests.hangs import HANG_S
 
 Ask = Callable[[], Coroutine[Any, Any, str]]
 
@@ -30,7 +31,7 @@ async def test_one_owner_s_question_waits_for_no_other_owner_s() -> None:
     cache, never = AnswerCache[str](2, lambda _said: 60.0), asyncio.Event()
     stuck = asyncio.create_task(cache.get(b"same", "a", saying("a's", never)))
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         assert await cache.get(b"same", "b", saying("b's")) == "b's"
         assert await cache.get(b"same", "c", saying("c's")) == "b's"
     never.set()
@@ -50,7 +51,7 @@ async def test_it_is_asked_no_further_once_all_have_left() -> None:
     askers[1].cancel()
     await asyncio.sleep(0)
     # Whoever comes in this moment does not wait for what is being given up.
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         assert await cache.get(b"x", "a", saying("second")) == "second"
     assert cancelled == ["first"]
     await asyncio.gather(*askers, return_exceptions=True)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from daemon.api.chat_template import ChatTemplate, read_template
-from daemon.api.conversation import Rendered
-from daemon.api.decode import LARGE_BYTES, MAX_BRACKETS, MAX_COMMAS, BodyDecoder, decode
-from daemon.api.errors import ApiError, invalid
-from daemon.api.prepare import Work, conversation, prepare_chat, prepare_completion
-from daemon.api.schema import ChatRequest, CompletionRequest
-from daemon.api.template_process import render
-from daemon.api.text import Text
+from daemon.api.answer.prepare import Work, conversation, prepare_chat, prepare_completion
+from daemon.api.replies.errors import ApiError, invalid
+from daemon.api.request.decode import LARGE_BYTES, MAX_BRACKETS, MAX_COMMAS, BodyDecoder, decode
+from daemon.api.request.schema import ChatRequest, CompletionRequest
+from daemon.api.sandbox.chat_template import ChatTemplate, read_template
+from daemon.api.sandbox.conversation import Rendered
+from daemon.api.sandbox.template_process import render
+from daemon.api.text.text import Text
 from daemon.protocol.api import Serving
 
 CHAT = msgspec.json.Decoder(ChatRequest)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.api.account import Account
-from daemon.api.bucket import MINUTE_S, Bucket
-from daemon.api.errors import ApiError
+from daemon.api.http.account import Account
+from daemon.api.http.bucket import MINUTE_S, Bucket
+from daemon.api.replies.errors import ApiError
 from daemon.config.schema import KeyConfig
 
 STEPS = st.lists(

@@ -8,9 +8,9 @@ from typing import cast
 import uvloop
 from aiohttp import web
 
-from daemon.api.connection import Connection
-from daemon.api.connections import Connections
-from daemon.api.tally import Tally
+from daemon.api.http.connection import Connection
+from daemon.api.http.connections import Connections
+from daemon.api.http.tally import Tally
 from daemon.config.schema import ServerConfig
 
 HEADER_TIMEOUT_S = 0.1

@@ -5,10 +5,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from daemon.memory.hashing import chain_hashes
-from daemon.protocol.api import AbortRequest, FinishSequence, Generate, SealedBlocks
+from daemon.protocol.api import AbortRequest, FinishSequence, Generate
 from tests.api.scripted import BLOCK_SIZE, MAX_LEN, MODEL, ScriptedRuntime, saying
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HELLO = [{"role": "user", "content": "hello"}]
 PROMPT = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
@@ -51,21 +51,6 @@ async def test_stream(runtime: ScriptedRuntime, client: openai.AsyncOpenAI, word
     assert not any("\ufffd" in piece for piece in pieces)
     assert counts.choices == [] and counts.usage.completion_tokens > 10
     assert all(chunk.usage is None for chunk in chunks[:-1])
-
-
-async def test_blocks_are_sealed(
-    runtime: ScriptedRuntime, client: openai.AsyncOpenAI, words: Tokenizer
-):
-    runtime.script = saying(words, EMOJI)
-    await client.chat.completions.create(model=MODEL, messages=HELLO)
-    asked = runtime.of(Generate)[0]
-    said = words.encode(EMOJI, add_special_tokens=False).ids
-    whole = chain_hashes([*asked.tokens.tolist(), *said], BLOCK_SIZE)
-    sealed = runtime.of(SealedBlocks)
-    assert [seal.first_block for seal in sealed] == list(
-        range(len(asked.tokens) // BLOCK_SIZE, len(whole) // 16)
-    )
-    assert asked.hashes + b"".join(seal.hashes for seal in sealed) == whole
 
 
 async def test_stop_string_over_tokens(

@@ -9,14 +9,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from daemon import __version__
-from daemon.api.chat_template import ChatTemplate
-from daemon.api.conversation import template_message
-from daemon.api.schema import Message
+from daemon.api.request.schema import Message
+from daemon.api.sandbox.chat_template import ChatTemplate
+from daemon.api.sandbox.conversation import template_message
 from daemon.protocol.api import Generate
 from tests.api.scripted import MODEL, ScriptedRuntime, saying
 from tests.api.test_chat import HELLO, PROMPT
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 OPENAI_ONLY: dict[str, Any] = {
     "store": False,

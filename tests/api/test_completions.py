@@ -9,7 +9,7 @@ from daemon.protocol.api import Generate
 from tests.api.folder import BOS
 from tests.api.scripted import MODEL, ScriptedRuntime, saying
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_text_prompt(runtime: ScriptedRuntime, client: openai.AsyncOpenAI, words: Tokenizer):

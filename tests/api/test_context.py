@@ -9,7 +9,7 @@ from daemon.protocol.api import Generate
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
 from tests.api.test_errors import post
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 FULL, NEARLY = [5] * MAX_LEN, [5] * (MAX_LEN - 10)
 NO_ROOM = "and needs room for one more"

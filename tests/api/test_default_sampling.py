@@ -14,7 +14,7 @@ from daemon.protocol.api import Generate
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime, saying
 from tests.api.waiting import until_ready
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 DEFAULTS = DefaultSampling(
     temperature=0.2, top_k=7, top_p=0.9, min_p=0.01, repetition_penalty=1.1, max_tokens=5
@@ -23,7 +23,7 @@ NEUTRAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetiti
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def recommended(folder: Path) -> AsyncIterator[ScriptedRuntime]:
     """A process that serves a model with recommended sampling."""
     runtime = ScriptedRuntime(folder)

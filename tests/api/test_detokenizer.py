@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from daemon.api.detokenizer import Detokenizer
-from daemon.api.token_bytes import TokenBytes
+from daemon.api.text.detokenizer import Detokenizer
+from daemon.api.text.token_bytes import TokenBytes
 from tests.api.folder import EOS, tokenizer
 
 WORDS = tokenizer()

@@ -10,8 +10,9 @@ import pytest
 
 from daemon.protocol.api import AbortRequest, Generate
 from tests.api.scripted import MODEL, ScriptedRuntime
+from tests.hangs import HANG_S
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 def forever(message: Generate, _stream: int):
@@ -34,7 +35,7 @@ def num_descriptors(runtime: ScriptedRuntime) -> int:
 
 async def quiet(runtime: ScriptedRuntime) -> None:
     """Wait until the script feeds nothing."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while runtime.num_running:
             await asyncio.sleep(0.01)
 
@@ -72,7 +73,7 @@ async def test_many_at_any_moment(runtime: ScriptedRuntime):
     runtime.script = forever
     for _round in range(8):
         await asyncio.gather(*(visit(seed) for seed in range(50)))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while len(runtime.of(AbortRequest)) < len(runtime.of(Generate)) or runtime.num_running:
             await asyncio.sleep(0.01)
     asked = sorted(message.request for message in runtime.of(Generate))
@@ -80,7 +81,7 @@ async def test_many_at_any_moment(runtime: ScriptedRuntime):
     assert (
         sorted(abort.request for abort in runtime.of(AbortRequest)) == asked == sorted(set(asked))
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while num_descriptors(runtime) > before + 2:
             await asyncio.sleep(0.01)
 
@@ -103,7 +104,7 @@ async def test_slow_reader_is_held_back_and_loses_nothing(runtime: ScriptedRunti
     writer.write(raw({"stream": True, "n": 32, "max_tokens": 200}))
     await runtime.until(Generate)
     await quiet(runtime)  # the script is through; most events lie in the process or its socket
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while (line := await reader.readline()) != b"0\r\n":
             if line.startswith(b"data: {"):
                 texts.append(json.loads(line[6:])["choices"][0])
@@ -116,7 +117,7 @@ async def test_slow_reader_is_held_back_and_loses_nothing(runtime: ScriptedRunti
 async def test_http_1_0_gets_an_unframed_stream(runtime: ScriptedRuntime):
     reader, writer = await asyncio.open_connection("127.0.0.1", runtime.port)
     writer.write(raw({"stream": True, "max_tokens": 3}, version="1.0"))
-    answer = await asyncio.wait_for(reader.read(), 5)
+    answer = await asyncio.wait_for(reader.read(), HANG_S)
     writer.close()
     assert b"chunked" not in answer.lower()
     assert answer.split(b"\r\n\r\n", 1)[1].startswith(b"data: {")

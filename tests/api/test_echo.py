@@ -15,7 +15,7 @@ from daemon.state.request import sequence_id
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PROMPT = "Hello wörld, hello"
 DEPTH = 2

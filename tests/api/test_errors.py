@@ -13,7 +13,7 @@ from daemon.protocol.api import AbortRequest, Generate, RequestRejected
 from daemon.state.request import NO_PLACE
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime, two_and_no_more
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HELLO = [{"role": "user", "content": "hello"}]
 COMPLETION = {"model": MODEL, "prompt": "hello"}
@@ -331,6 +331,11 @@ INSIDE = re.compile(r"`(str|int|float|array|bool|object|null)\b[^`]*`|regex |[Ee
         ({"stop": ["a", 5]}, "`stop[1]` must be a string of at most 1024 letters, and is 5"),
         ({"logit_bias": {"x": 1}}, "a key of `logit_bias` must be a token id of 1 to 9 digits"),
         ({"logit_bias": {"1": "x"}}, "a value of `logit_bias` must be a number from -100 to 100"),
+        (
+            {"logit_bias": {"400": 1}},
+            "`logit_bias` has the token 400, and the model has the tokens 0",
+        ),
+        ({"stop_token_ids": [400]}, "`stop_token_ids` has the token 400, and the model has the"),
         ({"messages": []}, "`messages` must be a list of at least 1 entry, and is an empty list"),
         ({"messages": [{"role": "king"}]}, "must be 'assistant', 'developer', 'system', 'tool' or"),
         ({"messages": [{"role": "user", "content": 5}]}, "a string or a list, and is 5"),

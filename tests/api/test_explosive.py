@@ -12,7 +12,7 @@ from daemon.models.grammar import BROKEN_OFF
 from tests.api.scripted import MODEL, ScriptedRuntime
 from tests.api.waiting import until_ready
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NESTED = "((((a{1,100}){1,100}){1,100}){1,100})"
 
@@ -36,7 +36,7 @@ def nested_items(levels: int) -> dict[str, Any]:
     return found
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def process(folder: Path) -> AsyncIterator[ScriptedRuntime]:
     """A ready API process, whose model has room for schemas in words."""
     async with ScriptedRuntime(folder, body_limit_bytes=2_000_000) as made:

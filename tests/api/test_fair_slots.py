@@ -5,8 +5,9 @@ import random
 
 import pytest
 
-from daemon.api.errors import ApiError
-from daemon.api.fair_slots import FairSlots
+from daemon.api.replies.errors import ApiError
+from daemon.api.sandbox.fair_slots import FairSlots
+from tests.hangs import HANG_S
 
 
 async def test_one_owner_s_many_leave_room_for_another_s_first() -> None:
@@ -14,7 +15,7 @@ async def test_one_owner_s_many_leave_room_for_another_s_first() -> None:
     many = [asyncio.create_task(slots.acquire("many")) for _ in range(20)]
     await asyncio.sleep(0)
     assert sum(task.done() for task in many) == 2
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(HANG_S):
         await slots.acquire("other")
     later = [asyncio.create_task(slots.acquire("other")) for _ in range(2)]
     slots.release("many")

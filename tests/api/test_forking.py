@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from daemon.api.forking import Forks, QuestionLimits, QuestionOutcome
+from daemon.api.sandbox.forking import Forks, QuestionLimits, QuestionOutcome
 
 LIMITS = QuestionLimits(
     cpu_s=0.1, waiting_s=0.3, memory_bytes=64 << 20, answer_bytes=1 << 20, num_answers=3

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from daemon.api import grammar_process, helper
-from daemon.api.errors import ApiError
-from daemon.api.grammar import Grammars
-from daemon.api.grammar_process import what_is_wrong
+from daemon.api.replies.errors import ApiError
+from daemon.api.sandbox import grammar_process, helper
+from daemon.api.sandbox.grammar import Grammars
+from daemon.api.sandbox.grammar_process import what_is_wrong
 from daemon.models.grammar import Compiler
 from daemon.state.request import SamplingParams
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PLAIN = SamplingParams(ignore_eos=True)
 SLOW = "start: T0\n" + "\n".join(f"T{i}: " + f"T{i + 1} " * 4 for i in range(30)) + '\nT30: "a"'
@@ -32,7 +32,7 @@ def model(folder: Path) -> Any:
     return SimpleNamespace(serving=SimpleNamespace(root=str(folder), vocab_size=400))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def shared(folder: Path) -> AsyncIterator[Grammars]:
     made = Grammars(model(folder))
     await made.check(PLAIN, "field")
@@ -258,7 +258,8 @@ async def test_time_that_others_took_makes_no_grammar_wrong(
 
 async def test_a_fork_imports_nothing_in_a_grammar_s_time(folder: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from daemon.api import grammar_process as one;"
+        "import sys; from pathlib import Path;"
+        "from daemon.api.sandbox import grammar_process as one;"
         "from daemon.models.grammar import Compiler; compiler = Compiler(Path(sys.argv[1]), 400);"
         "lengths = compiler.token_lengths(); one.rehearse(compiler, lengths);"
         "before = set(sys.modules);"

@@ -11,8 +11,9 @@ import pytest
 from daemon.protocol.api import AbortRequest, Generate
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_disconnect import forever, raw
+from tests.hangs import HANG_S
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -27,7 +28,7 @@ async def connected(
 
 async def whole(reader: asyncio.StreamReader) -> bytes:
     """All that comes until the server closes, which it does; without interim answers."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         answer = await reader.read()
     while answer.startswith(CONTINUE):
         answer = answer.removeprefix(CONTINUE)
@@ -71,7 +72,7 @@ async def test_a_request_that_is_cut_short_is_dropped(runtime: ScriptedRuntime) 
     for request in (raw({})[:-5], b"GET /health HT", b""):
         reader, writer = await connected(runtime, request)
         writer.write_eof()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             await reader.read()
         writer.close()
     assert not runtime.received
@@ -103,7 +104,7 @@ async def test_an_old_client_that_is_gone_ends_its_request_once_its_kernel_forge
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_LINGER2, 1)  # a second, not a minute
     await runtime.until(Generate)
     writer.close()
-    await runtime.until(AbortRequest, timeout_s=60)
+    await runtime.until(AbortRequest)
 
 
 @pytest.mark.parametrize("waiting", [pytest.param(False, marks=pytest.mark.soak), True])
@@ -114,7 +115,7 @@ async def test_those_that_are_gone_end_their_requests(
     hows = ("close", "reset", "half, then close", "half, then reset")
     cases = list(itertools.product((False, True), hows))
     await asyncio.gather(*(leave(runtime, *case) for case in cases))
-    await runtime.until(AbortRequest, len(cases), timeout_s=20)
+    await runtime.until(AbortRequest, len(cases))
     asked = sorted(generate.request for generate in runtime.of(Generate))
     assert sorted(abort.request for abort in runtime.of(AbortRequest)) == asked
     assert len(asked) == len(cases)

@@ -10,13 +10,13 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 
-from daemon.api.errors import ApiError
 from daemon.api.model import CurrentModel
+from daemon.api.replies.errors import ApiError
 from daemon.protocol.api import Serving
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_errors import post
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 NAMES = [
     "../../../etc/passwd",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.api.errors import ApiError
-from daemon.api.hosts import Hosts, machine_names
+from daemon.api.http.hosts import Hosts, machine_names
+from daemon.api.replies.errors import ApiError
 
 LOCAL = ["localhost", "LocalHost:80", "127.0.0.1", "127.0.0.1:8000", "[::1]", "[::1]:8000"]
 FOREIGN = ["evil.example", "evil.example:8000", "localhost.evil.example", "10.1.2.3", "[::2]:80"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.api.errors import ApiError
-from daemon.api.json_schema import followed
+from daemon.api.replies.errors import ApiError
+from daemon.api.request.json_schema import followed
 from tests.api.grammars import Grammars
 
 NUMBER = {"type": "integer"}

@@ -139,7 +139,7 @@ async def ask(http: aiohttp.ClientSession, **body: Any) -> tuple[int, Any]:
         return got.status, await got.json()
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_the_page_asks_for_a_texts_blocks(http: aiohttp.ClientSession) -> None:
     status, said = await ask(http, text="*a*\n\nb 🙂\n\n\n")
     assert status == 200 and said == {
@@ -161,7 +161,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("body", "words"), REFUSED)
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_what_cannot_be_rendered_is_refused(
     http: aiohttp.ClientSession, body: dict[str, Any], words: str
 ) -> None:
@@ -170,13 +170,13 @@ async def test_what_cannot_be_rendered_is_refused(
     assert (await ask(http, text="still here"))[0] == 200
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_half_a_character_is_refused(http: aiohttp.ClientSession) -> None:
     async with http.post("/page/markdown", data=b'{"text": "\\ud800"}') as got:
         assert got.status == 400
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_it_needs_a_key_and_is_none_of_the_keys_requests(
     runtime: ScriptedRuntime, http: aiohttp.ClientSession
 ) -> None:
@@ -193,7 +193,7 @@ async def test_it_needs_a_key_and_is_none_of_the_keys_requests(
         await let_in(runtime, OPEN)
 
 
-@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.asyncio(loop_scope="session")
 async def test_a_foreign_page_is_refused_and_without_the_page_there_is_nothing(
     runtime: ScriptedRuntime, http: aiohttp.ClientSession, folder: Path
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import aiohttp
 import msgspec
 import numpy as np
 import pytest
+import pytest_asyncio
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as parse_openmetrics,
@@ -19,21 +21,26 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from daemon.api.metrics.answers import SHORT_S
 from daemon.api.metrics.engines import COUNTERS
 from daemon.api.metrics.gaps import Gaps
-from daemon.core.snapshot import (
-    Counters,
-    Due,
-    InstanceStatus,
-    LendingStatus,
-    PeakStatus,
-    ReservedStatus,
-)
+from daemon.core.values.snapshot import Counters, Due, InstanceStatus
 from daemon.protocol.api import Gauges, Generate, RequestRejected
 from daemon.protocol.control import GpuStatus
 from daemon.state.pause import NO_PAUSES, Cause, one_more
+from daemon.state.reserved import LendingStatus, PeakStatus, ReservedStatus
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime, two_and_no_more
+from tests.api.waiting import until_ready
+from tests.hangs import HANG_S
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def process(folder: Path) -> AsyncIterator[ScriptedRuntime]:
+    """A process of this module's own: its counts begin at none."""
+    async with ScriptedRuntime(folder, body_limit_bytes=200_000) as runtime:
+        await until_ready(runtime.url)
+        yield runtime
+
 
 DOCS = Path(__file__).parents[2] / "docs"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
@@ -63,6 +70,8 @@ GPU = InstanceStatus(
     host_blocks=40,
     host_held=10,
     out_blocks=7,
+    ahead_blocks=3,
+    ahead_used=2,
     in_blocks=5,
     link_s=0.25,
     levels=(3, 2, 0),
@@ -191,14 +200,14 @@ async def test_a_client_that_leaves_is_an_abort(runtime: ScriptedRuntime, http):
     task = asyncio.create_task(complete(http, stream=True))
     await runtime.until(Generate)
     task.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while value(await scrape(http), "request_success_total", finished_reason="abort") == before:
             await asyncio.sleep(0.02)
 
 
 async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http):
     runtime.send(GAUGES)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while not (samples := await scrape(http)).get(LAG):
             await asyncio.sleep(0.02)
     gpu = {"engine": "gpu0", "model_name": MODEL}
@@ -213,6 +222,8 @@ async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http)
     assert blocks == {"free": 40, "cached": 20, "held": 30, "fenced": 10}
     assert value(samples, "host_cache_usage_perc", **gpu) == 0.25
     assert value(samples, "swapped_blocks_total", direction="out") == 7
+    assert value(samples, "uploaded_ahead_blocks_total", outcome="ordered") == 3
+    assert value(samples, "uploaded_ahead_blocks_total", outcome="used") == 2
     assert value(samples, "swap_link_busy_seconds_total", **gpu) == 0.25
     swapped = {"cause": "swapped", "model_name": MODEL}
     assert value(samples, "pause_seconds_count", **swapped) == 4
@@ -306,7 +317,7 @@ async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
     runtime.send(msgspec.structs.replace(GAUGES, instances=(capped,), gpus=(all_known,)))
     await complete(http, temperature=9)
     names: set[str] = set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while "llmd:device_power_limit_watts" not in names:
             names = {name for name, _labels in await scrape(http)}
     dashboard = json.loads((DOCS / "grafana.json").read_text())
@@ -327,7 +338,7 @@ async def test_power_is_shown_where_it_is_known(runtime: ScriptedRuntime, http):
     capped = msgspec.structs.replace(GPU, **POWER)
     runtime.send(msgspec.structs.replace(GAUGES, instances=(capped,)))
     samples: Samples = {}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while "llmd:power_watts" not in {name for name, _labels in samples}:
             samples = await scrape(http)
     gpu = {"engine": "gpu0"}
@@ -342,7 +353,7 @@ async def test_what_is_kept_by_predictions_is_shown(runtime: ScriptedRuntime, ht
     keeping = msgspec.structs.replace(GPU, reserved=RESERVED)
     runtime.send(msgspec.structs.replace(GAUGES, instances=(keeping,)))
     samples: Samples = {}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while not {name[5:] for name, _labels in samples} >= KEPT:
             samples = await scrape(http)
     assert value(samples, "num_requests_ready", engine="gpu0") == 4

@@ -12,9 +12,9 @@ import pytest
 import schemathesis
 from aiohttp import web
 
-from daemon.api.about import AboutRoutes
-from daemon.api.answers import ChatChunk, ChatCompletion, Completion, CompletionChunk
-from daemon.api.routes import Api
+from daemon.api.front.about import AboutRoutes
+from daemon.api.front.routes import Api
+from daemon.api.replies.answers import ChatChunk, ChatCompletion, Completion, CompletionChunk
 from daemon.protocol.api import Generate
 from daemon.state.request import FinishReason
 from tests.api.conformance import (
@@ -28,7 +28,7 @@ from tests.api.conformance import (
 )
 from tests.api.scripted import MODEL, Answer, ScriptedRuntime
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROOM = 65536
 """Tokens of a context that no conversation of schemathesis fills."""

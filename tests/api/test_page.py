@@ -17,8 +17,9 @@ from daemon.config.schema import KeyConfig
 from daemon.protocol.api import Access
 from tests.api.scripted import ScriptedRuntime
 from tests.api.test_keys import bearer, status_of
+from tests.hangs import HANG_S
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 KEY = new_key()
 OPEN = Access((), (), ())
@@ -31,7 +32,7 @@ async def let_in(runtime: ScriptedRuntime, access: Access) -> None:
     runtime.send(access)
     said = f"ready, {next(NUMBERS)}"
     runtime.change(status=said)
-    async with asyncio.timeout(5), aiohttp.ClientSession(runtime.url) as http:
+    async with asyncio.timeout(HANG_S), aiohttp.ClientSession(runtime.url) as http:
         while True:
             async with http.get("/health") as got:
                 if (await got.json())["detail"] == said:
@@ -95,7 +96,7 @@ async def test_a_foreign_host_gets_no_page(runtime: ScriptedRuntime):
     assert (await status_of(runtime, head))[0] == 403
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def keyed(runtime: ScriptedRuntime) -> AsyncIterator[None]:
     """The process wants a key meanwhile."""
     await let_in(runtime, KEYED)

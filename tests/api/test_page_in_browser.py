@@ -17,7 +17,7 @@ from tests.api.test_metrics import GAUGES
 from tests.api.test_page import KEY, KEYED, OPEN, let_in
 
 pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(bool(MISSING), reason=MISSING),
 ]
 
@@ -32,13 +32,13 @@ The end."""
 ANSWERS = ".turn.assistant"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
     async with browser() as running:
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def tab(chromium: Browser, runtime: ScriptedRuntime) -> AsyncIterator[Tab]:
     """The page, with the model's name on it; in the end it asked this server and no other."""
     async with chromium.tab(f"{runtime.url}/") as opened:
@@ -260,6 +260,23 @@ async def test_what_cannot_be_rendered_is_shown_as_it_is(tab: Tab):
     assert await parts(tab, [{"content": text}]) == [text]
     long = "*a*\n\n" + "b" * 70_000
     assert await parts(tab, [{"content": long}]) == [long]
+
+
+SLOW_ONCE = """(async () => {
+    const rendered = server.markdown, shown = new Markdown(make("div"));
+    server.markdown = async (text) => { await sleep(600); return rendered.call(server, text); };
+    shown.set("a");
+    while (!shown.rendered) await sleep(10);
+    const { waitMs } = shown;
+    server.markdown = rendered;
+    await shown.end();
+    return waitMs;
+})()"""
+
+
+async def test_a_rendering_that_takes_long_does_not_hold_up_the_next_ones(tab: Tab):
+    """The first one waits until the renderer has started: several seconds on a busy machine."""
+    assert 0 < await tab.evaluate(SLOW_ONCE) <= 1000
 
 
 TITLES = "[...document.querySelectorAll('#chat-list .open')].map((one) => one.textContent)"

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from daemon.api.config import ApiConfig
-from daemon.api.predictions import MOST_WAITING, Predictions
-from daemon.api.text import EXCERPT_CHARS, excerpt
+from daemon.api.link.predictions import MOST_WAITING, Predictions
+from daemon.api.text.text import EXCERPT_CHARS, excerpt
 from daemon.config.schema import PredictConfig
 from daemon.length_models.store_file import from_bytes
 from daemon.protocol.api import FromApi, Generate, PredictedLength, Predicting, RequestRejected
@@ -23,6 +23,7 @@ from daemon.state.request import FinishReason
 from daemon.supervisor import predictor as supervised
 from tests.api.scripted import MODEL, Script, ScriptedRuntime
 from tests.api.waiting import until_ready
+from tests.hangs import HANG_S
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def ended_after(num_tokens: int) -> Script:
 
 async def status(runtime: ScriptedRuntime, **wanted: object) -> None:
     """Wait until the newest report says so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while True:
             reports = runtime.of(Predicting)
             found = reports[-1].status if reports else None
@@ -144,7 +145,7 @@ async def test_a_killed_predictor_is_replaced_and_answers_go_on(own: ScriptedRun
     await own.until(PredictedLength)
     first = child_of(own)
     os.kill(first, signal.SIGKILL)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while len(own.of(PredictedLength)) < 2:
             assert await complete(own) == 200
     assert child_of(own) != first
@@ -176,13 +177,13 @@ async def test_what_was_learned_is_saved_though_an_answer_never_ends(
     ):
         await own.until(Generate, 2)
         own.signal(signal.SIGTERM)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while Path(f"/proc/{pid}").exists():
                 await asyncio.sleep(0.01)
         assert own.process.poll() is None and not got.content.at_eof()
         own.paused = False
         assert (await got.text()).endswith("data: [DONE]\n\n")
-    assert await own.exit_status(5) == 0
+    assert await own.exit_status(HANG_S) == 0
     kept, fault = from_bytes((tmp_path / "tiny.lengths").read_bytes())
     assert len(kept) >= 1 and not fault
 
@@ -204,7 +205,7 @@ async def test_the_oldest_ask_goes_where_too_many_wait(tmp_path: Path):
     for request in (0, MOST_WAITING):  # one was dropped before, one still waits
         predictions.ended(request, 7)
     running = asyncio.create_task(predictions.run())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANG_S):
         while len([one for one in told if isinstance(one, PredictedLength)]) < MOST_WAITING - 1:
             await asyncio.sleep(0.01)
     predicted = [one.request for one in told if isinstance(one, PredictedLength)]
@@ -232,7 +233,7 @@ class Beside:
 
     async def predicted(self, request: int) -> PredictedLength:
         """Ask, and again until one is predicted; what was said."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while True:
                 self.predictions.ask(Ask(request, "x", 5, 100))
                 await asyncio.sleep(0.02)

@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.api.repetition import FEW_TOKENS, FEW_TOKENS_FACTOR, MAX_PERIOD, RepetitionDetector
+from daemon.api.answer.repetition import (
+    FEW_TOKENS,
+    FEW_TOKENS_FACTOR,
+    MAX_PERIOD,
+    RepetitionDetector,
+)
 from daemon.config.schema import ServerConfig
 from tests.soak import tries
 

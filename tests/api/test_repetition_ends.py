@@ -15,7 +15,7 @@ from daemon.state.request import FinishReason
 from tests.api.scripted import MODEL, Answer, ScriptedRuntime
 from tests.api.waiting import until_ready
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CONTEXT = 4096
 
@@ -27,7 +27,7 @@ def phrase(message: Generate, _stream: int) -> Answer:
         yield 20 + index % 12, FinishReason.LENGTH if last else FinishReason.NONE
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def long_process(folder: Path) -> AsyncIterator[ScriptedRuntime]:
     """A process whose model has room for long answers."""
     made = ScriptedRuntime(folder, max_repeated_tokens=400)
@@ -37,7 +37,7 @@ async def long_process(folder: Path) -> AsyncIterator[ScriptedRuntime]:
         yield runtime
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest_asyncio.fixture(loop_scope="session")
 async def long(long_process: ScriptedRuntime) -> ScriptedRuntime:
     long_process.reset()
     long_process.script, long_process.tokens_a_step = phrase, 8

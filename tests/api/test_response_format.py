@@ -13,7 +13,7 @@ from daemon.state.request import FinishReason, sequence_id
 from daemon.wire.columns import int32
 from tests.api.scripted import MODEL, ScriptedRuntime
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 NAMED = {"name": "thing", "schema": SCHEMA}

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.api.backlog import PIECE_BYTES, Backlog
-from daemon.api.sink import BACKLOG_LIMIT_BYTES, TRANSPORT_LIMIT_BYTES, Sink
+from daemon.api.answer.backlog import PIECE_BYTES, Backlog
+from daemon.api.answer.sink import BACKLOG_LIMIT_BYTES, TRANSPORT_LIMIT_BYTES, Sink
+from tests.hangs import HANG_S
 
 STREAM_LIMIT_BYTES = TRANSPORT_LIMIT_BYTES + BACKLOG_LIMIT_BYTES
 
@@ -39,7 +40,7 @@ class Client:
     async def read(self, num_bytes: int) -> bytes:
         """What the sink sends, so much of it."""
         loop, received = asyncio.get_running_loop(), b""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while len(received) < num_bytes:
                 received += await loop.sock_recv(self.sock, 65536)
         return received
@@ -74,7 +75,7 @@ async def test_a_stalled_client_is_cut(client: Client):
         client.sink.write(event(number))
         assert client.num_kept_bytes <= STREAM_LIMIT_BYTES
     assert not client.transport.is_closing()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while not client.transport.is_closing():
             await asyncio.sleep(0.01)
     assert asyncio.get_running_loop().time() - began >= 0.3

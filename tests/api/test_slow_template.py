@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from daemon.api.template_process import what_is_wrong
+from daemon.api.sandbox.template_process import what_is_wrong
 from tests.api.folder import TEMPLATE, build
 from tests.api.scripted import MODEL, ScriptedRuntime
 from tests.api.waiting import until_ready

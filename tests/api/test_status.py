@@ -1,22 +1,35 @@
 """`/status`: typed as it is described, and true of what the runtime said."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import aiohttp
 import msgspec
 import pytest
+import pytest_asyncio
 
-from daemon.api.answers import InstanceBusy, StatusAnswer
+from daemon.api.front.status import RATE_MESSAGES, ServerStatus
 from daemon.api.model import CurrentModel
-from daemon.api.status import RATE_MESSAGES, ServerStatus
-from daemon.core.snapshot import Counters
+from daemon.api.replies.answers import InstanceBusy, StatusAnswer
+from daemon.core.values.snapshot import Counters
 from daemon.protocol.api import Gauges
 from daemon.protocol.control import GpuStatus
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
 from tests.api.test_metrics import GAUGES, GPU
+from tests.api.waiting import until_ready
+from tests.hangs import HANG_S
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def process(folder: Path) -> AsyncIterator[ScriptedRuntime]:
+    """A process of this module's own: its counts begin at none."""
+    async with ScriptedRuntime(folder, body_limit_bytes=200_000) as runtime:
+        await until_ready(runtime.url)
+        yield runtime
 
 
 async def ask(http: aiohttp.ClientSession) -> StatusAnswer:
@@ -40,7 +53,7 @@ async def test_what_the_runtime_holds(runtime: ScriptedRuntime, http):
     runtime.send(
         msgspec.structs.replace(GAUGES, instances=(GPU, cpu), gpus=(card, None), uptime_s=90.5)
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while not (said := await ask(http)).instances:
             await asyncio.sleep(0.01)
     first = InstanceBusy("gpu0", "cuda:0", "NVIDIA H100", "ready", 3, 2, 40 * 4096, 100 * 4096)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.api.stops import StopMatcher
+from daemon.api.answer.stops import StopMatcher
 
 LETTERS = st.text(alphabet="ab🙂", min_size=1, max_size=4)
 

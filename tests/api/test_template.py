@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from daemon.api.chat_template import ChatTemplate, read_template, unused_templates
-from daemon.api.errors import ApiError
-from daemon.api.template_process import what_is_wrong
+from daemon.api.replies.errors import ApiError
+from daemon.api.sandbox.chat_template import ChatTemplate, read_template, unused_templates
+from daemon.api.sandbox.template_process import what_is_wrong, what_it_refuses
 
 MESSAGES = [
     {"role": "system", "content": 'be "brief"\n'},
@@ -120,6 +120,16 @@ def test_a_folder_whose_template_hides_words_is_refused(tmp_path: Path):
     assert what_is_wrong(tmp_path) == ""
 
 
+def test_a_template_that_refuses_all_that_is_tried_is_noted(tmp_path: Path):
+    (tmp_path / "chat_template.jinja").write_text(STRICT)
+    assert what_it_refuses(tmp_path).endswith("refuses every conversation that was tried: no")
+    assert what_is_wrong(tmp_path) == "", "it may be used all the same"
+    (tmp_path / "chat_template.jinja").write_text("{{ a_function_of_tomorrow() }}")
+    assert "'a_function_of_tomorrow' is undefined" in what_it_refuses(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(PARTS)
+    assert what_it_refuses(tmp_path) == ""
+
+
 def named(*names: str) -> list[dict[str, str]]:
     """Several templates, each of which shows its name and what is said."""
     return [{"name": one, "template": one + SHOWS} for one in names]
@@ -160,3 +170,12 @@ def test_templates_none_of_which_is_the_default_are_told(tmp_path: Path) -> None
     said = {"chat_template": named("tool_use", "rag")}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
     assert "none of its templates is named default: tool_use, rag" in what_is_wrong(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "said", [7, {"a": 1}, ["x"], [{}], [{"name": "default", "template": 7}], [{"name": []}]]
+)
+def test_templates_that_are_none_are_told_in_a_sentence(said: object, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": said}))
+    wrong = what_is_wrong(tmp_path)
+    assert "its chat_template is neither a text nor a list of texts with names: " in wrong

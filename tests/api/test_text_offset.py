@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers, processors
 
-from daemon.api.detokenizer import Detokenizer
-from daemon.api.offsets import offsets_of_spans, offsets_of_tokens, with_whole_spans
-from daemon.api.token_bytes import TokenBytes
+from daemon.api.text.detokenizer import Detokenizer
+from daemon.api.text.offsets import offsets_of_spans, offsets_of_tokens, with_whole_spans
+from daemon.api.text.token_bytes import TokenBytes
 from daemon.protocol.api import Generate
 from daemon.state.request import FinishReason
 from tests.api.folder import BOS, EOS, tokenizer
@@ -19,7 +19,7 @@ from tests.api.scripted import MODEL, Answer, ScriptedRuntime
 from tests.api.test_detokenizer import PIECES, hidden
 from tests.api.test_echo import events_of
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WORDS = tokenizer()
 SAID = "é🦉 one\ufffd日本 two"

@@ -7,13 +7,13 @@ import aiohttp
 import pytest
 from tokenizers import Encoding, Tokenizer
 
-from daemon.api.errors import ApiError
-from daemon.api.markers import MarkerTokens
-from daemon.api.text import PIECE_LETTERS, Text
+from daemon.api.replies.errors import ApiError
+from daemon.api.text.markers import MarkerTokens
+from daemon.api.text.text import PIECE_LETTERS, Text
 from daemon.protocol.api import Serving
 from tests.api.scripted import MAX_LEN, MODEL, ScriptedRuntime
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HELLO = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "look_up", "description": "finds words"}}

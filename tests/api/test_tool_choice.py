@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.api.errors import ApiError
-from daemon.api.json_schema import MAX_DEPTH
-from daemon.api.markers import MarkerTokens
-from daemon.api.schema import ChatRequest
+from daemon.api.replies.errors import ApiError
+from daemon.api.request.json_schema import MAX_DEPTH
+from daemon.api.request.schema import ChatRequest
+from daemon.api.text.markers import MarkerTokens
 from daemon.api.tools.choice import MAX_TOOLS_BYTES, Toolbox, offered, toolbox
 from daemon.api.tools.format import LLAMA, SMOLLM, Format
 

@@ -8,8 +8,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
-from daemon.api.markers import CLOSING, OPENING, PYTHON, MarkerTokens, marker_tokens
-from daemon.api.tool_schema import Function
+from daemon.api.request.tool_schema import Function
+from daemon.api.text.markers import CLOSING, OPENING, PYTHON, MarkerTokens, marker_tokens
 from daemon.api.tools.format import LLAMA, QWEN, SMOLLM
 from daemon.api.tools.grammar import either, forced, held
 from daemon.api.tools.reader import CallReader

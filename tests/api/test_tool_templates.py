@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from daemon.api.chat_template import ChatTemplate
-from daemon.api.schema import Message
-from daemon.api.tool_schema import CalledFunction, Function, Tool, ToolCall
+from daemon.api.request.schema import Message
+from daemon.api.request.tool_schema import CalledFunction, Function, Tool, ToolCall
+from daemon.api.sandbox.chat_template import ChatTemplate
 from daemon.api.tools.format import LLAMA, QWEN, SMOLLM
 from daemon.api.tools.history import (
     EXAMPLE,

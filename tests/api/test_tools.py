@@ -15,8 +15,9 @@ from tests.api.folder import build, tokenizer
 from tests.api.scripted import MODEL, ScriptedRuntime, saying
 from tests.api.test_tool_templates import LLAMA_LIKE
 from tests.api.waiting import until_ready
+from tests.hangs import HANG_S
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -35,12 +36,12 @@ async def lengthen(runtime: ScriptedRuntime, client: openai.AsyncOpenAI, **field
     """Make room for tools in prompts."""
     if runtime.serving.max_len != MAX_LEN:
         runtime.change(max_len=MAX_LEN, context_len=MAX_LEN, **fields)
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(HANG_S):
             while (await client.models.retrieve(MODEL)).max_model_len != MAX_LEN:
                 await asyncio.sleep(0.01)
 
 
-@pytest_asyncio.fixture(autouse=True, loop_scope="module")
+@pytest_asyncio.fixture(autouse=True, loop_scope="session")
 async def long(runtime: ScriptedRuntime, client: openai.AsyncOpenAI) -> None:
     """Every test here has tools."""
     await lengthen(runtime, client)

@@ -6,14 +6,14 @@ import aiohttp
 import pytest
 from tokenizers import Tokenizer
 
-from daemon.api.chat_template import ChatTemplate
-from daemon.api.errors import ApiError
+from daemon.api.replies.errors import ApiError
+from daemon.api.sandbox.chat_template import ChatTemplate
 from daemon.protocol.api import Generate
 from tests.api.folder import EOS
 from tests.api.scripted import MODEL, ScriptedRuntime, saying
 from tests.api.test_errors import post
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 HELLO = [{"role": "user", "content": "hello"}]

@@ -4,8 +4,10 @@ import asyncio
 
 import aiohttp
 
+from tests.hangs import HANG_S
 
-async def until_ready(url: str, timeout_s: float = 20.0) -> None:
+
+async def until_ready(url: str, timeout_s: float = HANG_S) -> None:
     """Wait until `/ready` says 200."""
     async with asyncio.timeout(timeout_s), aiohttp.ClientSession() as session:
         while True:

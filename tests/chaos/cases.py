@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from tests.api.folder import EOS, TEXT, build, tokenizer
 from tests.e2e.prompts import LICENCE, QUESTIONS
+from tests.shapes import tiny_config
 
 MODEL = "toy"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -48,17 +49,9 @@ def toy_folder(folder: Path) -> Path:
     file = folder / "tokenizer_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": TEMPLATE}))
     vocab_size = tokenizer().get_vocab_size()
-    shape = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2048,
-        "vocab_size": vocab_size,
-        "eos_token_id": EOS,
-    }
+    shape = tiny_config(
+        hidden_size=32, max_position_embeddings=2048, vocab_size=vocab_size, eos_token_id=EOS
+    )
     (folder / "config.json").write_text(json.dumps(shape))
     weights = {"model.embed_tokens.weight": np.zeros((vocab_size, 32), np.float32)}
     save_file(weights, folder / "model.safetensors")

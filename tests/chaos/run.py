@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from daemon.api import grammar, templates
-from daemon.api.process import TOKENIZER_THREADS
-from daemon.core.actions import Deliver
+from daemon.api.front.process import TOKENIZER_THREADS
+from daemon.api.sandbox import grammar, templates
 from daemon.core.core import Core
+from daemon.core.values.actions import Deliver
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
 from daemon.lab.simulator.journal import replay
@@ -36,8 +36,8 @@ END_S = 10.0
 NEAR = 1e-3
 FEW_TOKENS = 8
 FORKING = {
-    "daemon.api.grammar_process": grammar.AT_ONCE,
-    "daemon.api.template_process": templates.AT_ONCE,
+    "daemon.api.sandbox.grammar_process": grammar.AT_ONCE,
+    "daemon.api.sandbox.template_process": templates.AT_ONCE,
 }
 DESCRIPTORS = 8
 """The most descriptors of one more fork and of its parent."""

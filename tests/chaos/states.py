@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from daemon.core.actions import Action, Deliver
 from daemon.core.core import Core
-from daemon.core.events import Event, MoveOrdered, StepDone, TransferEnded, WorkerLost
-from daemon.core.instance import WorkerState
-from daemon.core.transfers import OpenTransfer
+from daemon.core.instance.instance import WorkerState
+from daemon.core.migration.transfers import OpenTransfer
+from daemon.core.values.actions import Action, Deliver
+from daemon.core.values.events import Event, MoveOrdered, StepDone, TransferEnded, WorkerLost
 from daemon.journal.records import Record
 from daemon.lab.simulator.journal import replay
 from daemon.state.request import State
@@ -57,7 +57,7 @@ class Landings:
             sent = core.migrator.transfers.open.get(event.transfer)
             waits = sent is not None and sent.sequence.residence.transfer == sent.number
             if sent is not None and waits and event.instance == sent.target:
-                newest = core.instances[sent.target].scheduler.moving.answered_step
+                newest = core.instances[sent.target].moving.answered_step
                 self.landed[sent.sequence.id] = sent.target, newest + 1
 
     def after(self, core: Core, actions: list[Action]) -> None:

@@ -27,7 +27,8 @@ from tests.chaos.daemons import QUIET_S, check_ledgers, seed_of, toys
 from tests.chaos.linked_run import Setting, asked_of, at_rest, linked_daemon, told
 from tests.chaos.movers import Mover
 from tests.chaos.strikes import FOLDER
-from tests.engine.handoff import SOURCE, TARGET, Pair, full
+from tests.engine.transfer.both_ends import SOURCE, TARGET, Pair, full
+from tests.hangs import HANG_S
 
 MOST_BLOCKS = 12
 FLIP = "worker.link_flip"
@@ -87,7 +88,7 @@ def check_all_are_found(count: int, seed: int) -> int:
             layer = chance.randrange(layers) if sent.kind == "layers" else 0
             spoiling.flip.after = layer * len(sent.blocks) + sent.spoilt
             order(pair, number, sent)
-            answer, here = pair.received.get(timeout=20), pair.sent.get(timeout=20)
+            answer, here = pair.received.get(timeout=HANG_S), pair.sent.get(timeout=HANG_S)
             assert isinstance(answer, Done) and isinstance(here, Done)
             assert here.num_right == len(sent.blocks) and not here.differs
             assert answer.differs and answer.num_right == sent.spoilt

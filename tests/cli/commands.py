@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
+from tests.hangs import HANG_S
+
 LLMD = (sys.executable, "-m", "daemon.cli.main")
 LLMD_TOP = (sys.executable, "-m", "tui.app")
-TIMEOUT_S = 100.0
+TIMEOUT_S = HANG_S
 
 
 def start(

@@ -10,6 +10,9 @@ import pytest
 
 from daemon.control.server import ControlServer
 from tests.cli.served import CHOSEN, Orders, snapshot
+from tests.nursery.fixtures import quick, quick_python
+
+__all__ = ["quick", "quick_python"]
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def instance(name: str, state: str, fraction: float) -> InstanceStatus:
         device="cuda:0",
         state=state,
         policy=CHOSEN[-1],
+        drained=CHOSEN[-1] == f"{name} drained",
         running=1,
         waiting=2,
         kv_blocks=4,

@@ -20,6 +20,7 @@ from tests.api.folder import build, tokenizer
 from tests.api.scripted import ScriptedRuntime, saying
 from tests.api.waiting import until_ready
 from tests.cli.commands import LLMD
+from tests.hangs import HANG_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ANSWER = "hello world"
@@ -55,7 +56,7 @@ async def run(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         out, err = await process.communicate(stdin)
     return process.returncode, out.decode(), err.decode()
 
@@ -78,7 +79,7 @@ class Terminal:
 
     async def until(self, text: str) -> None:
         """Wait for a text that was not there before."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S):
             while text not in self.seen:
                 try:
                     self.seen += os.read(self._fd, 4096).decode(errors="replace")
@@ -151,7 +152,7 @@ async def test_closed_streams_are_no_traceback(runtime: ScriptedRuntime, closing
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         out, err = await process.communicate()
     assert process.returncode == 1 and b"Traceback" not in out + err
     if "2>" not in closing:
@@ -256,13 +257,13 @@ async def test_ctrl_c_ends_an_answer_and_not_the_chat(runtime: ScriptedRuntime) 
     terminal = Terminal(runtime.url)
     await terminal.until(">>> ")
     terminal.type("go\n")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         while not runtime.of(Generate):
             await asyncio.sleep(0.02)
     await asyncio.sleep(0.5)
     terminal.type("\x03")
     await terminal.until("(the answer was ended)")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         while not runtime.of(AbortRequest):
             await asyncio.sleep(0.02)
     await terminal.until(">>> ")
@@ -277,7 +278,7 @@ async def test_what_ends_a_process_ends_a_chat_in_mid_answer(runtime: ScriptedRu
     terminal.type("go\n")
     await terminal.until("fox fox")
     os.kill(terminal.pid, signal.SIGTERM)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         assert await terminal.status() == 128 + signal.SIGTERM
 
 

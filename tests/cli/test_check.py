@@ -19,21 +19,14 @@ from daemon.models import fitting
 from daemon.runtime import preflight
 from tests.config.driver import LARGE, SMALL, build_driver, pretend
 from tests.e2e.live import free_port
+from tests.shapes import tiny_config
 from tests.tui import scenario
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 1024,
-    "dtype": "bfloat16",
-    "eos_token_id": 1,
-}
+pytestmark = pytest.mark.usefixtures("quick_python")
+
+CONFIG = tiny_config(
+    intermediate_size=128, vocab_size=512, max_position_embeddings=1024, dtype="bfloat16"
+)
 FLOAT32_BLOCK_BYTES = 2 * 2 * 16 * 2 * 16 * 4
 
 
@@ -50,6 +43,9 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "SERVICE_SOCKET", tmp_path / "none")
 
 
+TOKENIZER = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     return small_model(tmp_path / "small")
@@ -59,7 +55,7 @@ def small_model(folder: Path) -> Path:
     """A folder that looks like a model of `CONFIG`."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    (folder / "tokenizer.json").write_text('{"model": {"vocab": {}}}', encoding="utf-8")
+    (folder / "tokenizer.json").write_text(json.dumps(TOKENIZER), encoding="utf-8")
     layer = {f"self_attn.{name}_proj": (64, 64) for name in "qo"}
     layer |= {f"self_attn.{name}_proj": (32, 64) for name in "kv"}
     layer |= {"mlp.gate_proj": (128, 64), "mlp.up_proj": (128, 64), "mlp.down_proj": (64, 128)}
@@ -109,6 +105,20 @@ def test_json_has_all_that_the_text_says(
     assert found["model"]["num_params"] == 139584
     (instance,) = found["instances"]
     assert (instance["name"], instance["pool"]["size"]["max_len"]) == ("cpu", 1024)
+
+
+def test_json_has_the_kinds_of_layers_and_what_a_sequence_holds(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+    (model / "config.json").write_text(json.dumps(CONFIG | own | {"sliding_window": 128}))
+    status = main([*CHECK, "--json", "--model", str(model)])
+    found = json.loads(capsys.readouterr().out)
+    assert status == 0, found["faults"]
+    kind = {"kind": "window", "layers": 2, "page_tokens": 16, "window": 128}
+    assert found["layout"] == [kind]
+    # The blocks of 128 tokens, and two that are partly in front of them.
+    assert found["kv_bytes_by_tokens"] == {"1024": 10 * FLOAT32_BLOCK_BYTES}
 
 
 def test_every_fault_has_its_place_its_key_and_what_is_allowed(
@@ -448,9 +458,10 @@ def test_what_files_say_and_nobody_uses_is_noted(
 ) -> None:
     """It serves all the same: a token beyond the embedding is a 400, a bad template the chat's."""
     vocabulary = {f"t{number}": number for number in range(512)}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     tokenizer = {
-        "model": {"vocab": vocabulary},
-        "added_tokens": [{"id": 512, "content": "<extra>"}],
+        "model": {**TOKENIZER["model"], "vocab": vocabulary},
+        "added_tokens": [{"id": 512, "content": "<extra>", **flags}],
     }
     (model / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
     (model / "chat_template.jinja").write_text("{{ messages | length }}", encoding="utf-8")
@@ -485,3 +496,14 @@ def test_a_cut_file_is_no_model(model: Path, capsys: pytest.CaptureFixture[str])
     path.write_bytes(path.read_bytes()[:-1000])
     assert main([*CHECK, "--model", str(model)]) == 1
     assert "model.safetensors is not whole" in capsys.readouterr().err
+
+
+def test_a_tokenizer_that_no_library_reads_is_told(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process of the API would answer every request with a 503."""
+    for wrong in ({"pre_tokenizer": 7}, {"model": {"vocab": {"a": 0}}}):
+        (model / "tokenizer.json").write_text(json.dumps(TOKENIZER | wrong), encoding="utf-8")
+        assert main([*CHECK, "--model", str(model)]) == 1
+        said = capsys.readouterr().err
+        assert "the tokenizer cannot be read: " in said and "tokenizer.json: " in said

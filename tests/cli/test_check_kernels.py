@@ -11,7 +11,9 @@ from daemon.cli.main import main
 from daemon.config import cuda
 from daemon.engine.verify.kernels import kept
 from tests.cli.test_check import CHECK, DARK, alone, model  # noqa: F401 - fixtures
-from tests.engine.subject import SUBJECT
+from tests.engine.verify.kernels.subject import SUBJECT
+
+pytestmark = pytest.mark.usefixtures("quick_python")
 
 
 def test_what_a_self_test_left_to_torch_is_told(

@@ -13,8 +13,10 @@ from daemon.control import client
 from daemon.models.consistent import checked_shape
 from daemon.models.shape import read_json
 from tests.config.driver import LARGE, build_driver, pretend
-from tests.engine.checkpoints.read import HERE
+from tests.engine.loading.checkpoints.read import HERE
 from tests.supervisor.model_folder import write_llama
+
+pytestmark = pytest.mark.usefixtures("quick_python")
 
 
 @pytest.fixture
@@ -24,7 +26,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(client, "SERVICE_SOCKET", tmp_path / "none")
     found = tmp_path / "model"
     shutil.copytree(HERE / "model-w8a8", found)
-    (found / "tokenizer.json").write_text('{"model": {"vocab": {}}}')
+    (found / "tokenizer.json").write_text(
+        '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}'
+    )
     return found
 
 

@@ -13,7 +13,7 @@ def test_json_names_what_is_lent_to_whom_and_until_when() -> None:
     assert first["newest_tokens"][:3] == [0, 64, 128]
     reserved = first["reserved"]
     assert (reserved["ready"], reserved["ready_blocks"], reserved["peak"]) == (3, 21, None)
-    assert reserved["groups"][0] == {"end_token": 512, "num_begun": 4, "num_ready": 2}
+    assert reserved["groups"][0] == {"num_tokens": 512, "num_begun": 4, "num_ready": 2}
     assert reserved["lending"]["num_blocks"] == 73
     assert reserved["lending"]["shown"][1] == {
         "sequence": 1004,

@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from daemon.api.keyring import Keyring
+from daemon.api.http.keyring import Keyring
 from daemon.cli.main import main
 from daemon.config.load import load
 

@@ -66,8 +66,8 @@ COMPLETED = [
     (
         "serve --policy s",
         {
-            *("sarathi", "splitwise", "static", "sjf", "srtf", "speculative"),
-            *("synced", "synced-d", "synced-sd", "synced-sdo", "synced-nested"),
+            *("sarathi", "splitwise", "static", "sjf", "srtf", "speculative", "speculative-queues"),
+            *("synced-d", "synced-sd", "synced-sdo", "synced"),
         },
     ),
     ("serve --predictor r", {"retrieval", "ranges"}),
@@ -77,8 +77,8 @@ COMPLETED = [
     ("serve --set scheduler.pol", {"scheduler.policy="}),
     ("serve --config W/a", {"W/a.toml"}),
     ("serve --model W/", {"W/a.toml", "W/folder"}),
-    ("ctl policy ml", {"mlfq"}),
-    ("simulate --policy ml", {"mlfq"}),
+    ("ctl policy ml", {"mlfq", "mlfq-q1"}),
+    ("simulate --policy ml", {"mlfq", "mlfq-q1"}),
     ("simulate --profile opt-66b@h", {"opt-66b@h100-tp2", "opt-66b@h200-tp2"}),
     ("simulate --profiles llama-3", {f"llama-3-8b@{d}" for d in ("a100-80g", "h100", "h200")}),
     ("simulate --workload sh", {"sharegpt"}),

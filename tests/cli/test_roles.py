@@ -50,6 +50,8 @@ def test_a_decision_is_told_with_what_was_expected() -> None:
         "     1:1: 95% expected (TTFT 80 ms, TPOT 26.0 ms, KV 60%)",
         "     2:1: overloaded",
     ]
+    undecided = RolesStatus("auto", "mixed")
+    assert roles_lines(undecided) == ["roles by the load: mixed"]
     CHOSEN[:] = ["sarathi"]
     told = msgspec.structs.replace(snapshot(), roles=ROLES)
     assert "roles by the load: 1:1; gpu1 pinned" in as_text(told).splitlines()

@@ -226,7 +226,8 @@ def test_simulate_has_the_defaults_of_serve() -> None:
         for field in (*msgspec.structs.fields(ScenarioLimits), *msgspec.structs.fields(Scenario))
     }
     same = {name: value for name, value in simulated.items() if name in served} | {
-        "predictor": simulated["predictor"]
+        "predictor": simulated["predictor"],
+        "handoff": simulated["handoff"].mode,
     }
     served["predictor"] = PredictConfig().kind
     wrong = {name for name, value in same.items() if served[name] != value}

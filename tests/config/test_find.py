@@ -13,7 +13,7 @@ from daemon.config.instances import shared_limits
 from daemon.config.load import load
 from daemon.config.pool import demand_of, plan_pool
 from daemon.memory.sizing import Room, SizingError, size_pool
-from tests.config.shapes import LLAMA_3_8B
+from tests.shapes import LLAMA_3_8B
 
 GIB = 1 << 30
 NEEDS = Needs(weight_bytes=14 * GIB, work_bytes=2 * GIB, kv_bytes=1 * GIB, utilization=0.9)

@@ -9,7 +9,7 @@ from daemon.config.host_pool import HostPlan, plan_host_pool
 from daemon.config.load import ConfigError, load
 from daemon.config.schema import InstanceSpec
 from daemon.memory.sizing import PoolSize, SizingError
-from tests.config.shapes import LLAMA_3_8B
+from tests.shapes import LLAMA_3_8B
 
 BLOCK_BYTES = 32 * 2 * 16 * 8 * 128 * 2
 GIB = 1 << 30
@@ -81,7 +81,7 @@ def test_without_swapping_there_is_none(mode: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "fault"),
     [
-        ("memory.swap", "eager", "must be one of proactive, reactive, recompute, defer"),
+        ("memory.swap", "eager", "must be one of proactive, reactive, recompute, defer, dynamic"),
         ("memory.host_bytes", -2, "must be at least -1"),
         (
             "scheduler.decode_admission",

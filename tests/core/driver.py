@@ -1,8 +1,11 @@
 """Drives a Core with model workers, as the runtime would, and checks its laws after every event."""
 
+from dataclasses import replace
+
 import numpy as np
 
-from daemon.core.actions import (
+from daemon.core.core import Core
+from daemon.core.values.actions import (
     Action,
     CancelSend,
     Deliver,
@@ -11,10 +14,11 @@ from daemon.core.actions import (
     Send,
     Started,
     Submit,
+    Wake,
     WakeAt,
 )
-from daemon.core.core import Core
-from daemon.core.events import (
+from daemon.core.values.events import (
+    POLICY_NAMES,
     Abort,
     Configured,
     CopiesDone,
@@ -27,18 +31,17 @@ from daemon.core.events import (
     Reconfigured,
     RequestArrived,
     Resumed,
-    Sealed,
     StepDone,
     Tick,
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.limits import limits_of
-from daemon.memory.hashing import HASH_BYTES, chain_hashes
+from daemon.core.values.limits import limits_of
+from daemon.memory.hashing import chain_hashes, split_hashes
 from daemon.state.batch import Batch
 from daemon.state.request import FinishReason, State, request_of, sequence_id
 from daemon.state.role import Role
-from daemon.wire.columns import int32
+from daemon.wire.columns import int32, int64
 from tests.core.laws import check_laws, check_nothing_left
 from tests.core.model_worker import ModelWorker, Truth
 from tests.core.movers import Movers
@@ -58,6 +61,7 @@ def configured(
         "max_len": 128,
         "prefix_cache": True,
         "depth": 1,
+        "policy_names": POLICY_NAMES,
     }
     return Configured(0.0, names, policy, **{**fields, **changes})  # type: ignore[arg-type]
 
@@ -74,7 +78,9 @@ class Driver(Movers):
         copy_block_s: float = 1e-5,
         token_s: float = 0.0,
         most_times: int = 1,
+        windows: tuple[int, ...] = (0,),
     ) -> None:
+        self.windows = windows
         self.most_times = most_times
         self.num_host_blocks = num_host_blocks
         self.copy_block_s = copy_block_s
@@ -90,8 +96,10 @@ class Driver(Movers):
         self.truths: dict[int, Truth] = {}
         self.known: dict[int, list[int]] = {}  # prompt and delivered tokens
         self.alive: dict[int, int] = {}  # sequence -> max_tokens
+        self.filled: list[tuple[int, int, bytes]] = []  # (sequence, index, hash) of a full block
         self.ended: dict[int, FinishReason] = {}
         self.started: set[int] = set()
+        self.woken: list[int] = []
         self.rejected: dict[int, Rejected] = {}
         self.wake_at_s = float("inf")
         self.requests = 0
@@ -101,16 +109,22 @@ class Driver(Movers):
         super().__init__()
         if num_blocks:
             for instance in range(len(config.instances)):
-                self.ready(instance, num_blocks)
+                if not config.instances[instance].wakes_in_s:
+                    self.ready(instance, num_blocks)
 
     # What happens to the Core
 
-    def ready(self, instance: int, num_blocks: int) -> None:
+    def ready(self, instance: int, num_blocks: int, forward_tokens: int = 0) -> None:
         config = self.config
         max_running = self.core.instances[instance].limits.max_running
         num_host_blocks = self.num_host_blocks
         self.workers[instance] = ModelWorker(
-            num_blocks, config.block_size, max_running, config.max_len, num_host_blocks
+            num_blocks,
+            config.block_size,
+            max_running,
+            config.max_len,
+            num_host_blocks,
+            self.windows,
         )
         self.handle(
             WorkerReady(
@@ -123,6 +137,8 @@ class Driver(Movers):
                 self.copy_block_s,
                 self.token_s,
                 most_times=self.most_times,
+                windows=self.windows if any(self.windows) else (),
+                forward_tokens=forward_tokens,
             )
         )
 
@@ -200,7 +216,13 @@ class Driver(Movers):
         self.now += step_s
         self.answered = step
         worker.pending.pop(0)
-        answered = reasons, step_s, int32(drawn), told
+        blocks = (
+            int64([sequence for sequence, _, _ in self.filled]),
+            int32([index for _, index, _ in self.filled]),
+            b"".join(block_hash for _, _, block_hash in self.filled),
+        )
+        self.filled.clear()
+        answered = reasons, step_s, int32(drawn), told, *blocks
         self.handle(StepDone(self.now, instance, step.batch.step, *answered))
         return True
 
@@ -220,12 +242,12 @@ class Driver(Movers):
         self.handle(PolicyChosen(self.now, policy, instance))
 
     def seal(self, sequence: int) -> None:
-        """Tell the hashes of the blocks that the sequence's answer has filled."""
+        """Give the next answer the hashes of the blocks that the sequence's answer has filled."""
         live = self.core.sequences.get(sequence)
         if live is not None:
-            hashes = chain_hashes(self.known[sequence], self.config.block_size)
+            hashes = split_hashes(chain_hashes(self.known[sequence], self.config.block_size))
             first = len(live.hashes)
-            self.handle(Sealed(self.now, sequence, first, hashes[first * HASH_BYTES :]))
+            self.filled += [(sequence, first + i, one) for i, one in enumerate(hashes[first:])]
 
     def predict(self, request: int, num_tokens: int) -> None:
         self.handle(Predicted(self.now, request, num_tokens))
@@ -300,6 +322,9 @@ class Driver(Movers):
             self.rejected[action.request] = action
             for sequence in [one for one in self.alive if request_of(one) == action.request]:
                 del self.alive[sequence]
+        elif isinstance(action, Wake):
+            assert action.instance not in self.workers
+            self.woken.append(action.instance)
         elif isinstance(action, WakeAt):
             self.wake_at_s = action.time_s
 
@@ -309,6 +334,11 @@ class Driver(Movers):
         instance = self.core.instances[batch.instance]
         limits = limits_of(instance.config, self.config)
         assert len(worker.pending) < instance.depth, "more steps in flight than the depth"
+        by_device = instance.role is Role.PREFILL and instance.forward_tokens
+        if by_device and instance.config.budget_is_own:
+            limits = replace(limits, max_batch_tokens=instance.step_tokens)
+            if instance.config.chunk_is_own:
+                limits = replace(limits, prefill_chunk=instance.step_tokens)
         assert batch.num_tokens <= batch.times * limits.max_batch_tokens
         assert batch.num_tokens or batch.out_blocks.size or batch.in_blocks.size
         assert batch.slots.size <= limits.max_running

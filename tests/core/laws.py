@@ -7,13 +7,13 @@ from itertools import islice
 
 import numpy as np
 
-from daemon.core.candidate import InstanceView
 from daemon.core.core import Core
-from daemon.core.instance import Instance, WorkerState
+from daemon.core.instance.instance import Instance, WorkerState
+from daemon.core.placing.candidate import InstanceView
 from daemon.core.wakes import NEVER
 from daemon.placement.balance import may_leave
-from daemon.scheduler.load_sums import is_heavy
 from daemon.scheduler.policies.base import LIMIT
+from daemon.scheduler.queue import is_heavy
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.slots import SlotTable
 from daemon.state.request import State
@@ -51,7 +51,7 @@ def _check_asked(core: Core) -> None:
             assert wakes_s == instance.due_s and (wakes_s, index) in wakes._heap
             assert core.wake_at_s <= wakes_s
         elif instance.due_s != NEVER:
-            assert instance.scheduler.rests or index in wakes._restless, "nobody asks it again"
+            assert instance.scheduler.rests or index in wakes._asked, "nobody asks it again"
     if len(core.instances) > 1:
         waiting = {index for index, one in enumerate(core.instances) if one.scheduler.waiting}
         assert core._balancer._givers ^ waiting <= core.touched
@@ -75,6 +75,9 @@ def check_nothing_left(core: Core) -> None:
         assert host.free == host.total, host
         assert instance.scheduler.slots.num_running == 0
         assert len(instance.scheduler.waiting) == 0
+        assert instance.pool is instance.role, "its foreign work is done"
+        assert instance.index not in core.migrator.pairs
+    assert not core.migrator._staying
 
 
 def _check_pledges(core: Core) -> None:
@@ -197,6 +200,10 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
     owners = np.bincount(np.concatenate([[], *used]).astype(int), minlength=kv.pool.num_blocks)
     assert np.array_equal(owners, kv.pool.owners()), "owners that are in no table"
     assert (kv.table.held[order] * kv.block_size >= slots.computed[order]).all()
+    pages = np.array([kv.table.blocks(slot).size for slot in order.tolist()], np.int32)
+    most = kv.blocks_of(kv.table.held[order] * kv.block_size)
+    assert (kv.charged[order] <= np.minimum(pages, most)).all()
+    assert kv.has_windows or (kv.charged[order] == pages).all()
     assert (slots.computed[order] <= slots.known[order]).all()
     assert (slots.delivered[order] <= slots.known[order]).all()
     assert slots.num_expected_tokens == sum(slots.expected[slot] for slot in order.tolist())
@@ -265,7 +272,7 @@ def _check_swaps(scheduler: Scheduler) -> None:
     returning = {one.slot: one for one in members if one.residence.where is Where.RETURNING}
     assert residency._returning == returning
     parked = sum(len(one.residence.host_blocks) for one in scheduler.waiting)
-    assert residency._num_parked_blocks == parked
+    assert residency.num_parked_blocks == parked
 
 
 def _check_dead(scheduler: Scheduler) -> None:
@@ -291,7 +298,7 @@ def _check_host(core: Core, instance: Instance) -> None:
     assert np.array_equal(owners, space.pool.owners())
     for one in scheduler.waiting:
         parked = one.residence.parked_tokens
-        if one.residence.remote_kv is None:
+        if one.residence.remote_kv is None and not scheduler.kv.has_windows:
             assert parked <= len(one.residence.host_blocks) * block_size
         assert parked < max(1, one.num_known_tokens)
 
@@ -313,20 +320,29 @@ def check_nobody_idles(core: Core) -> None:
                     continue
                 if not may_leave(one) or idle.capacity_tokens < one.limit:
                     continue
+                if not (one.num_output_tokens or scheduler.pace.may_begin(one, scheduler.kv)):
+                    break  # where its answer would be decoded, its pace could not be kept
                 plan = scheduler.admission.plan(one)
-                assert scheduler.kv.num_lacking(plan.matched, plan.num_new_blocks) > 0, (
+                lacking = scheduler.kv.num_lacking(plan.matched, plan.num_new_blocks)
+                # Its answer may have no place yet where it will be decoded.
+                may_begin = scheduler.pace.may_begin(one, scheduler.kv)
+                assert lacking > 0 or not (may_begin or one.num_output_tokens), (
                     f"sequence {one.id} waits in vain at {other.index} while {idle.index} idles"
                 )
                 break  # nobody behind it is favoured
 
 
 def _in_vain(scheduler: Scheduler) -> Iterator[Sequence]:
-    """Those for whom there is no slot, or no memory when all that is fenced has come."""
+    """Those for whom there is no slot, or no memory when all that is fenced has come, beside what
+    is spared for running sequences to grow into.
+    """
     slots, kv = scheduler.slots, scheduler.kv
     order = in_order(slots)
     leaving = order[slots.computed[order] >= slots.known[order]]
     vacant = len(slots.vacant) + leaving.size
     blocks = kv.num_unreserved + scheduler.admission.coming(leaving)
+    if slots.num_running:
+        blocks -= scheduler.admission.num_spare
     for number, one in enumerate(scheduler.waiting):
         blocks -= scheduler.admission.plan(one).num_new_blocks
         if number >= vacant or blocks < 0 or (scheduler.suspects and not one.strikes):
@@ -337,13 +353,11 @@ def _check_sums(scheduler: Scheduler) -> None:
     """The placement's view of all instances at once equals that of each one."""
     table, waiting = scheduler.slots, scheduler.waiting
     order = table.order()
-    sums, likely = table.sums, table.likely_end[order].tolist()
     prompts = [table.member(slot).num_prompt_tokens for slot in order.tolist()]
     assert table.prompt[order].tolist() == prompts
-    assert (sums.prompt_tokens, sums.likely_tokens) == (sum(prompts), sum(likely))
-    assert sums.num_heavy == sum(map(is_heavy, prompts, likely))
+    assert table.num_computed_tokens == table.computed[order].sum()
     known, ends = (column.tolist() for column in waiting.columns(1 << 30))
     assert known == [one.num_known_tokens for one in waiting]
     prompts = [one.num_prompt_tokens for one in waiting]
-    assert (waiting.sums.prompt_tokens, waiting.sums.likely_tokens) == (sum(prompts), sum(ends))
-    assert waiting.sums.num_heavy == sum(map(is_heavy, prompts, ends))
+    assert (waiting.prompt_tokens, waiting.likely_tokens) == (sum(prompts), sum(ends))
+    assert waiting.num_heavy == sum(map(is_heavy, prompts, ends))

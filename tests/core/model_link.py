@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daemon.core.actions import Send
+from daemon.core.values.actions import Send
 from tests.core.model_worker import POISON, ModelWorker
 
 WRONG = -9
@@ -20,9 +20,12 @@ class Sending:
         self.ends = {send.source, send.target}
         self.blocks, self._targets = send.blocks, send.targets
         self._source, self._target = source, target
-        self._num_tokens = send.num_tokens
-        size = source.block_size
-        assert (len(send.blocks) - 1) * size < send.num_tokens <= len(send.blocks) * size
+        size, num_last = source.block_size, send.num_groups
+        last, rest = divmod(send.num_tokens - (len(send.blocks) - num_last) * size, num_last)
+        assert 0 < last <= size and not rest
+        fills = np.full(len(send.blocks), size)
+        fills[-num_last:] = last
+        self._written = np.arange(size) < fills[:, None]
         self._from_host = send.from_host
         if send.from_host:  # a worker waits for the copies that bring it there
             while source.copies:
@@ -39,7 +42,7 @@ class Sending:
 
     def _read(self) -> np.ndarray:
         pool = self._source.host if self._from_host else self._source.contents
-        content: np.ndarray = pool[self.blocks].reshape(-1)[: self._num_tokens]
+        content: np.ndarray = pool[self.blocks][self._written]
         return content
 
     def check_source(self) -> None:
@@ -50,10 +53,10 @@ class Sending:
         """The blocks are there, the first `num_right` of them right; how many those are."""
         num_right = min(num_right, len(self.blocks))
         size = self._target.block_size
-        whole = np.full(len(self.blocks) * size, WRONG, np.int32)
-        whole[: self._num_tokens] = self._content
-        whole[num_right * size :] = WRONG
-        for row, block in zip(whole.reshape(-1, size), self._targets.tolist(), strict=True):
+        whole = np.full((len(self.blocks), size), WRONG, np.int32)
+        whole[self._written] = self._content
+        whole[num_right:] = WRONG
+        for row, block in zip(whole, self._targets.tolist(), strict=True):
             for step in self._target.pending:
                 assert block not in step.named, "a block is written while a step names it"
             self._target.contents[block] = row

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from daemon.memory.layout import row_blocks
 from daemon.state.batch import Batch
 from daemon.wire.columns import Int32, int32
 
@@ -65,13 +66,17 @@ class ModelWorker:
         max_slots: int,
         max_len: int,
         num_host_blocks: int = 0,
+        windows: tuple[int, ...] = (0,),
     ) -> None:
+        """`windows` of groups of layers: each has a part of a block table's row."""
         self.block_size = block_size
         self.host = np.full((num_host_blocks, block_size), -1, np.int32)
         self.copies: deque[Copies] = deque()
         self.ended: deque[tuple[int, int, int]] = deque()  # (step, blocks out, in), not told yet
         self.contents = np.full((num_blocks, block_size), -1, np.int32)
-        self.table = np.full((max_slots, -(-max_len // block_size)), -1, np.int32)
+        self.windows = windows
+        self.max_blocks = row_blocks(max_len, block_size)
+        self.table = np.full((max_slots, self.max_blocks * len(windows)), -1, np.int32)
         self.sequence: dict[int, int] = {}
         self.last: dict[int, int] = {}
         self.joins = 0
@@ -99,7 +104,7 @@ class ModelWorker:
         for slot, start, count, _, fed in rows:
             self._write(done, slot, start, self._inputs(slot, start, count, fed, known))
         for slot, start, count, sample, _ in rows:
-            self._attend(done, slot, start + count, sample, truths)
+            self._attend(done, slot, (start, start + count), sample, truths)
         if batch.times > 1:
             self._compute_again(done, truths)
         self.pending.append(done)
@@ -113,7 +118,7 @@ class ModelWorker:
             starts = (batch.starts + time).tolist()
             for slot, start in zip(batch.slots.tolist(), starts, strict=True):
                 self._write(done, slot, start, [self.last[slot]])
-                self._attend(done, slot, start + 1, 1, truths)
+                self._attend(done, slot, (start, start + 1), 1, truths)
             drawn.append(done.tokens)
         done.tokens = [row[time] for row in zip(*drawn, strict=True) for time in range(batch.times)]
 
@@ -139,7 +144,7 @@ class ModelWorker:
         sampled = batch.samples.astype(bool)
         ends = (batch.starts + batch.counts)[sampled].tolist()
         for slot, end, asked in zip(batch.slots[sampled].tolist(), ends, counts, strict=True):
-            room = int(np.count_nonzero(self.table[slot] >= 0)) * self.block_size - end
+            room = self._held(slot) * self.block_size - end
             count = min(asked, room + 1)
             tokens = truths[self.sequence[slot]].upto(end + count).tolist()
             self._write(step, slot, end, tokens[end:-1])
@@ -148,6 +153,15 @@ class ModelWorker:
             said.append(count)
         step.tokens = drawn
         return said
+
+    def _held(self, slot: int) -> int:
+        """The blocks of a slot's tokens, those that windows have passed included."""
+        return 1 + int((self._row(slot, 0) >= 0).nonzero()[0].max(initial=-1))
+
+    def _row(self, slot: int, group: int) -> Int32:
+        """The blocks of one group of layers; a view."""
+        row: Int32 = self.table[slot, group * self.max_blocks : (group + 1) * self.max_blocks]
+        return row
 
     def _check_drafts(self, batch: Batch, known: dict[int, list[int]]) -> None:
         """Drafts are behind a row's newest token, alone in flight, and have blocks to go to."""
@@ -159,7 +173,7 @@ class ModelWorker:
             assert batch.counts[row] == batch.samples[row] == 1
             assert start + 1 == len(known[self.sequence[slot]]), "a draft behind unknown tokens"
             end = start + 1 + int(batch.drafts[row])
-            held = int(np.count_nonzero(self.table[slot] >= 0))
+            held = self._held(slot)
             assert end <= held * self.block_size, "a draft has no block"
 
     def drafted(self, step: Executed, accepted: list[int]) -> list[int]:
@@ -186,6 +200,10 @@ class ModelWorker:
         cells = list(zip(batch.table_slots.tolist(), batch.table_indices.tolist(), strict=True))
         assert len(set(cells)) == len(cells), "a table cell is written twice in one step"
         assert all(slot in self.sequence for slot, _ in cells), "a change of a vacant slot"
+        for group, window in enumerate(self.windows):  # what a window has passed, others may take
+            if window:
+                rows = self.table[:, group * self.max_blocks : (group + 1) * self.max_blocks]
+                rows[np.isin(rows, batch.table_blocks)] = -1
         self.table[batch.table_slots, batch.table_indices] = batch.table_blocks
 
     def _order_copies(self, batch: Batch) -> None:
@@ -243,10 +261,11 @@ class ModelWorker:
 
     def _write(self, done: Executed, slot: int, start: int, tokens: list[int]) -> None:
         for position, token in enumerate(tokens, start):
-            block = int(self.table[slot, position // self.block_size])
-            assert block >= 0, f"slot {slot} has no block for position {position}"
-            self._claim(done, block, self.residence[slot])
-            self.contents[block, position % self.block_size] = token
+            for group in range(len(self.windows)):
+                block = int(self._row(slot, group)[position // self.block_size])
+                assert block >= 0, f"slot {slot} has no block for position {position}"
+                self._claim(done, block, self.residence[slot])
+                self.contents[block, position % self.block_size] = token
 
     def _claim(self, done: Executed, block: int, residence: tuple[int, int]) -> None:
         """A block that is written is named by no other residence in steps not yet answered."""
@@ -257,15 +276,29 @@ class ModelWorker:
         done.written.add(block)
 
     def _attend(
-        self, done: Executed, slot: int, end: int, sample: int, truths: dict[int, Truth]
+        self,
+        done: Executed,
+        slot: int,
+        span: tuple[int, int],
+        sample: int,
+        truths: dict[int, Truth],
     ) -> None:
-        blocks = self.table[slot, : -(-end // self.block_size)]
-        for block in blocks.tolist():
-            done.named.setdefault(block, set()).add(self.residence[slot])
-        history = self.contents[blocks].reshape(-1)[:end]
+        """The queries of a `span` see the sequence's own tokens, as far as windows go."""
+        start, end = span
         sequence = self.sequence[slot]
         expected = truths[sequence].upto(end)
-        assert np.array_equal(history, expected), f"sequence {sequence} attends to other tokens"
+        for group, window in enumerate(self.windows):
+            first = max(0, start + 1 - window) if window else 0
+            block = first // self.block_size
+            blocks = self._row(slot, group)[block : -(-end // self.block_size)]
+            assert (blocks >= 0).all(), f"sequence {sequence} sees what it does not hold"
+            for number in blocks.tolist():
+                done.named.setdefault(number, set()).add(self.residence[slot])
+            begin = block * self.block_size
+            seen = self.contents[blocks].reshape(-1)[first - begin : end - begin]
+            assert np.array_equal(seen, expected[first:]), (
+                f"sequence {sequence} attends to other tokens"
+            )
         if sample:
-            self.last[slot] = next_token(sequence, history)
+            self.last[slot] = next_token(sequence, expected)
             done.tokens.append(self.last[slot])

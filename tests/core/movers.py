@@ -1,8 +1,8 @@
 """Migrations between the instances of a Driver: links, transfers, and orders."""
 
-from daemon.core.actions import Action, Send
 from daemon.core.core import Core
-from daemon.core.events import (
+from daemon.core.values.actions import Action, Send
+from daemon.core.values.events import (
     Event,
     InstanceDrained,
     InstanceResumed,

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.core.core import Core
-from daemon.core.events import Tick
-from daemon.core.view import story
+from daemon.core.values.events import Tick
+from daemon.core.view.view import story
 from daemon.placement.balance import Balancer
 from daemon.scheduler.policies import POLICIES
 from daemon.state.request import State, sequence_id
@@ -16,6 +16,7 @@ from daemon.state.sequence import Sequence
 from daemon.state.story import What
 from tests.core.driver import Driver, configured
 from tests.core.laws import check_nobody_idles
+from tests.soak import tries
 
 
 def moved(sequence: Sequence) -> int:
@@ -241,7 +242,7 @@ class Watched(Driver):
             assert one.state is State.RUNNING or home.scheduler.in_flight, "it waits for its turn"
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=tries(12, 200), deadline=None, derandomize=True)
 @given(
     events,
     st.sampled_from(sorted(POLICIES)),

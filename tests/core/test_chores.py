@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from daemon.core.actions import WakeAt
 from daemon.core.chores import AT_ONCE, LATER
-from daemon.core.events import Event, InstanceDrained, RoleChosen, Tick, WorkerLost
+from daemon.core.values.actions import WakeAt
+from daemon.core.values.events import Event, InstanceDrained, RoleChosen, Tick, WorkerLost
 from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 

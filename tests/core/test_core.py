@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
-from daemon.core.actions import Rejected, Started, Submit, WakeAt
 from daemon.core.core import Core
-from daemon.core.events import Configured, StepDone, Tick
-from daemon.core.snapshot import Counters
-from daemon.core.view import snapshot
+from daemon.core.values.actions import Rejected, Started, Submit, WakeAt
+from daemon.core.values.events import Configured, Sealed, StepDone, Tick
+from daemon.core.values.snapshot import Counters
+from daemon.core.view.view import snapshot
+from daemon.memory.hashing import HASH_BYTES, chain_hashes
 from daemon.state.request import TRANSITIONS, FinishReason, State
 from daemon.state.sequence import Sequence, TransitionError
 from daemon.wire.columns import int32
@@ -94,6 +95,19 @@ def test_generated_tokens_are_found_once_sealed() -> None:
     for _ in range(7):
         driver.answer()
     driver.seal(0)
+    driver.settle()
+    driver.arrive(driver.known[0], 1)
+    driver.settle()
+    assert cached(driver) == [0, 16]
+
+
+def test_older_journals_tell_filled_blocks_in_events_of_their_own() -> None:
+    driver = Driver(configured(), 32)
+    driver.arrive(PROMPT, 9)
+    for _ in range(7):
+        driver.answer()
+    hashes = chain_hashes(driver.known[0], driver.config.block_size)
+    driver.handle(Sealed(driver.now, 0, 3, hashes[3 * HASH_BYTES :]))
     driver.settle()
     driver.arrive(driver.known[0], 1)
     driver.settle()

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from daemon.core.actions import Deliver, Submit
-from daemon.core.events import StepDone
+from daemon.core.values.actions import Deliver, Submit
+from daemon.core.values.events import StepDone
 from daemon.scheduler.policies import POLICIES
 from daemon.state.request import FinishReason
 from daemon.wire.columns import decoder, encoder, int32
@@ -119,7 +119,7 @@ def lively(policy: str, swap: str, seed: int) -> Driver:
 
 
 @pytest.mark.parametrize(
-    ("policy", "swap"), dealt(sorted(POLICIES), ["recompute", "reactive", "proactive"])
+    ("policy", "swap"), dealt(sorted(POLICIES), ["recompute", "reactive", "proactive", "dynamic"])
 )
 def test_what_gave_way_goes_on_where_it_was(policy: str, swap: str) -> None:
     """The Driver compares every token with the sequence's truth, and each KV it attends to."""

@@ -7,6 +7,7 @@ import pytest
 from daemon.state.request import State, sequence_id
 from daemon.state.story import What
 from tests.core.driver import Driver, configured
+from tests.soak import dealt
 
 BLOCK = 16
 SHORT, URGENT = 48, 1500  # tokens of prompts
@@ -54,7 +55,7 @@ def steps_until_seated(driver: Driver, sequence: int, most: int = 60) -> int:
     raise AssertionError("never seated")
 
 
-@pytest.mark.parametrize("swap", ["recompute", "proactive", "reactive"])
+@pytest.mark.parametrize("swap", ["recompute", "proactive", "dynamic", "reactive"])
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_an_urgent_prompt_is_seated_as_soon_as_the_steps_in_flight_let_go(
     depth: int, swap: str
@@ -122,8 +123,9 @@ def test_one_block_on_its_way_does_not_stall_every_decode(depth: int) -> None:
     driver.check_nothing_left()
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("policy", ["priority", "srtf", "mlfq", "speculative"])
+@pytest.mark.parametrize(
+    ("policy", "depth"), dealt(["priority", "srtf", "mlfq", "speculative"], [1, 2, 3])
+)
 def test_no_livelock_where_the_urgent_follow_each_other(policy: str, depth: int) -> None:
     """Every step somebody more urgent comes; all of them end, and the last in order too."""
     chance = random.Random(depth)

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
-from daemon.core.snapshot import MOST_SCALES, Counters, Due, DueNow
-from daemon.core.view import snapshot, story
+from daemon.core.values.snapshot import MOST_SCALES, Counters, Due, DueNow
+from daemon.core.view.checkpoint import checkpoint, restore
+from daemon.core.view.view import snapshot, story
 from daemon.scheduler.due import due_s
 from daemon.state.request import sequence_id
 from tests.core.driver import Driver, configured

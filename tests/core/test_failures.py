@@ -2,9 +2,9 @@
 
 import pytest
 
-from daemon.core.actions import Started
-from daemon.core.snapshot import Counters
-from daemon.core.view import story
+from daemon.core.values.actions import Started
+from daemon.core.values.snapshot import Counters
+from daemon.core.view.view import story
 from daemon.state.request import FinishReason, sequence_id
 from daemon.state.story import What
 from tests.core.driver import Driver, configured

@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
-from daemon.core.actions import Submit
-from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
-from daemon.core.events import WorkerReady
+from daemon.core.values.actions import Submit
+from daemon.core.values.events import WorkerReady
+from daemon.core.view.checkpoint import checkpoint, restore
+from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 
 BUDGET, SIZE = 64, 24
@@ -39,9 +40,9 @@ def first_step(driver: Driver) -> int:
 @pytest.mark.parametrize(
     ("policy", "own", "tokens"),
     [
-        ("synced", True, SIZE),
+        ("packed", True, SIZE),
         ("synced-d", True, SIZE),
-        ("synced", False, BUDGET),  # somebody wrote it
+        ("packed", False, BUDGET),  # somebody wrote it
         ("sarathi", True, BUDGET),  # its steps are as long on any device
     ],
 )
@@ -56,19 +57,86 @@ def test_prompts_fill_a_step_up_to_it_where_nobody_wrote_a_budget(
 
 
 def test_a_worker_that_does_not_know_it_has_steps_as_other_policies_have() -> None:
-    driver = told("synced", 0)
+    driver = told("packed", 0)
     assert driver.core.instances[0].step_tokens == BUDGET, "512 are more than it may have"
 
 
 def test_the_next_worker_may_say_another_one() -> None:
-    driver = told("synced")
+    driver = told("packed")
     driver.lose(0)
     say(driver, 40)
     assert driver.core.instances[0].step_tokens == 40
 
 
-def test_a_checkpoint_keeps_it() -> None:
-    driver = told("synced")
+@pytest.mark.parametrize("policy", ["packed", "gittins"])
+def test_a_checkpoint_keeps_it(policy: str) -> None:
+    driver = told(policy)
     later = Core(driver.config)
     restore(later, checkpoint(driver.core, driver.now))
-    assert later.instances[0].step_tokens == SIZE
+    assert later.instances[0].forward_tokens == SIZE
+    assert later.instances[0].step_tokens == driver.core.instances[0].step_tokens
+
+
+def pair(
+    policy: str = "sarathi", own_budget: bool = True, own_chunk: bool = True, size: int = 96
+) -> Driver:
+    """A prefill and a decode instance on devices of this size; steps have 32 tokens, prompts 16 of
+    them.
+    """
+    config = configured(policy, 2, prefix_cache=False)
+    instances = tuple(
+        msgspec.structs.replace(
+            instance, role=role, budget_is_own=own_budget, chunk_is_own=own_chunk
+        )
+        for instance, role in zip(config.instances, (Role.PREFILL, Role.DECODE), strict=True)
+    )
+    driver = Driver(msgspec.structs.replace(config, instances=instances))
+    for index in range(2):
+        driver.ready(index, 64, forward_tokens=size)
+    driver.link_all()
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("policy", "own_budget", "own_chunk", "size", "tokens"),
+    [
+        ("sarathi", True, True, 96, 96),
+        ("prompt_sjf", True, True, 24, 24),
+        ("sarathi", True, False, 96, 16),  # somebody wrote the chunk
+        ("sarathi", False, False, 96, 16),  # and the budget
+        ("sarathi", True, True, 0, 16),  # nobody measured its device
+        ("vllm", True, True, 96, 32),  # its prompts are not cut
+    ],
+)
+def test_a_prefill_instance_computes_chunks_of_it(
+    policy: str, own_budget: bool, own_chunk: bool, size: int, tokens: int
+) -> None:
+    driver = pair(policy, own_budget, own_chunk, size)
+    assert first_step(driver) == tokens
+    driver.settle()
+    driver.check_nothing_left()
+
+
+def test_windows_are_as_long_as_a_chunk_of_any_role_needs() -> None:
+    driver = pair()
+    for index in range(2):
+        driver.lose(index)
+    driver.windows = 0, 8
+    for index in range(2):
+        driver.ready(index, 128, forward_tokens=96)
+    driver.link_all()
+    assert first_step(driver) == 96
+    driver.settle()
+    driver.check_nothing_left()
+
+
+def test_chunks_follow_the_role() -> None:
+    driver = pair()
+    prefill, decode = driver.core.instances
+    assert prefill.step_tokens == 96 and decode.step_tokens == 32
+    driver.flip(0, Role.MIXED)
+    driver.flip(1, Role.PREFILL)
+    assert prefill.step_tokens == 32 and decode.step_tokens == 96
+    later = Core(driver.config)
+    restore(later, checkpoint(driver.core, driver.now))
+    assert [instance.step_tokens for instance in later.instances] == [32, 96]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.core.actions import Finished
-from daemon.core.events import InstanceGivenUp
+from daemon.core.values.actions import Finished
+from daemon.core.values.events import InstanceGivenUp
 from daemon.state.request import NO_PLACE, FinishReason
 from daemon.state.role import Role
 from tests.core.driver import Driver, configured

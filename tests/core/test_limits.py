@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from daemon.core.actions import Submit
 from daemon.core.core import Core
-from daemon.core.events import Configured, InstanceConfig, PolicyChosen, Reconfigured
-from daemon.core.limits import InstanceLimits, limits_of
+from daemon.core.values.actions import Submit
+from daemon.core.values.events import Configured, InstanceConfig, PolicyChosen, Reconfigured
+from daemon.core.values.limits import InstanceLimits, limits_of
 from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 

@@ -18,6 +18,9 @@ from tests.soak import SOAK, tries
 
 PROMPTS = [[(7 * p + i // 5) % 11 for i in range(60)] for p in range(3)]
 
+WINDOWS = [(0,), (0, 7), (0, 0, 5, 5, 18), (9,)]
+"""Windows of groups of layers, in tokens of blocks of 4."""
+
 prompts = st.builds(
     lambda pool, length, tail: PROMPTS[pool][:length] + tail,
     st.integers(0, 2),
@@ -60,6 +63,7 @@ class CoreMachine(RuleBasedStateMachine):
         copy_block_s=st.sampled_from([1e-6, 1e-3]),
         max_pause_s=st.sampled_from([0.004, 0.05, 4.0]),
         most_times=st.sampled_from([1, 3, 8]),
+        windows=st.sampled_from(WINDOWS),
         own=own_limits,
     )
     def begin(
@@ -81,6 +85,7 @@ class CoreMachine(RuleBasedStateMachine):
         copy_block_s: float,
         max_pause_s: float,
         most_times: int,
+        windows: tuple[int, ...],
         own: dict[str, Any],
     ) -> None:
         config = configured(
@@ -103,8 +108,12 @@ class CoreMachine(RuleBasedStateMachine):
         last = msgspec.structs.replace(last, **own)
         config = msgspec.structs.replace(config, instances=(*others, last))
         self.num_blocks = num_blocks
-        parts = num_blocks, step_s, num_host_blocks, copy_block_s
-        self.driver = Driver(config, *parts, most_times=most_times)
+        parts = num_blocks * len(windows), step_s, num_host_blocks, copy_block_s
+        # Where tokens take time, preempted sequences of several kinds of layers are copied out.
+        token_s = 1e-4 if any(windows) else 0.0
+        self.driver = Driver(
+            config, *parts, token_s=token_s, most_times=most_times, windows=windows
+        )
 
     def _pick(self, options: list[int], index: int) -> int:
         return options[index % len(options)]
@@ -216,7 +225,7 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 CoreMachine.TestCase.settings = settings(
-    max_examples=tries(60, 5_000),
+    max_examples=tries(40, 5_000),
     stateful_step_count=tries(40, 80),
     deadline=None,
     suppress_health_check=list(HealthCheck),

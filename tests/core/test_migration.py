@@ -3,8 +3,11 @@
 import msgspec
 import pytest
 
-from daemon.core.actions import Send, Submit
-from daemon.core.view import story
+from daemon.core.core import Core
+from daemon.core.values.actions import Send, Submit
+from daemon.core.values.events import Reconfigured
+from daemon.core.view.checkpoint import checkpoint, restore
+from daemon.core.view.view import story
 from daemon.state.request import sequence_id
 from daemon.state.role import Role
 from daemon.state.sequence import Where
@@ -72,6 +75,24 @@ def test_a_prompt_is_computed_at_one_instance_and_its_answer_at_the_other() -> N
     assert driver.workers[1].pending, "it goes on at once"
     driver.settle()
     assert driver.core.counters.handoffs == 1 and driver.core.counters.recomputed_tokens == 0
+    driver.check_nothing_left()
+
+
+def test_the_way_of_a_prompt_changes_while_prompts_are_computed() -> None:
+    driver = two((Role.PREFILL, Role.DECODE))
+    driver.handle(Reconfigured(driver.now, 1000, 0.3, handoff="serialized"))
+    driver.arrive(PROMPT, 8)
+    driver.answer(0)
+    assert sent_blocks(driver) == 4 and not any(send.layered for send in sends(driver))
+    driver.settle()
+    driver.handle(Reconfigured(driver.now, 1000, 0.3, handoff="layered"))
+    later = Core(driver.config)
+    restore(later, checkpoint(driver.core, driver.now))
+    assert later.config.handoff == "layered", "a journal's next file keeps it"
+    driver.arrive(PROMPT[::-1], 8)
+    driver.answer(0)
+    assert any(send.layered for send in sends(driver))
+    driver.settle()
     driver.check_nothing_left()
 
 

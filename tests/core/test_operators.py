@@ -1,7 +1,7 @@
 """What an operator does to a running Core: drain and take again, other limits."""
 
 from daemon.core.core import Core
-from daemon.core.events import Reconfigured
+from daemon.core.values.events import Reconfigured
 from tests.core.driver import Driver, configured
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.core.view import story
+from daemon.core.view.view import story
 from daemon.state.pause import BOUNDS_S, NO_PAUSES, Cause, Pauses, one_more
 from daemon.state.request import State, sequence_id
 from daemon.state.story import What

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from daemon.core.pledges import pace_of
 from daemon.state.request import sequence_id
 from daemon.state.role import Role
 from daemon.state.sequence import Sequence
@@ -49,7 +48,7 @@ def crowd(driver: Driver, instance: int) -> list[Sequence]:
 
 def keeps(driver: Driver, sequence: Sequence, instance: int) -> bool:
     home = driver.core.instances[instance]
-    return pace_of(home).keeps(sequence, home.scheduler.kv)
+    return home.pace.keeps(sequence, home.scheduler.kv)
 
 
 def place(driver: Driver, sequence: Sequence) -> int:
@@ -64,8 +63,8 @@ def test_who_is_ordered_elsewhere_while_it_moves_gives_its_place_back() -> None:
     assert place(driver, one) == 1 and one.instance == 0, "its blocks go ahead"
     driver.move(one.id, 2)
     assert place(driver, one) == -1, "nobody waits for it at 1, and 2 has no room"
-    assert pace_of(driver.core.instances[1]).num_coming == 0
-    assert pace_of(driver.core.instances[0]).num_leaving == 0
+    assert driver.core.instances[1].pace.num_coming == 0
+    assert driver.core.instances[0].pace.num_leaving == 0
 
 
 def test_an_operators_move_of_who_runs_waits_for_room() -> None:
@@ -108,7 +107,7 @@ def test_what_waits_to_be_fetched_is_no_room_for_who_would_come() -> None:
     has_room = driver.core.migrator.pledges.has_room
     assert has_room(runs, zero), "60 of 120 tokens"
     request = driver.arrive(list(range(5, 68)), 40)
-    while not zero.scheduler.moving.remote_kvs:
+    while not zero.moving.remote_kvs:
         assert driver.answer(0) | driver.land_all()
     assert home(driver, request) == 1
     assert zero.scheduler.num_running == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from daemon.config.schema import SchedulerConfig
-from daemon.core.events import Reconfigured
+from daemon.core.values.events import Reconfigured
 from daemon.scheduler.pace import SLICE_SHARE
 from daemon.state.request import FinishReason, State, sequence_id
 from tests.core.driver import Driver, configured

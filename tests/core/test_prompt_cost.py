@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from daemon.core.actions import Submit
-from daemon.core.events import RequestArrived
+from daemon.core.values.actions import Submit
+from daemon.core.values.events import RequestArrived
 from daemon.scheduler.policies import POLICIES
 from tests.core.driver import Driver, configured
 

@@ -6,8 +6,8 @@ from typing import get_args
 import msgspec
 import pytest
 
-from daemon.core.actions import Action
-from daemon.core.events import Event
+from daemon.core.values.actions import Action
+from daemon.core.values.events import Event
 from daemon.journal.records import Record
 from tests.core.replays.life import LINK_BYTES, Life, read, replay, write
 
@@ -35,7 +35,7 @@ def test_tags_on_the_wire_stay_as_journals_have_them() -> None:
     told += " PolicyChosen Sealed Finish Abort Drain Resumed Reconfigured"
     told += " Link Transferred Move Role DrainOne ResumeOne Tick PlacementChosen Roles GivenUp"
     asked = "Send CancelSend Submit Started Deliver Finished Rejected WakeAt"
-    asked += " RoleGiven FlipShown Noted Emptied"
+    asked += " RoleGiven FlipShown Noted Wake Emptied"
     assert [_tag(one) for one in get_args(Event)] == told.split()
     assert [_tag(one) for one in get_args(Record)] == [*told.split(), "Checkpoint", "Gap", "Note"]
     assert [_tag(one) for one in get_args(Action)] == asked.split()

@@ -3,21 +3,20 @@
 import msgspec
 import pytest
 
-from daemon.core.snapshot import (
+from daemon.core.values.snapshot import STEPS_SHOWN, InstanceStatus
+from daemon.core.view.view import snapshot
+from daemon.scheduler.policies import POLICIES
+from daemon.state.reserved import (
     MAX_GROUPS_SHOWN,
     MAX_LOANS_SHOWN,
-    STEPS_SHOWN,
-    InstanceStatus,
     LendingStatus,
     LoanStatus,
     ReservedStatus,
 )
-from daemon.core.view import snapshot
-from daemon.scheduler.policies import POLICIES
 from daemon.wire.columns import encoder, int32
 from tests.core.driver import Driver, configured
 
-KEEPING = {"synced-d", "synced-sd", "synced-sdo", "synced-nested", "synced"}
+KEEPING = {"synced-d", "synced-sd", "synced-sdo", "synced", "packed"}
 
 
 def driver_of(policy: str, num_blocks: int, **changes: object) -> Driver:
@@ -49,7 +48,7 @@ def loans(driver: Driver) -> LendingStatus:
 
 def test_who_lends_to_whom_how_much_and_until_which_token() -> None:
     """The lender has 26 of 30 blocks reserved; its borrower lacks eight."""
-    driver = driver_of("synced-nested", 30)
+    driver = driver_of("synced", 30)
     lender = arrive(driver, 8, 96)
     driver.answer()
     driver.answer()
@@ -72,7 +71,7 @@ def test_who_lends_to_whom_how_much_and_until_which_token() -> None:
 
 
 def test_borrowers_stand_below_their_lenders_and_theirs_below_them() -> None:
-    driver = driver_of("synced-nested", 64, max_running=8, max_len=256)
+    driver = driver_of("synced", 64, max_running=8, max_len=256)
     arrive(driver, 8, 230)
     driver.answer()
     driver.answer()
@@ -112,7 +111,7 @@ def test_answers_that_wait_with_their_prompts_are_ready_and_stand_in_groups() ->
     assert reserved.ready == len(ready) > 0
     assert reserved.ready_blocks == sum(one.num_blocks for one in ready)
     assert reserved.num_groups == len(reserved.groups) == 2
-    first = next(one for one in reserved.groups if one.end_token == 88)
+    first = next(one for one in reserved.groups if one.num_tokens == 80)
     assert (first.num_begun, first.num_ready) == (1, 0)
     assert sum(one.num_ready for one in reserved.groups) == reserved.ready
     driver.settle()
@@ -121,7 +120,7 @@ def test_answers_that_wait_with_their_prompts_are_ready_and_stand_in_groups() ->
 
 def test_the_policy_that_packs_tells_its_peak_and_no_loans() -> None:
     """Eight tokens and eighty to come are 88 tokens together: 22 blocks, and half a block."""
-    driver = driver_of("synced", 64)
+    driver = driver_of("packed", 64)
     arrive(driver, 8, 80)
     for _ in range(3):
         driver.answer()
@@ -190,7 +189,7 @@ def test_looking_changes_nothing_that_is_done() -> None:
     """With true and false predictions: the same actions, whoever looks between them."""
     lives = []
     for looks in (False, True):
-        driver = driver_of("synced-nested", 40, max_running=6)
+        driver = driver_of("synced", 40, max_running=6)
         for number in range(12):
             driver.predict(driver.arrive([number] * 6, 60), 8 + 5 * (number % 9))
             driver.answer()
@@ -207,7 +206,7 @@ def test_looking_changes_nothing_that_is_done() -> None:
 def test_a_snapshot_tells_so_many_loans_and_groups_at_most() -> None:
     """A hundred short answers beside some long ones."""
     driver = driver_of(
-        "synced-nested", 4000, max_running=160, max_batch_tokens=512, max_len=4096, max_waiting=400
+        "synced", 4000, max_running=160, max_batch_tokens=512, max_len=4096, max_waiting=400
     )
     for _ in range(6):
         arrive(driver, 4, 2400 + driver.requests * 60)

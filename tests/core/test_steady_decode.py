@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.core.actions import Submit
-from daemon.core.checkpoint import checkpoint
 from daemon.core.core import Core
-from daemon.core.view import snapshot
+from daemon.core.values.actions import Submit
+from daemon.core.view.checkpoint import checkpoint
+from daemon.core.view.view import snapshot
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.steady_decode import SteadyDecodes
@@ -29,7 +29,7 @@ def calm_life(policy: str, seed: int, most_times: int = 1) -> Driver:
         max_running=chance.randint(1, 6),
         max_batch_tokens=chance.choice([4, 32]),
         max_waiting=20,
-        swap=chance.choice(["", "proactive", "reactive", "recompute", "defer"]),
+        swap=chance.choice(["", "proactive", "dynamic", "reactive", "recompute", "defer"]),
     )
     blocks = {"num_blocks": chance.choice([30, 60, 400]), "num_host_blocks": chance.choice([0, 40])}
     driver = Driver(config, **blocks, most_times=most_times)
@@ -61,7 +61,7 @@ def replanned(driver: Driver) -> Core:
     for instance in core.instances:
         scheduler = instance.scheduler
         parts = scheduler.admission, scheduler.drafting, scheduler.limits.max_batch_tokens
-        scheduler.steady_decodes = scheduler.moving._steady_decodes = Never(*parts)
+        scheduler.steady_decodes = Never(*parts)
     for number, (event, actions) in enumerate(zip(driver.events, driver.actions, strict=True)):
         assert encode(core.handle(event)) == encode(actions), f"event {number}, {event}"
     return core

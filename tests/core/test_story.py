@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.core.snapshot import Story
-from daemon.core.view import block_owners, story
+from daemon.core.values.snapshot import Story
+from daemon.core.view.view import block_owners, story
 from daemon.state.request import FinishReason, sequence_id
 from daemon.state.story import MAX_ENDED, MAX_MARKS, MarkList, What
 from tests.core.driver import Driver, configured

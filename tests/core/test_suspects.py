@@ -6,6 +6,7 @@ from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.suspects import DEADLY
 from daemon.state.request import FinishReason, request_of
 from tests.core.driver import Driver, configured
+from tests.soak import dealt
 
 NUM_BLOCKS = 80
 
@@ -38,8 +39,7 @@ def run(driver: Driver, deadly: set[int], num_blocks: int = NUM_BLOCKS) -> int:
     raise AssertionError("the Core never comes to rest")
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(("policy", "depth"), dealt(sorted(POLICIES), [1, 2]))
 def test_two_deaths_end_the_deadly_request_and_no_other(policy: str, depth: int) -> None:
     config = configured(policy, depth=depth, max_running=6)
     driver = Driver(config, NUM_BLOCKS, num_host_blocks=20)

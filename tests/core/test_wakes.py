@@ -5,9 +5,9 @@ import random
 import msgspec
 import pytest
 
-from daemon.core.actions import Action
 from daemon.core.core import Core
-from daemon.core.events import Event
+from daemon.core.values.actions import Action
+from daemon.core.values.events import Event
 from daemon.core.wakes import AT_ONCE, NEVER, Wakes
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement.balance import Balancer
@@ -121,7 +121,7 @@ def crowded_life(seed: int) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("seed", range(tries(20, 40)))
+@pytest.mark.parametrize("seed", range(tries(8, 40)))
 def test_asking_all_instances_would_give_the_same(seed: int) -> None:
     driver, encode = crowded_life(seed), encoder().encode
     other = AskingAll(driver.config)

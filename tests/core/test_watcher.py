@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from daemon.core.checkpoint import Checkpoint, checkpoint, restore
-from daemon.core.choices import are_alike, assigned, mixed, present, splits
 from daemon.core.core import Core
-from daemon.core.events import Configured, RoleChosen, RolesChosen
-from daemon.core.view import snapshot
+from daemon.core.roles.choices import are_alike, assigned, mixed, present, splits
+from daemon.core.values.events import Configured, RoleChosen, RolesChosen
+from daemon.core.view.checkpoint import Checkpoint, checkpoint, restore
+from daemon.core.view.view import snapshot
 from daemon.cost.work import StepWork
 from daemon.roles.decide import Decided
 from daemon.roles.forecast import Split
@@ -142,7 +142,7 @@ def test_a_load_that_is_decided_is_forecast_no_more(monkeypatch: pytest.MonkeyPa
     served(driver, 70.0)
     expected = snapshot(driver.core, driver.now).roles.expected
     assert driver.core.watcher._decider.state.is_settled
-    monkeypatch.setattr("daemon.core.watcher.forecast", None)
+    monkeypatch.setattr("daemon.core.roles.watcher.mean_forecast", None)
     served(driver, 30.0)
     told = snapshot(driver.core, driver.now).roles
     assert told.expected == expected and "decided" in told.decision
@@ -151,7 +151,7 @@ def test_a_load_that_is_decided_is_forecast_no_more(monkeypatch: pytest.MonkeyPa
 
 def test_a_flip_says_why() -> None:
     driver = watched(2, (Role.MIXED, Role.MIXED))
-    decided = Decided("1:1", "1:1: better than mixed by 0.25")
+    decided = Decided("1:1", "better than mixed by 0.25")
     driver.core.watcher._change(decided, driver.core.instances, driver.now)
     whys = {one.why for one in driver.core.migrator.flips.newest}
     assert whys == {"auto: 1:1: better than mixed by 0.25"}
@@ -175,8 +175,8 @@ def test_refused_and_failed_requests_keep_no_promise() -> None:
 
 
 def test_it_is_off_in_old_journals_and_with_one_instance() -> None:
-    fields = msgspec.structs.fields(Configured)
-    assert fields[-1].name == "roles" and fields[-1].default == ""
+    fields = {field.name: field for field in msgspec.structs.fields(Configured)}
+    assert fields["roles"].default == ""
     assert not Driver(configured(instances=2), num_blocks=40).core.watcher.on
     assert not watched(1).core.watcher.on
     idle = Driver(configured(instances=2), num_blocks=40)

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.one_request import BODY, Line, recorded, shown, written
 from daemon.core.core import Core
-from daemon.core.events import (
+from daemon.core.values.events import (
     Configured,
     Event,
     InstanceConfig,

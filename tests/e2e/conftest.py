@@ -14,3 +14,10 @@ def _quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         live.quick.update(env)
         yield
         live.quick.clear()
+
+
+@pytest.fixture(scope="session")
+def embedded(_quick: None) -> Iterator[live.LiveDaemon]:
+    """A daemon with default settings and the embedded model, for tests that leave it as it was."""
+    with live.LiveDaemon() as daemon:
+        yield daemon

@@ -29,12 +29,16 @@ def cases(
     """These questions and the stretches with their references, without those as long as one of
     those left out.
     """
-    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
-    text = tokenizer.encode(LICENCE.read_text(), add_special_tokens=False).ids
-    stretches = [ids for ids in licence_ids(text) if len(ids) not in left_out]
-    found = answers(folder, [*asked, *stretches], count)
+    found = answers(folder, prompts(folder, left_out, asked), count)
     questions = [*asked, *[""] * (len(found) - len(asked))]
     return [Case(*pair) for pair in zip(questions, found, strict=True)]
+
+
+def prompts(folder: str, left_out: Collection[int], asked: Sequence[str]) -> list[list[int] | str]:
+    """The questions, and the stretches as token ids."""
+    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    text = tokenizer.encode(LICENCE.read_text(), add_special_tokens=False).ids
+    return [*asked, *(ids for ids in licence_ids(text) if len(ids) not in left_out)]
 
 
 def text_of(answer: dict[str, Any]) -> str:

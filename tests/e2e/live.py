@@ -18,12 +18,16 @@ from daemon.config.cuda import VISIBLE
 from daemon.control.client import fetch_snapshot
 from daemon.protocol.control import Snapshot
 from daemon.supervisor.spare import WORKER
+from daemon.wire.faults import TEST_MODE
+from tests.hangs import HANG_S
 
 READY_S = 300.0
 END_S = 40.0
 
 quick: dict[str, str] = {}
 """The nursery (`tests.nursery`) that starts workers at once, if the suite has one."""
+TOY = {TEST_MODE: "1", WORKER: "tests.chaos.worker"}
+"""For daemons of which no test asks how their workers compute."""
 REAL = {WORKER: ""}
 """For daemons whose workers' processes are looked at: each imports what it needs itself."""
 
@@ -106,6 +110,13 @@ class LiveDaemon:
                 time.sleep(0.1)
         raise AssertionError(f"the daemon was not ready in {READY_S} s:\n{self.text()}")
 
+    def wait_all_ready(self) -> None:
+        """Until every instance serves, not the first alone. Raises AssertionError with the log."""
+        deadline_s = time.monotonic() + READY_S
+        while any(instance.state != "ready" for instance in self.snapshot().instances):
+            assert time.monotonic() < deadline_s, self.text()
+            time.sleep(0.05)
+
     def text(self) -> str:
         """Its log so far."""
         return self.log.read_text(errors="replace")
@@ -116,7 +127,7 @@ class LiveDaemon:
 
     def idle_snapshot(self) -> Snapshot:
         """The snapshot once nothing runs or waits. Raises AssertionError after 10 s."""
-        deadline_s = time.monotonic() + 10.0
+        deadline_s = time.monotonic() + HANG_S
         while time.monotonic() < deadline_s:
             seen = self.snapshot()
             if not seen.running and not seen.waiting and not seen.instances[0].steps_in_flight:

@@ -6,13 +6,14 @@ the gap between the two best logits. An end token neither ends an answer nor is 
 """
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from daemon.engine.worker.torch_stubs import leave_out
+from tests.e2e import recorded
+
+MODULE = "tests.e2e.reference"
 
 
 class Answer(NamedTuple):
@@ -24,16 +25,8 @@ class Answer(NamedTuple):
 
 
 def answers(folder: str, prompts: list[list[int] | str], count: int) -> list[Answer]:
-    """The greedy answers to prompts, from a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.e2e.reference", folder, str(count)],
-        input=json.dumps(prompts),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-    return [Answer(*answer) for answer in json.loads(done.stdout)]
+    """The greedy answers to prompts, as recorded (`tests.e2e.recorded`)."""
+    return [Answer(*answer) for answer in recorded.answers(MODULE, folder, count, prompts)]
 
 
 def main(folder: str, count: int) -> None:
@@ -42,7 +35,7 @@ def main(folder: str, count: int) -> None:
     import torch
     from transformers import AutoTokenizer, GenerationConfig
 
-    from tests.engine.gguf_files import unpacked
+    from tests.engine.loading.gguf_files import unpacked
 
     model = unpacked(Path(folder) / "model.gguf")
     model.generation_config = GenerationConfig()  # none that the folder has: the plain best token

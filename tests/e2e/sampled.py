@@ -7,14 +7,14 @@ the second best score is from the best, noise included. An end token does not en
 
 import copy
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from daemon.engine.worker.torch_stubs import leave_out
+from tests.e2e import recorded
 
+MODULE = "tests.e2e.sampled"
 AT_ONCE = 200
 """Seeds of one batch."""
 
@@ -27,16 +27,9 @@ class Sampled(NamedTuple):
 
 
 def sampled(folder: str, prompt: list[int], seeds: list[int], count: int) -> list[Sampled]:
-    """The answers of seeds, from a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.e2e.sampled", folder, str(count)],
-        input=json.dumps([prompt, seeds]),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-    return [Sampled(*answer) for answer in json.loads(done.stdout)]
+    """The answers of seeds, as recorded (`tests.e2e.recorded`)."""
+    found = recorded.answers(MODULE, folder, count, [prompt, seeds])
+    return [Sampled(*answer) for answer in found]
 
 
 def main(folder: str, count: int) -> None:
@@ -44,7 +37,7 @@ def main(folder: str, count: int) -> None:
     leave_out()
     import torch
 
-    from tests.engine.gguf_files import unpacked
+    from tests.engine.loading.gguf_files import unpacked
 
     torch.set_grad_enabled(False)
     model = unpacked(Path(folder) / "model.gguf")

@@ -11,7 +11,7 @@ from tests.e2e.live import REAL, LiveDaemon
 from tests.e2e.tiny import tiny_folder
 from tests.soak import tries
 
-NUM_ABORTS = tries(400, 10_000)
+NUM_ABORTS = tries(120, 10_000)
 AT_ONCE = 48
 
 
@@ -65,7 +65,7 @@ async def test_nothing_leaks(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "tiny")
     flags = ["--model", str(folder), "--kv-blocks", "120", "--set", "scheduler.max_running=24"]
     with LiveDaemon(*flags, env=REAL) as daemon:
-        await abort_many(daemon, 100)
+        await abort_many(daemon, 50)
         daemon.idle_snapshot()
         await asyncio.sleep(0.5)
         before = held(daemon)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import aiohttp
@@ -15,10 +14,9 @@ from tests.e2e.live import LiveDaemon
 QUESTION = [{"role": "user", "content": "Name three rivers of Europe."}]
 
 
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[LiveDaemon]:
-    with LiveDaemon() as live:
-        yield live
+@pytest.fixture
+def daemon(embedded: LiveDaemon) -> LiveDaemon:
+    return embedded
 
 
 def client(daemon: LiveDaemon) -> OpenAI:
@@ -167,7 +165,7 @@ def test_a_ready_daemon_says_how_to_talk_to_it(daemon: LiveDaemon) -> None:
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 async def test_a_person_with_a_browser(daemon: LiveDaemon) -> None:
     """An answer grows before their eyes, is stopped, and the next one comes whole."""
-    body = "document.querySelector('.turn.assistant .body').innerText"
+    body = "[...document.querySelectorAll('.turn.assistant .body')].at(-1).innerText"
     async with browser() as chromium, chromium.tab(daemon.url) as tab:
         await tab.until("document.querySelector('#state').innerText.includes('cpu')")
         endless = {"max_tokens": 4000, "stream": True, "extra_body": {"ignore_eos": True}}
@@ -177,23 +175,30 @@ async def test_a_person_with_a_browser(daemon: LiveDaemon) -> None:
         )
         await tab.until("document.querySelector('#running').innerText === '1'")
         await other.close()
-        await tab.type("Tell me a long story about a river.")
-        await tab.press("Enter")
-        await tab.until(f"{body}.length > 10")
-        seen = await tab.evaluate(body)
-        await tab.until(f"{body}.length > {len(seen) + 10}")
-        assert (await tab.evaluate(body)).startswith(seen)
-        await tab.press("Escape")
-        await tab.until("document.querySelector('.end')")
-        assert (await tab.text(".end")).startswith("about ")
+        for num_answers in range(1, 4):  # one may end by itself before it is stopped
+            await tab.type("Tell me a long story about a river.")
+            await tab.press("Enter")
+            await tab.until(f"{body}.length > 10")
+            seen = await tab.evaluate(body)
+            ended = f"document.querySelectorAll('.end').length === {num_answers}"
+            await tab.until(f"{body}.length > {len(seen) + 10} || {ended}")
+            assert (await tab.evaluate(body)).startswith(seen)
+            await tab.press("Escape")
+            await tab.until(ended)
+            said = await tab.evaluate("[...document.querySelectorAll('.end')].at(-1).innerText")
+            if said.startswith("about "):
+                break
+        else:
+            pytest.fail("three answers ended before they could be stopped")
         daemon.idle_snapshot()
         await tab.until("document.querySelector('#running').innerText === '0'")
         await tab.evaluate("document.querySelector('#max-tokens').value = '12'")
         await tab.type("And then?")
         await tab.press("Enter")
-        await tab.until("document.querySelectorAll('.end').length === 2")
+        await tab.until(f"document.querySelectorAll('.end').length === {num_answers + 1}")
         # It may end before its limit. The server counts its tokens: it is not "about" so many.
-        counted = re.search(r"\n(\d+) tokens?, first after", await tab.text("#log"))
+        said = await tab.evaluate("[...document.querySelectorAll('.end')].at(-1).innerText")
+        counted = re.match(r"(\d+) tokens?, first after", said)
         assert counted and 0 < int(counted[1]) <= 12
         assert tab.complaints == []
         assert {one for one in tab.asked if not one.startswith(f"{daemon.url}/")} == set()

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.e2e.live import REAL, LiveDaemon
+from tests.e2e.live import TOY, LiveDaemon
 from tests.e2e.test_lifecycle import text_of
 from tests.e2e.tiny import tiny_folder
 
@@ -65,7 +65,7 @@ async def test_answers_connections_and_rest_outlive_jumps(
 ) -> None:
     folder = tiny_folder(tmp_path / "tiny")
     flags = ("--model", str(folder), "--policy", "mlfq", "--set", "scheduler.max_running=2")
-    with LiveDaemon(*flags, env={**env, **REAL}) as daemon:
+    with LiveDaemon(*flags, env={**env, **TOY}) as daemon:
         model = daemon.model()["id"]
         asked = {"prompt": [5, 6, 7], "max_tokens": 400}
         async with aiohttp.ClientSession(daemon.url) as session:

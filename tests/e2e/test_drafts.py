@@ -76,6 +76,7 @@ async def test_texts_stay_the_same_while_sequences_give_way(switched: Switched) 
     assert not seen.instances[0].kv_used and seen.instances[0].host_held == 0
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("switched", [f"worker.poison:1:{POISON},worker.slow:1:10"], indirect=True)
 async def test_texts_stay_the_same_where_a_worker_dies_in_their_midst(switched: Switched) -> None:
     daemon, asked = switched.daemon, GREEDY[:4]

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from daemon.control.client import choose_policy
-from tests.e2e.exact import Case, ask_all, cases, differences, text_of
+from tests.e2e.exact import Case, ask_all, cases, differences, prompts, text_of
 from tests.e2e.live import LiveDaemon
 from tests.e2e.prompts import QUESTIONS
-from tests.soak import SOAK
+from tests.e2e.reference import MODULE
+from tests.soak import SOAK, tries
 
 NUM_TOKENS = 8
 LONG = 40
@@ -24,6 +25,11 @@ FEW = slice(0, 30, 5)
 TOO_LONG = () if SOAK else (200, 257, 333, 512, 700, 1000, 1500)
 """Prompts whose reference takes as long as that of all others."""
 ASKED = QUESTIONS if SOAK else QUESTIONS[::2]
+
+
+def wanted(folder: str) -> Iterator[tuple[str, int, Any]]:
+    """The module, count and questions of each record that the quick tests here need."""
+    yield MODULE, NUM_TOKENS, prompts(folder, TOO_LONG, ASKED)
 
 
 class Served(NamedTuple):
@@ -34,9 +40,8 @@ class Served(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with LiveDaemon() as daemon:
-        yield Served(daemon, cases(daemon.model()["root"], NUM_TOKENS, TOO_LONG, ASKED))
+def served(embedded: LiveDaemon) -> Served:
+    return Served(embedded, cases(embedded.model()["root"], NUM_TOKENS, TOO_LONG, ASKED))
 
 
 async def check(
@@ -58,13 +63,14 @@ async def test_sixteen_at_once_and_then_alone_from_the_prefix_cache(served: Serv
 
 
 async def test_small_chunks_under_preemption(served: Served) -> None:
-    flags = ["--prefill-chunk", "16", "--max-batch-tokens", "64", "--kv-blocks", "20"]
+    flags = ["--policy", "mlfq", "--prefill-chunk", "16", "--max-batch-tokens", "64"]
     asked = [case for case in served.cases if 40 < len(case.expected.prompt) < 200]
-    with LiveDaemon(*flags, "--set", "scheduler.prefix_cache=false") as daemon:
-        await check(daemon, asked * 2, at_once=16)
+    flags += ["--kv-blocks", "12", "--set", "scheduler.prefix_cache=false"]
+    with LiveDaemon(*flags) as daemon:
+        await check(daemon, asked * tries(1, 2), at_once=16)
         seen = daemon.idle_snapshot()
     assert seen.counters.preemptions > 0
-    assert not seen.instances[0].kv_used and seen.instances[0].kv_blocks == 20
+    assert not seen.instances[0].kv_used and seen.instances[0].kv_blocks == 12
 
 
 async def restless(daemon: LiveDaemon, seed: int) -> None:
@@ -96,7 +102,8 @@ async def check_with_swaps(daemon: LiveDaemon, asked: list[Case], times: int, se
     return seen.counters.swaps_in
 
 
-@pytest.mark.parametrize("mode", ["proactive", pytest.param("reactive", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["proactive", "reactive"])
 async def test_swaps_at_random_change_no_token(served: Served, mode: str) -> None:
     flags = ["--policy", "mlfq", "--kv-blocks", "12", "--set", f'memory.swap="{mode}"']
     asked = [case for case in served.cases if 20 < len(case.expected.prompt) < 60][:8:2]
@@ -123,7 +130,7 @@ async def test_other_policies_instances_and_steps_in_flight(served: Served) -> N
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("policy", ["synced-sdo", "synced-nested", "synced"])
+@pytest.mark.parametrize("policy", ["synced-sdo", "synced", "packed"])
 async def test_lent_memory_changes_no_token(served: Served, policy: str) -> None:
     """More than fit at once, with room by predicted lengths, against one at a time."""
     asked = [case for case in served.cases if 20 < len(case.expected.prompt) < 60][:8:2]

@@ -16,6 +16,7 @@ from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
 from tests.e2e.live import LiveDaemon, free_port
 from tests.e2e.test_lifecycle import text_of
 from tests.e2e.tiny import tiny_folder
+from tests.hangs import HANG_S
 
 POISON = 99
 ASKED = [{"prompt": [9, 8, 7, number] * 10, "max_tokens": 700} for number in (4, 5, 6)]
@@ -46,7 +47,7 @@ async def all_running(daemon: LiveDaemon, asked: list[asyncio.Task[str]]) -> Non
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("lookup", [False, True])
+@pytest.mark.parametrize("lookup", [pytest.param(False, marks=pytest.mark.soak), True])
 async def test_answers_are_whole_where_requests_kill_processes_and_the_disk_is_full(
     tmp_path: Path, lookup: bool
 ) -> None:
@@ -85,7 +86,7 @@ def test_nothing_breaks_on_purpose_outside_test_mode(
         [*command, "--socket", str(tmp_path / "x.sock")],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
         env={variable: value},
     )

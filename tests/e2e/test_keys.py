@@ -12,6 +12,7 @@ import pytest
 from daemon.config.keys import hash_of, new_key
 from tests.e2e.live import LiveDaemon
 from tests.e2e.tiny import tiny_folder
+from tests.hangs import HANG_S
 
 ALICE, BOB = new_key(), new_key()
 CONFIG = f"""\
@@ -65,7 +66,7 @@ async def test_keys_in_front_of_a_daemon(tmp_path: Path) -> None:
         assert found[1] == found[3] > 0 == found[0] == found[2]
 
         asking = [asyncio.create_task(ask(daemon, key, 1500)) for key in (ALICE, BOB)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while len(rows := daemon.snapshot().sequences) < 2:
                 await asyncio.sleep(0.01)
         assert sorted(row.priority for row in rows) == [0, 4]
@@ -75,7 +76,7 @@ async def test_keys_in_front_of_a_daemon(tmp_path: Path) -> None:
 
         # A successor of the API process knows the keys before it lets anybody in.
         os.kill(daemon.children()["daemon.api"], signal.SIGKILL)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             while True:
                 try:
                     seen = await status(daemon, "x")

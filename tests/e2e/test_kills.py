@@ -16,6 +16,7 @@ import pytest
 from tests.e2e.live import REAL, LiveDaemon
 from tests.e2e.test_lifecycle import pieces, text_of
 from tests.e2e.tiny import tiny_folder
+from tests.hangs import HANG_S
 
 KILLS_A_TEST = 125
 PROMPTS = [[5 + number] * (3 + 97 * number) for number in range(8)]
@@ -59,7 +60,7 @@ class Clients:
         return max((gap for ended_s, gap in self.gaps_s if ended_s > since_s), default=0.0)
 
 
-async def until(condition: object, timeout_s: float = 100.0) -> float:
+async def until(condition: object, timeout_s: float = HANG_S) -> float:
     """Wait for it; when it was."""
     assert callable(condition)
     deadline_s = time.monotonic() + timeout_s

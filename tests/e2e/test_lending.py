@@ -19,6 +19,7 @@ from tests.e2e.loans import loans_of
 from tests.e2e.memories import remember
 from tests.e2e.prompts import LENGTHS, LICENCE, licence_ids
 from tests.e2e.reference import Answer
+from tests.hangs import HANG_S
 
 MODEL = "SmolLM2-135M-Instruct"
 BLOCKS = ["--set", "memory.block_size=8", "--set", "scheduler.prefix_cache=false"]
@@ -39,7 +40,7 @@ class Prompts:
 
 async def until_decoding(daemon: LiveDaemon, count: int) -> None:
     """Wait until so many answers have begun and are not over."""
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(HANG_S):
         while True:
             seen = await asyncio.to_thread(daemon.snapshot)
             if [one.state for one in seen.sequences].count("decode") >= count:
@@ -65,7 +66,7 @@ async def test_a_borrower_that_is_late_leaves_for_its_lender_and_goes_on_with_th
     lent.
     """
     remember(tmp_path, MODEL, {17: 72, 33: 20, 10: 16})
-    flags = ["--policy", "synced-nested", "--predictor", "mean", "--kv-blocks", "22", *BLOCKS]
+    flags = ["--policy", "synced", "--predictor", "mean", "--kv-blocks", "22", *BLOCKS]
     with LiveDaemon(*flags, folder=tmp_path) as daemon:
         prompts = Prompts(daemon)
         asked = [prompts.case(17, 80), prompts.case(33, 20), prompts.case(10, 64)]

@@ -17,12 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from daemon.api.metrics.engines import COUNTERS
 from daemon.control.client import choose_policy
-from daemon.core.actions import Deliver
+from daemon.core.values.actions import Deliver
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
 from daemon.lab.simulator.journal import replay
-from tests.e2e.live import REAL, LiveDaemon, free_port
+from tests.e2e.live import LiveDaemon, free_port
 from tests.e2e.tiny import tiny_folder
+from tests.hangs import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ async def text_of(url: str, model: str, **fields: Any) -> str:
 
 async def counted(url: str, least_tokens: int) -> dict[str, float]:
     """The runtime's counts as /metrics shows them, once so many tokens are among them."""
-    async with asyncio.timeout(10), aiohttp.ClientSession(url) as session:
+    async with asyncio.timeout(HANG_S), aiohttp.ClientSession(url) as session:
         while True:
             async with session.get("/metrics") as response:
                 families = list(text_string_to_metric_families(await response.text()))
@@ -89,7 +90,7 @@ def test_a_taken_port_is_one_clear_line(folder: Path) -> None:
             [*command, "--port", str(port), "--socket", str(folder / "x.sock")],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=HANG_S,
             check=False,
         )
     assert done.returncode == 1
@@ -98,24 +99,27 @@ def test_a_taken_port_is_one_clear_line(folder: Path) -> None:
 
 
 async def test_killed_processes_come_back_and_answers_stay_whole(folder: Path) -> None:
-    with LiveDaemon("--model", str(folder), env=REAL) as daemon:
+    with LiveDaemon("--model", str(folder)) as daemon:
         model = daemon.model()["id"]
         asked = {"prompt": [9, 8, 7, 6] * 10, "max_tokens": 1200}
         expected = await text_of(daemon.url, model, **asked)
         again = asyncio.create_task(text_of(daemon.url, model, **asked))
         while not any(one.num_output_tokens > 100 for one in daemon.snapshot().sequences):
             await asyncio.sleep(0.01)
-        os.kill(daemon.children()["daemon.engine.worker.main"], signal.SIGKILL)
+        os.kill(daemon.children()["tests.nursery.worker"], signal.SIGKILL)
         assert await again == expected
         assert daemon.snapshot().counters.worker_deaths == 1
         before = await counted(daemon.url, 2400)
 
+        children = daemon.children()
+        os.kill(children["tests.nursery.worker"], signal.SIGSTOP)  # else the answer may end first
         cut = asyncio.create_task(text_of(daemon.url, model, **asked))
         while not daemon.snapshot().running:
             await asyncio.sleep(0.01)
-        os.kill(daemon.children()["daemon.api"], signal.SIGKILL)
+        os.kill(children["daemon.api"], signal.SIGKILL)
         with pytest.raises((aiohttp.ClientError, AssertionError, IndexError)):
             await cut
+        os.kill(children["tests.nursery.worker"], signal.SIGCONT)
         seen = daemon.idle_snapshot()
         assert seen.counters.aborted == 1
         assert not seen.instances[0].kv_used
@@ -169,7 +173,7 @@ async def check_viewers_and_the_journal(daemon: LiveDaemon, num_tokens: int) -> 
             [sys.executable, "-m", *words, "--socket", str(daemon.socket)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=HANG_S,
             check=True,
         )
         assert daemon.model()["id"] in done.stdout

@@ -15,13 +15,14 @@ from tests.e2e.live import LiveDaemon
 from tests.e2e.test_hangs import until
 from tests.e2e.test_lifecycle import pieces, text_of
 from tests.e2e.tiny import tiny_folder
+from tests.hangs import HANG_S
 
 SECRET = "the launch code is swordfish"
 
 
 def ctl(daemon: LiveDaemon, verb: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "daemon.cli.main", "ctl", "--socket", str(daemon.socket), verb]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
 
 
 async def ready_status(daemon: LiveDaemon) -> int:

@@ -12,13 +12,14 @@ import aiohttp
 from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.e2e.live import LiveDaemon, free_port
 from tests.e2e.tiny import tiny_folder
+from tests.hangs import HANG_S
 
 
 def rival(daemon: LiveDaemon, folder: Path) -> subprocess.CompletedProcess[str]:
     """A second daemon at the same control socket, run to its end."""
     command = [sys.executable, "-m", "daemon.cli.main", "serve", "--model", str(folder)]
     command += ["--port", str(free_port()), "--socket", str(daemon.socket)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 async def test_a_rival_is_refused_and_a_leaving_daemon_takes_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from daemon.engine.worker.torch_stubs import leave_out
 from tests.api.folder import BOS, EOS, build, tokenizer
+from tests.shapes import SIZES
 
 CONTEXT_LEN = 2048
 
@@ -16,14 +17,15 @@ def tiny_folder(folder: Path) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     build(folder)
+    sizes = {
+        **SIZES,
+        "vocab_size": tokenizer().get_vocab_size(),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "max_position_embeddings": CONTEXT_LEN,
+    }
     config = LlamaConfig(
-        vocab_size=tokenizer().get_vocab_size(),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT_LEN,
+        **sizes,
         bos_token_id=BOS,
         eos_token_id=EOS,
         pad_token_id=EOS,

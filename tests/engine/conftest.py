@@ -10,10 +10,12 @@ from daemon.engine.process import keep_compiled
 from daemon.engine.worker.torch_stubs import leave_out
 from tests.engine.interpreting import Interpreting
 from tests.engine.interpreting import interpreting as interpreting_process
-from tests.nursery.home import nursery
+from tests.nursery.fixtures import quick, quick_python
 
 if TYPE_CHECKING:
     from daemon.engine.cpu.team import Team
+
+__all__ = ["quick", "quick_python"]
 
 # As workers do. numba's own choice would not see a change in a file that kernels import from.
 keep_compiled(default_cache())
@@ -42,10 +44,3 @@ def interpreting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpret
     """The runner of programs whose Triton kernels are interpreted."""
     with interpreting_process(tmp_path_factory.mktemp("interpreting")) as process:
         yield process
-
-
-@pytest.fixture(scope="session")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of real workers that start at once."""
-    with nursery(tmp_path_factory.mktemp("nursery"), "tests.nursery.engine") as env:
-        yield env

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from daemon.engine.step.step import Engine
 from daemon.protocol.worker import Join, Plan
 from daemon.state.batch import Batch
 from daemon.state.request import SamplingParams
@@ -44,6 +45,15 @@ class Driver:
     outs: list[tuple[int, int]] = field(default_factory=list)  # (block, place)
     ins: list[tuple[int, int]] = field(default_factory=list)  # (place, block)
     awaits: int = 0
+    num_groups: int = 1  # of layers: each has blocks of its own, so many numbers apart
+    apart: int = 0
+    width: int = 0  # cells of a row for each
+
+    def fit(self, engine: Engine) -> None:
+        """Give sequences blocks for each of an engine's groups of layers."""
+        self.num_groups = engine.cache.num_groups
+        self.apart = engine.cache.num_blocks // self.num_groups
+        self.width = engine.slots.block_table.shape[1] // self.num_groups
 
     def add(
         self, slot: int, prompt: list[int], sampling: SamplingParams = GREEDY, shared: Any = ()
@@ -82,6 +92,12 @@ class Driver:
                 inputs += running.tokens[start:end]
             rows.append((running.slot, start, count, end >= len(running.tokens), known))
         slots, starts, counts, samples, fed = zip(*rows, strict=True) if rows else ((),) * 5
+        firsts = [group * self.apart for group in range(self.num_groups)]
+        table = [
+            (slot, group * self.width + index, block + first)
+            for group, first in enumerate(firsts)
+            for slot, index, block in self.table
+        ]
         batch = Batch(
             instance=0,
             step=self.step,
@@ -90,11 +106,11 @@ class Driver:
             counts=int32(counts),
             samples=np.array(samples, np.uint8),
             fed=np.array(fed, np.uint8),
-            table_slots=int32([change[0] for change in self.table]),
-            table_indices=int32([change[1] for change in self.table]),
-            table_blocks=int32([change[2] for change in self.table]),
-            copy_sources=int32([copy[0] for copy in self.copies]),
-            copy_targets=int32([copy[1] for copy in self.copies]),
+            table_slots=int32([change[0] for change in table]),
+            table_indices=int32([change[1] for change in table]),
+            table_blocks=int32([change[2] for change in table]),
+            copy_sources=int32([copy[0] + first for first in firsts for copy in self.copies]),
+            copy_targets=int32([copy[1] + first for first in firsts for copy in self.copies]),
             left_slots=int32(self.left),
             joined_slots=int32([join.slot for join in self.joins]),
             joined_sequences=np.array([join.sequence for join in self.joins], np.int64),

@@ -75,8 +75,10 @@ def _run(path: str, arguments: list[str], said: str, errors: str) -> int:
 def main() -> int:
     """Fork for each line, until there are no more."""
     from daemon.engine.worker.preload import preload
+    from tests.gpu.patched_once import patch_once
 
     preload("cuda")
+    patch_once()
     for line in sys.stdin:
         if (pid := os.fork()) == 0:
             os._exit(_run(*json.loads(line)))

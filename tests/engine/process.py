@@ -20,6 +20,7 @@ from daemon.protocol.worker import (
 from daemon.supervisor.spare import WORKER
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
+from tests.hangs import HANG_S
 
 
 class WorkerProcess:
@@ -92,7 +93,7 @@ class WorkerProcess:
         self._channel.close()
 
     def exit_status(self) -> int:
-        return self.process.wait(timeout=20)
+        return self.process.wait(timeout=HANG_S)
 
 
 def cpu_load(model: str, **changes: Any) -> Load:

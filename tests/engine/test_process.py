@@ -163,7 +163,7 @@ def test_another_checkout_of_the_same_code_compiles_nothing(tmp_path: Path) -> N
         package = tmp_path / checkout / "daemon" / "engine"
         (package / "cpu").mkdir(parents=True)
         (package / "sampler").mkdir()
-        for name in ("process.py", "sampler/draw_columns.py", "sampler/noise.py"):
+        for name in ("process.py", "sampler/sample_columns.py", "sampler/noise.py"):
             shutil.copy(engine / name, package / name)
         shutil.copy(engine.parent / "base/files.py", package.parent)
         shutil.copy(engine / "cpu" / "compiled.py", package / "cpu")

@@ -7,8 +7,13 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    Gemma4TextConfig,
     GPTNeoXConfig,
+    GptOssConfig,
     GraniteConfig,
+    Llama4TextConfig,
     LlamaConfig,
     MistralConfig,
     OPTConfig,
@@ -17,21 +22,20 @@ from transformers import (
     Qwen3Config,
 )
 
-VOCAB_SIZE = 193
-CONTEXT_LEN = 256
+from tests.shapes import SIZES
 
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": CONTEXT_LEN,
+VOCAB_SIZE: int = SIZES["vocab_size"]
+CONTEXT_LEN: int = SIZES["max_position_embeddings"]
+
+_GATED: dict[str, Any] = {
+    **SIZES,
     "initializer_range": 0.5,
     "bos_token_id": 0,
     "eos_token_id": 1,
     "pad_token_id": 1,
 }
-_GATED = {**_COMMON, "intermediate_size": 96, "num_key_value_heads": 2}
+_OF_GATES = ("intermediate_size", "num_key_value_heads")
+_COMMON = {name: size for name, size in _GATED.items() if name not in _OF_GATES}
 
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**_GATED),
@@ -48,6 +52,62 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     ),
     "llama_tied": LlamaConfig(**_GATED, tie_word_embeddings=True, attention_bias=True),
     "mistral": MistralConfig(**_GATED, sliding_window=None),
+    "mistral_window": MistralConfig(**_GATED, sliding_window=11),
+    "gemma3": Gemma3TextConfig(
+        **_GATED, head_dim=16, sliding_window=9, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "gemma2": Gemma2Config(**_GATED, head_dim=16, sliding_window=16),
+    # As 26B-A4B: layers that see all have larger heads, one of keys, which are their values too.
+    "gemma4": Gemma4TextConfig(
+        **{**_GATED, "num_hidden_layers": 3, "num_key_value_heads": 4},
+        head_dim=16,
+        global_head_dim=32,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        sliding_window=9,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        enable_moe_block=True,
+        num_experts=4,
+        top_k_experts=2,
+        moe_intermediate_size=32,
+        hidden_size_per_layer_input=0,
+    ),
+    # As E4B: the last layers have no keys of their own, and all have inputs of their own.
+    "gemma4_shared": Gemma4TextConfig(
+        **{**_GATED, "num_hidden_layers": 6},
+        head_dim=16,
+        global_head_dim=32,
+        sliding_window=9,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        num_kv_shared_layers=3,
+        use_double_wide_mlp=True,
+        hidden_size_per_layer_input=8,
+        vocab_size_per_layer_input=VOCAB_SIZE,
+    ),
+    # No sequence is as long as its window.
+    "gemma4_wide": Gemma4TextConfig(
+        **_GATED,
+        head_dim=16,
+        global_head_dim=32,
+        sliding_window=300,
+        layer_types=["sliding_attention", "full_attention"],
+        hidden_size_per_layer_input=0,
+    ),
+    # Its scale of scores grows with positions in the layer that turns nothing.
+    "llama4": Llama4TextConfig(
+        **_GATED,
+        head_dim=16,
+        attention_chunk_size=16,
+        layer_types=["chunked_attention", "full_attention"],
+        no_rope_layers=[1, 0],
+        floor_scale=5,
+        attn_scale=0.5,
+        num_local_experts=4,
+        intermediate_size_mlp=96,
+    ),
+    "gpt_oss": GptOssConfig(
+        **_GATED, head_dim=16, sliding_window=8, num_local_experts=4, num_experts_per_tok=2
+    ),
     "qwen2": Qwen2Config(**_GATED, use_sliding_window=False),
     "qwen3": Qwen3Config(**_GATED, head_dim=32),
     "opt": OPTConfig(**_COMMON, ffn_dim=96, word_embed_proj_dim=64),
@@ -60,7 +120,10 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "granite": GraniteConfig(**_GATED, residual_multiplier=0.3, embedding_multiplier=2.0),
 }
 
-FUSED = frozenset({"llama", "llama3", "llama_tied", "mistral", "qwen2", "qwen3"})
+FUSED = frozenset(
+    {"llama", "llama3", "llama_tied", "mistral", "mistral_window", "qwen2", "qwen3"}
+    | {"gemma2", "gemma3", "gpt_oss"}
+)
 """Those that the straight decoder computes."""
 
 

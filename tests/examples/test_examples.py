@@ -10,6 +10,7 @@ import pytest
 from tests.api.folder import build, tokenizer
 from tests.api.scripted import ScriptedRuntime, saying
 from tests.api.waiting import until_ready
+from tests.hangs import HANG_S
 from tests.house.source import ROOT
 
 ANSWER = "hello world"
@@ -51,6 +52,6 @@ async def run(command: list[str], url: str) -> tuple[int | None, str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         out, error = await process.communicate()
     return process.returncode, out.decode(), error.decode()

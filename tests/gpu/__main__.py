@@ -39,7 +39,9 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["TRITON_INTERPRET"] = "1"
         leave_out()
         from tests.gpu.interpreted import interpreted_checks
+        from tests.gpu.patched_once import patch_once
 
+        patch_once()
         return _run("interpreted", interpreted_checks(), arguments.json)
     if arguments.compile:
         from tests.gpu.compiled.compile_checks import compile_checks

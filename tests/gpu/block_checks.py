@@ -17,7 +17,7 @@ from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.unpack import unpack
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, WeightFormat
-from tests.engine.random_blocks import random_blocks
+from tests.engine.quantised.random_blocks import random_blocks
 from tests.soak import tries
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32

@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.report import Check
 from daemon.engine.loading.convert import convert
 from daemon.models.embedded import ensure_converted
-from tests.engine.gguf_files import CONTEXT_LEN, VOCAB_SIZE, unpacked, write
+from tests.engine.loading.gguf_files import CONTEXT_LEN, VOCAB_SIZE, unpacked, write
 from tests.gpu.engine_checks import CHUNK, LENGTHS, started
 from tests.gpu.engine_runs import load_message
 from tests.gpu.scored import answer_checks

@@ -46,7 +46,7 @@ LARGE_SIZES = (DEFAULT_SIZES, Sizes(chunk=512, tile=256, capacity=256))
 SMALL_SIZES = (Sizes(chunk=128, tile=128, capacity=64),)
 """Some with lists that overflow, so that whole rows are read."""
 LARGE_PROBES, SMALL_PROBES = 1024, tries(2, 4)
-"""Draws of a row, each with noise of its own."""
+"""Tokens sampled of a row, each with noise of its own."""
 ROUNDING = 3e-6
 """The tolerance of a sum of 100,000 float32 weights, by which top-p may cut sooner or later."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -43,10 +44,10 @@ def _check_decode(shape: Shape, case: Paged) -> Check:
     """One token a row; a row without tokens too. Twice, since what races does not repeat."""
     query = case.query[: len(shape.lengths)]
     arguments = (case.kv_cache, LAYER, case.block_tables, case.lengths, shape.scale)
-    scales = {"kv_scales": case.kv_scales}
-    got = kernels.paged_decode_attention(query, *arguments, out=_poison(query), **scales)
-    again = kernels.paged_decode_attention(query, *arguments, **scales)
-    expected = reference.paged_decode_attention(query, *arguments, **scales)
+    rules: Any = {"kv_scales": case.kv_scales, "variant": case.variant}
+    got = kernels.paged_decode_attention(query, *arguments, out=_poison(query), **rules)
+    again = kernels.paged_decode_attention(query, *arguments, **rules)
+    expected = reference.paged_decode_attention(query, *arguments, **rules)
     if not torch.equal(got, again):
         return failed(f"decode  {shape}", "another result at the second time, or NaN")
     return Check(f"decode  {shape}", distance(got, expected), LIMITS[shape.dtype])
@@ -56,10 +57,10 @@ def _check_prefill(shape: Shape, case: Paged) -> Check:
     """Chunks of mixed lengths; queries of no row stay untouched."""
     arguments = (case.kv_cache, LAYER, case.block_tables, case.starts, case.counts)
     rest = (case.row_offsets, shape.scale)
-    scales = {"kv_scales": case.kv_scales}
+    rules: Any = {"kv_scales": case.kv_scales, "variant": case.variant}
     poison = _poison(case.query)
-    got = kernels.paged_prefill_attention(case.query, *arguments, *rest, out=poison, **scales)
-    expected = reference.paged_prefill_attention(case.query, *arguments, *rest, **scales)
+    got = kernels.paged_prefill_attention(case.query, *arguments, *rest, out=poison, **rules)
+    expected = reference.paged_prefill_attention(case.query, *arguments, *rest, **rules)
     tokens = sum(shape.counts)
     if not got[tokens:].isnan().all():
         return failed(f"prefill {shape}", "wrote tokens of no row")
@@ -72,10 +73,10 @@ def _check_gaps(shape: Shape, case: Paged) -> Check:
     columns = (case.block_tables, case.starts, case.counts, case.row_offsets[:-1])
     some = [column[1::2].contiguous() for column in columns]
     arguments = (case.kv_cache, LAYER, *some, shape.scale)
-    scales = {"kv_scales": case.kv_scales}
+    rules: Any = {"kv_scales": case.kv_scales, "variant": case.variant}
     poison = _poison(case.query)
-    got = kernels.paged_prefill_attention(case.query, *arguments, out=poison, **scales)
-    expected = reference.paged_prefill_attention(case.query, *arguments, **scales)
+    got = kernels.paged_prefill_attention(case.query, *arguments, out=poison, **rules)
+    expected = reference.paged_prefill_attention(case.query, *arguments, **rules)
     mine = torch.zeros(len(case.query), dtype=torch.bool, device=case.query.device)
     for row in range(1, len(shape.counts), 2):
         first = sum(shape.counts[:row])

@@ -29,6 +29,16 @@ SMALL_8BIT = (
     Shape(4, 4, 128, 32, BF16, (0, 40), (17, 1), FP8),
 )
 
+SMALL_VARIANTS = (
+    Shape(4, 2, 64, 16, FP32, (0, 30, 100, 5), (1, 1, 9, 1), window=20),
+    Shape(4, 2, 64, 16, BF16, (7, 200, 0), (40, 1, 3), INT8, window=17),
+    Shape(6, 2, 80, 8, FP32, (90, 3), (1, 20), window=1, sinks=True),
+    Shape(4, 4, 128, 16, BF16, (0, 150), (33, 1), cap=5.0),
+    Shape(4, 1, 64, 32, FP32, (70, 1), (5, 1), FP8, window=48, cap=3.0, sinks=True),
+    Shape(8, 2, 64, 16, BF16, (0, 300), (70, 1), sinks=True),
+)
+"""Windows, caps and sinks: alone, together, and over 8-bit caches."""
+
 _KV_HEADS_GROUP_BLOCK = ((8, 4, 16), (4, 7, 32), (2, 16, 128), (12, 1, 64), (4, 5, 8))
 _HEAD_DIMS = (64, 80, 96, 128, 256)
 _ROWS = (
@@ -78,8 +88,28 @@ def groups() -> tuple[Shape, ...]:
     return tuple(Shape(2 * group, 2, 128, 16, BF16, *rows) for group in (*range(1, 17), 24, 32))
 
 
+def variants() -> tuple[Shape, ...]:
+    """Windows about every border of a tile, with caps and sinks, over each kind of cache."""
+    rows = ((0, 1000, 33, 2047, 0), (700, 513, 1, 129, 1))
+    singles = (tuple(range(0, 4000, 250)), (1,) * 16)
+    return tuple(
+        Shape(8, 2, head_dim, 16, BF16, *tokens, kv_dtype, window, cap, sinks)
+        for window, cap, sinks in (
+            (1, 0.0, False),
+            (128, 0.0, True),
+            (1000, 0.0, False),
+            (0, 50.0, False),
+            (1024, 30.0, True),
+        )
+        for head_dim in (64, 128, 256)
+        for kv_dtype in (None, INT8)
+        for tokens in (rows, singles)
+    )
+
+
 KINDS = {
-    "small": SMALL + SMALL_8BIT,
+    "small": SMALL + SMALL_8BIT + SMALL_VARIANTS,
+    "variants": variants(),
     "bfloat16": large(BF16, 5),
     # Fewer in float32, whose products take seconds each to compile.
     "other-floats": large(FP16, 2) + large(FP32, 1) + (LONG_FLOAT32,),

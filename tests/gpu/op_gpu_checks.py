@@ -111,7 +111,7 @@ def _compiled_once(device: str) -> Iterator[Check]:
 
 def _compiled() -> int:
     """Variants of the three kernels that are there."""
-    found = (norm._add_norm, activation._silu_mul, qkv._place)
+    found = (norm._add_norm, activation._gate_mul, qkv._place)
     return sum(len(cache[0]) for kernel in found for cache in kernel.device_caches.values())
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.attention import AttentionVariant
 
 LAYERS, LAYER = 2, 1
 QUANTA_OF_ONE = {torch.int8: 40.0, torch.float8_e4m3fn: 64.0}
@@ -23,6 +24,9 @@ class Shape:
     starts: tuple[int, ...]
     counts: tuple[int, ...]
     kv_dtype: torch.dtype | None = None
+    window: int = 0
+    cap: float = 0.0
+    sinks: bool = False
 
     def __str__(self) -> str:
         kinds = [kind for kind in (self.dtype, self.kv_dtype) if kind is not None]
@@ -32,7 +36,11 @@ class Shape:
             rows = " ".join(f"{s}+{c}" for s, c in zip(self.starts, self.counts, strict=True))
         else:
             rows = f"{len(self.starts)} rows to {max(self.lengths)}"
-        return f"{sizes} [{rows}]"
+        kinds = [f"window {self.window}"] * (self.window > 0) + [f"cap {self.cap:g}"] * (
+            self.cap > 0
+        )
+        kinds += ["sinks"] * self.sinks
+        return " ".join([f"{sizes} [{rows}]", *kinds])
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -57,16 +65,18 @@ class Paged:
     counts: torch.Tensor
     lengths: torch.Tensor
     row_offsets: torch.Tensor
+    variant: AttentionVariant
 
 
 def paged(shape: Shape, device: str, seed: int = 0, spare_tokens: int = 0) -> Paged:
     """Random keys, values and queries in scattered blocks; `spare_tokens` queries of no row.
 
-    Blocks of no row, other layers, and cells past a row's last token are NaN, or their scales are.
+    Blocks of no row, other layers, and cells past a row's last token or in front of its window are
+    NaN, or their scales are.
     Table entries past a row's last block name a block of NaN.
     """
     chance = torch.Generator(device).manual_seed(seed)
-    tables, live = _tables(shape, torch.Generator().manual_seed(seed))
+    tables, live, gone = _tables(shape, torch.Generator().manual_seed(seed))
     cache = PagedKV(
         len(live),
         LAYERS,
@@ -77,7 +87,9 @@ def paged(shape: Shape, device: str, seed: int = 0, spare_tokens: int = 0) -> Pa
         torch.device(device),
         shape.kv_dtype,
     )
-    written = torch.arange(shape.block_size, device=device) < live.to(device).unsqueeze(1)
+    offsets_in = torch.arange(shape.block_size, device=device)
+    written = offsets_in < live.to(device).unsqueeze(1)
+    written &= offsets_in >= gone.to(device).unsqueeze(1)
     _fill(cache, written, chance)
     tokens = sum(shape.counts) + spare_tokens
     # As a slice of a merged projection would be: rows are not contiguous.
@@ -97,23 +109,36 @@ def paged(shape: Shape, device: str, seed: int = 0, spare_tokens: int = 0) -> Pa
         column(list(shape.counts)),
         column(list(shape.lengths)),
         column(offsets),
+        AttentionVariant(shape.window, shape.cap, _sinks(shape, device, chance)),
     )
 
 
-def _tables(shape: Shape, chance: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Block tables int32 [B, max_blocks], and the tokens that lie in each block int64 [block]."""
+def _sinks(shape: Shape, device: str, chance: torch.Generator) -> torch.Tensor | None:
+    if not shape.sinks:
+        return None
+    return 3 * torch.randn(shape.heads, generator=chance, device=device).to(shape.dtype)
+
+
+def _tables(
+    shape: Shape, chance: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Block tables int32 [B, max_blocks]; the tokens that lie in each block int64 [block], and how
+    many of them lie in front of their row's window.
+    """
     counts = [-(-length // shape.block_size) for length in shape.lengths]
     order = (torch.randperm(sum(counts), generator=chance) + 1).to(torch.int32)
     tables = torch.zeros(len(counts), max([*counts, 0]) + 2, dtype=torch.int32)
-    live = torch.zeros(sum(counts) + 1, dtype=torch.int64)
+    live, gone = torch.zeros(2, sum(counts) + 1, dtype=torch.int64)
     first = 0
     for row, (count, length) in enumerate(zip(counts, shape.lengths, strict=True)):
         mine = order[first : first + count]
         tables[row, :count] = mine
-        ends = length - torch.arange(count) * shape.block_size
-        live[mine.long()] = ends.clamp(max=shape.block_size)
+        begins = torch.arange(count) * shape.block_size
+        live[mine.long()] = (length - begins).clamp(max=shape.block_size)
+        if shape.window:
+            gone[mine.long()] = (shape.starts[row] + 1 - shape.window - begins).clamp(min=0)
         first += count
-    return tables, live
+    return tables, live, gone
 
 
 def _fill(cache: PagedKV, written: torch.Tensor, chance: torch.Generator) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.report import Check
-from daemon.engine.sampler import Draws, Sampler
+from daemon.engine.sampler import SampledTokens, Sampler
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.worker.warm_up import warm
 from daemon.state.request import SamplingParams
@@ -78,7 +78,7 @@ LARGE = (
 
 
 def sampler_checks(device: str) -> Iterator[Check]:
-    """Draws, log-probabilities, rows that are broken, rows that are alone, and who waits."""
+    """Sampled tokens, log-probabilities, broken rows, rows that are alone, and who waits."""
     cases = LARGE if device.startswith("cuda") else SMALL
     for case in cases:
         yield from draw_checks(case, device)
@@ -144,7 +144,7 @@ def _mixed(case: Case, device: str) -> tuple[Sampler, Allowed]:
     return sampler, Allowed(np.array([case.rows - 1]), words)
 
 
-def _read(case: Case, device: str, logits: torch.Tensor) -> Draws:
+def _read(case: Case, device: str, logits: torch.Tensor) -> SampledTokens:
     sampler, allowed = _mixed(case, device)
     positions = np.full(case.rows, len(PROMPT))
     drawn = sampler.sample(logits.to(device), np.arange(case.rows), positions, allowed)

@@ -5,9 +5,9 @@ import ast
 from tests.house.source import name_of, nodes_of, python_files, tree_of
 
 SHOWN = {
-    "daemon/api/chat_template.py": "the date that a template may print",
+    "daemon/api/sandbox/chat_template.py": "the date that a template may print",
     "daemon/api/model.py": "`created` of /v1/models",
-    "daemon/api/shapes.py": "`created` of an answer",
+    "daemon/api/answer/shapes.py": "`created` of an answer",
     "daemon/predictor/keeper.py": "when answers ended that are kept on disk for days",
 }
 WALL = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}

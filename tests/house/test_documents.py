@@ -3,11 +3,13 @@
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from daemon.cli.parser import build_parser
 from tests.house.source import ROOT, name_of
 
 ROOTS = frozenset(path.name for path in ROOT.iterdir() if path.is_dir())
@@ -23,6 +25,7 @@ _MODULE = re.compile(r"python3? -m ((?:daemon|tui|tests|benchmarks)[\w.]*\w)")
 _COMMAND = re.compile(r"python3? -m (?:daemon|tui|tests|benchmarks)[^\s`]*([^`\n]*)")
 _FILE = re.compile(r"(?<![\w/])[\w./-]+\.(?:csv|npz|jsonl|json|rec|svg|md|toml)\b")
 _PAGE = re.compile(r"(?<![\w/.-])[A-Z][A-Z_]+\.md\b")
+_OWN = re.compile(r"(?:`|^ {4})llmd ([a-z][a-z-]*)", re.MULTILINE)
 _TARGET = re.compile(r"(?:`|^ {4})make ([a-z][a-z-]*)", re.MULTILINE)
 
 
@@ -46,9 +49,18 @@ def gone(text: str, folder: Path) -> Iterator[str]:
             yield module
     for arguments in _COMMAND.findall(text):
         yield from (name for name in _FILE.findall(arguments) if not (ROOT / name).exists())
+    known = commands()
+    yield from (f"llmd {name}" for name in _OWN.findall(text) if name not in known)
     yield from (name for name in _PAGE.findall(text) if not (ROOT / name).exists())
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     yield from (f"make {target}" for target in _TARGET.findall(text) if target not in targets)
+
+
+@cache
+def commands() -> frozenset[str]:
+    """The commands of llmd."""
+    found = [action.choices for action in build_parser()._actions if action.dest == "command"]
+    return frozenset(name for choices in found if choices for name in choices)
 
 
 def anchors(text: str) -> set[str]:
@@ -78,7 +90,8 @@ def lost(text: str, folder: Path) -> Iterator[str]:
         ("benchmarks/results/gpu-<date>.json", []),
         ("[it](none.md) [and](https://example.org/none.md)", ["none.md"]),
         ("`python -m tests.house.none`", ["tests.house.none"]),
-        ("python -m benchmarks.scheduling --trace none.csv", ["none.csv"]),
+        ("python -m benchmarks.studies scheduling --trace none.csv", ["none.csv"]),
+        ("`llmd serve --port 1` and `llmd none`", ["llmd none"]),
         ("NONE.md says so, ARCHITECTURE.md does not", ["NONE.md"]),
         ("`make test` and `make none`, which make none", ["make none"]),
     ],

@@ -64,11 +64,20 @@ def test_a_suite_is_too_dear_at_the_run_s_own_speed(
     assert run_suites.too_dear(found) == dear
 
 
+@pytest.mark.parametrize(("taken_s", "dear"), [(4.9, set()), (5.3, {"short"})])
+def test_a_short_suite_is_too_dear_by_seconds(
+    monkeypatch: pytest.MonkeyPatch, taken_s: float, dear: set[str]
+) -> None:
+    monkeypatch.setattr(run_suites, "BUDGETS_S", {"short": 1.0, "good": 80.0})
+    assert run_suites.too_dear([outcome("short", taken_s), outcome("good", 80.0)]) == dear
+
+
 def test_a_suite_alone_is_not_too_dear_and_a_run_with_a_dear_one_fails(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run_suites.main(["good"]) == 0
     monkeypatch.setitem(run_suites.BUDGETS_S, "good", 0.01)
+    monkeypatch.setitem(run_suites.BUDGETS_S, "good/inner", 900.0)
     assert run_suites.main(["good", "good/inner"]) == 1
     rows = [line for line in capfd.readouterr().out.splitlines() if line.startswith("good ")]
     assert "FAILED" not in rows[0] and "FAILED: over 1.5 times" in rows[1]

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from daemon.core.core import Core
-from daemon.core.events import Event
+from daemon.core.values.events import Event
 from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 

@@ -11,9 +11,6 @@ FIRST_WORDS = {"Who", "Whose", "Whoever", "Of", "So", "What", "Where"}
 NAMES = {"one", "told", "whoever"}
 """Variables that say nothing of what they hold."""
 
-KERNELS = "daemon/engine/cpu/"
-"""The files whose functions numba compiles: a name changed there compiles all kernels anew."""
-
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -66,7 +63,6 @@ def test_variables_have_the_names_of_what_they_hold() -> None:
     found = [
         f"{name_of(path)}:{line}"
         for path in python_files(*PACKAGES)
-        if not name_of(path).startswith(KERNELS)
         for line in empty_names(tree_of(path))
     ]
     assert found == []

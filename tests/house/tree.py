@@ -1,15 +1,8 @@
-"""The tree in docs/tree.md, made from module docstrings.
+"""The tree of the product's files with their purposes, made from module docstrings: `make tree`."""
 
-`python -m tests.house.tree --write` brings it up to date; without `--write` it is printed.
-"""
-
-import sys
 from pathlib import Path
 
 from tests.house.source import PACKAGES, ROOT, purpose_of, python_files
-
-DOCUMENT = ROOT / "docs" / "tree.md"
-BEGIN, END = "<!-- tree: begin -->\n```text\n", "```\n<!-- tree: end -->"
 
 
 def build() -> str:
@@ -18,18 +11,6 @@ def build() -> str:
     for package in PACKAGES:
         _folder(ROOT / package, 0, lines)
     return "\n".join(lines) + "\n"
-
-
-def written() -> str:
-    """The tree as the document has it."""
-    return DOCUMENT.read_text(encoding="utf-8").split(BEGIN)[1].split(END)[0]
-
-
-def write() -> None:
-    """Put the real tree into the document."""
-    head, rest = DOCUMENT.read_text(encoding="utf-8").split(BEGIN)
-    tail = rest.split(END)[1]
-    DOCUMENT.write_text(head + BEGIN + build() + END + tail, encoding="utf-8")
 
 
 def named_files(tree: str) -> list[str]:
@@ -65,7 +46,4 @@ def _line(depth: int, name: str, purpose: str) -> str:
 
 
 if __name__ == "__main__":
-    if "--write" in sys.argv[1:]:
-        write()
-    else:
-        print(build(), end="")
+    print(build(), end="")

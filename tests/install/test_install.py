@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.config.load import load
+from tests.hangs import HANG_S
 from tests.house.source import ROOT
 
 FILES = {
@@ -26,7 +27,7 @@ FILES = {
 }
 
 
-def make(target: str, folder: Path, *flags: str, limit_s: float = 60) -> str:
+def make(target: str, folder: Path, *flags: str, limit_s: float = HANG_S) -> str:
     """A target with DESTDIR; what it says. The virtual environment is left out unless asked for."""
     command = ["make", "-s", target, f"DESTDIR={folder}", f"BUILD_PYTHON={sys.executable}", *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.stage import COLLECTED, TAIL_LINES, Progress
+from tests.hangs import HANG_S
 from tests.house.source import ROOT
 
 STAGE = [sys.executable, str(ROOT / "scripts" / "stage.py")]
@@ -22,7 +23,7 @@ FAILS = f"{TOLD}print('no such package', file=sys.stderr)\nsys.exit(3)"
 
 def stage(log: Path, code: str) -> "subprocess.CompletedProcess[str]":
     command = [*STAGE, str(log), "some stage", sys.executable, "-u", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
 
 
 def test_a_stage_is_one_line_and_its_notes_and_all_else_is_in_the_log(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from scripts import torch_build
 from tests.config.driver import HAS_DRIVER, build_driver
+from tests.hangs import HANG_S
 from tests.house.source import ROOT
 
 HERE = Path(__file__).parent
@@ -49,7 +50,9 @@ class Machine:
         script = str(ROOT / "scripts" / "torch_build.py")
         kept = {"PATH": os.environ["PATH"], "PYTHONPATH": str(self.folder)}
         command = [sys.executable, "-S", script, arguments[0], str(self.folder), *arguments[1:]]
-        return subprocess.run(command, env=kept | env, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            command, env=kept | env, capture_output=True, text=True, timeout=HANG_S
+        )
 
     def install(self, *wish: str, **env: str) -> str:
         done = self.run("install", *wish, **env)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from daemon.core.actions import Action
 from daemon.core.core import Core
-from daemon.core.events import Event
+from daemon.core.values.actions import Action
+from daemon.core.values.events import Event
 from daemon.journal.reader import read_records
 from daemon.journal.writer import JournalWriter
 from daemon.lab.simulator.journal import replay

@@ -39,7 +39,7 @@ def test_a_file_begun_in_mid_life_replays_from_its_checkpoint(tmp_path: Path, se
 def test_what_drafts_were_worth_outlives_the_file_that_it_was_learned_in(
     tmp_path: Path, policy: str
 ) -> None:
-    chance = random.Random(policy)
+    chance = random.Random("copies")
     driver = Driver(configured(policy, 1, max_running=6), 60, token_s=1e-3)
     for _ in range(15):
         for _ in range(2):

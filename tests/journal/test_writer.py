@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from daemon.core.core import Core
-from daemon.core.events import Tick
+from daemon.core.values.events import Tick
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME, OLDER_FILE_NAME, Gap
 from daemon.journal.writer import FLUSH_BYTES, FLUSH_S, JournalWriter

@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.answers import Answers, load, prompt_hash, save
 from benchmarks.make_answers import Row, answered_before, collected, described
-from benchmarks.predictor_gain import BASELINE, Bench, Told
 from benchmarks.predictors import (
     KINDS,
     NUM_FOLDS,
@@ -24,6 +23,7 @@ from benchmarks.predictors import (
 )
 from benchmarks.prompt_texts import KINDS as PROMPT_KINDS
 from benchmarks.prompt_texts import generated
+from benchmarks.studies.predictor_gain import BASELINE, Bench, Told
 from daemon.length_models.conditional_mean import ConditionalMean
 from daemon.length_models.prediction import Asked, Prediction
 from daemon.length_models.store_file import packed

@@ -13,6 +13,7 @@ DECLARED = {
     "noisy:0.5": "noisy:0.5 (truth * lognormal error, sigma 0.5)",
     "noisy:0": "noisy:0 (truth * lognormal error, sigma 0)",
     "mean": "mean (of finished requests with prompts of the same power of two; error not bounded)",
+    "stand-in": "stand-in (for features, without text; rank correlation 0.65)",
     "adversary": "adversary (lengths mirrored at 256 tokens: the order is reversed)",
     "ranges": "ranges:200 (classifier of ranges of 200 tokens on embedding and features; error"
     " calibrated on recent answers)",

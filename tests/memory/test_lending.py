@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from daemon.memory.block_pool import LedgerError
-from daemon.memory.kv_cache import KVCache
+from daemon.memory.kv_cache import NOTHING_CACHED, KVCache
 from daemon.memory.lending import Loan
 
 BLOCK, SLOTS, MOST = 4, 7, 16
@@ -17,7 +17,7 @@ def kv_of(*reserved: tuple[int, int]) -> KVCache:
     """Slots that hold so many blocks, of so many reserved ones."""
     kv = KVCache(32, BLOCK, SLOTS, MOST * BLOCK, prefix_cache=False)
     for slot, (held, most) in enumerate(reserved):
-        kv.allocate(slot, [], held)
+        kv.allocate(slot, NOTHING_CACHED, held * BLOCK)
         if most:
             kv.reservations.reserve(slot, most)
     return kv
@@ -147,7 +147,7 @@ class LendingMachine(RuleBasedStateMachine):
         if kv.num_unreserved < now:
             return
         if kv.num_unreserved >= most and pick >= len(self.running):
-            kv.allocate(slot, [], now)
+            kv.allocate(slot, NOTHING_CACHED, now * BLOCK)
             kv.reservations.reserve(slot, most)
         elif self.running and most > now:
             lender = sorted(self.running)[pick % len(self.running)]
@@ -156,7 +156,7 @@ class LendingMachine(RuleBasedStateMachine):
                 return
             if kv.reservations.unheld(lender) < most - now:
                 return
-            kv.allocate(slot, [], now)
+            kv.allocate(slot, NOTHING_CACHED, now * BLOCK)
             kv.lending.lend(lender, slot, most - now, most)
         else:
             return

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from daemon.memory.block_pool import LedgerError
-from daemon.memory.kv_cache import KVCache
+from daemon.memory.kv_cache import NOTHING_CACHED, KVCache
 from daemon.memory.reservations import Reservations
 from daemon.state.sequence import Sequence
 from tests.memory.test_kv_cache import sequence
@@ -70,9 +70,9 @@ def test_a_ledger_that_is_wrong_is_noticed() -> None:
 
 def test_a_reserved_block_is_not_there_for_others() -> None:
     kv = KVCache(8, BLOCK, 4, 64, prefix_cache=False)
-    kv.allocate(0, [], 2)
+    kv.allocate(0, NOTHING_CACHED, 2 * BLOCK)
     kv.reservations.reserve(0, 5)
-    kv.allocate(1, [], 2)
+    kv.allocate(1, NOTHING_CACHED, 2 * BLOCK)
     assert (kv.pool.num_available, kv.num_unreserved) == (4, 1)
     assert kv.num_lacking([], 1) <= 0 < kv.num_lacking([], 2)
     assert kv.can_append(np.array([0, 1]))
@@ -101,9 +101,10 @@ class ReservationMachine(RuleBasedStateMachine):
         matched = kv.match(one)
         most = min(MOST, kv.blocks_for(length + answer)) if reserves else 0
         num_blocks = kv.blocks_for(length)
-        if kv.num_lacking(matched, max(num_blocks, most) - len(matched)) > 0:
+        num_new = max(num_blocks, most) - matched.num_blocks
+        if kv.num_lacking(matched.blocks, num_new) > 0:
             return
-        kv.allocate(slot, matched, num_blocks)
+        kv.allocate(slot, matched, length)
         if most:
             kv.reservations.reserve(slot, most)
             self.most[slot] = most

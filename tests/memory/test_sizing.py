@@ -19,15 +19,18 @@ from daemon.memory.sizing import (
     gpu_panel_bytes,
     size_pool,
 )
+from tests.shapes import LLAMA_3_8B
 
 GIB = 1 << 30
-LLAMA_3_8B: Any = SimpleNamespace(
-    num_layers=32,
+GEMMA_3_27B: Any = SimpleNamespace(
+    num_layers=62,
     num_heads=32,
-    num_kv_heads=8,
+    num_kv_heads=16,
     head_dim=128,
-    hidden_size=4096,
-    vocab_size=128256,
+    hidden_size=5376,
+    vocab_size=262208,
+    windows=tuple(0 if layer % 6 == 5 else 1024 for layer in range(62)),
+    layer_heads=(),
 )
 DEMAND = Demand(
     dtype="bfloat16", block_size=16, max_running=128, max_len=8192, max_batch_tokens=512
@@ -93,6 +96,17 @@ def test_overrides_win() -> None:
 
 def test_a_small_pool_shortens_the_longest_sequence() -> None:
     assert size_pool(LLAMA_3_8B, demand(kv_blocks=12), GPU).max_len == 192
+
+
+def test_a_pool_of_windows_holds_a_longer_sequence_and_is_not_larger_than_all_need() -> None:
+    wanted = demand(max_len=131072, kv_bytes=20 * GIB, required_len=65536, max_running=1)
+    pool = size_pool(GEMMA_3_27B, wanted, GPU)
+    # 80 KiB a token of full layers, and 416 KiB of each of the last 1,024 and of a chunk.
+    assert pool.max_len == 131072 > 20 * GIB // pool.block_bytes * 16 > 40000
+    whole = size_pool(GEMMA_3_27B, demand(max_len=131072, max_running=2), GPU)
+    assert whole.reason == "max_running"
+    needed = 2 * (131072 * 80 + 1024 * 416) << 10
+    assert abs(whole.num_blocks * whole.block_bytes - needed) <= 0.05 * needed
 
 
 @pytest.mark.parametrize(

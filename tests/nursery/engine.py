@@ -17,6 +17,20 @@ bound_caches()
 keep_compiled(default_cache())
 sys.setswitchinterval(_SWITCH_S)
 preload(KIND)
+PRELOADED = frozenset(sys.modules)
+"""The modules of a worker that has heard of no model yet."""
+
+
+def _import_rest() -> None:
+    """Import what a worker's first model brings along: torch and transformers do so late."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.device("meta"):
+        LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=64, num_hidden_layers=1))
+
+
+_import_rest()
 
 
 def serve(fd: int, links_fd: int, spare: bool) -> int:

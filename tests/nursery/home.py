@@ -1,11 +1,12 @@
-"""Forks workers for `tests.nursery.worker`: `python -m tests.nursery.home SOCKET MODULE`.
+"""Forks workers and programs: `python -m tests.nursery.home SOCKET MODULE`.
 
-The module is imported once, for all; its `serve(fd, links_fd, spare)` is a fork's life, and gives
-its exit status.
+The module is imported once, for all; its `serve(fd, links_fd, spare)` is the life of a worker
+(`tests.nursery.worker`) and gives its exit status. A program is what `python()` is asked for.
 """
 
 import contextlib
 import faulthandler
+import fcntl
 import gc
 import importlib
 import json
@@ -26,9 +27,13 @@ from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE
 from daemon.wire.parent import die_with_parent
 from tests.house.source import ROOT
-from tests.nursery.worker import NURSERY, STATUS
+from tests.nursery import programs
+from tests.nursery.relay import STATUS
+from tests.nursery.relay import __file__ as relay_file
+from tests.nursery.worker import NURSERY
 
 MESSAGE_BYTES = 1 << 17
+MOST_FDS = 64
 
 
 @contextlib.contextmanager
@@ -45,13 +50,26 @@ def nursery(folder: Path, module: str) -> Iterator[dict[str, str]]:
             process.terminate()  # a killed one would leave forks whose time nobody counts
 
 
+def python(folder: Path, env: dict[str, str]) -> Path:
+    """A program that stands in for sys.executable, for as long as its nursery is wanted."""
+    path = folder / "python"
+    relay = f"{sys.executable} -S -E {Path(relay_file)} {env[NURSERY]}"
+    path.write_text(f'#!/bin/sh\nLLMD_PYTHON={sys.executable} exec {relay} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
 def _live(joined: socket.socket, module: Any) -> int:
     """A fork's life; its exit status."""
-    told, fds, _flags, _address = socket.recv_fds(joined, MESSAGE_BYTES, 3)
+    told, fds, _flags, _address = socket.recv_fds(joined, MESSAGE_BYTES, MOST_FDS)
+    orders = json.loads(told)
+    if "words" in orders:
+        joined = socket.socket(fileno=fcntl.fcntl(joined.detach(), fcntl.F_DUPFD_CLOEXEC, 512))
+        threading.Thread(target=_die_with, args=(joined,), daemon=True).start()
+        return programs.run(joined, orders, fds)
     fd, links_fd, errors = fds
     os.dup2(errors, 2)
     os.close(errors)
-    orders = json.loads(told)
     os.environ.clear()
     os.environ.update(orders["env"])
     threading.Thread(target=_die_with, args=(joined,), daemon=True).start()

@@ -9,15 +9,13 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 
 from daemon.wire.parent import die_with_parent
+from tests.nursery.relay import STATUS
 
 NURSERY = "LLMD_NURSERY"
 """A variable of the environment: the socket of who forks."""
-STATUS = struct.Struct("h")
-"""How a fork ended: its exit status, or the signal as a negative number."""
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import numpy as np
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.placement.base import LoadHere, Members, Newcomer
-from daemon.scheduler.load_sums import is_heavy
+from daemon.scheduler.queue import is_heavy
 from daemon.state.role import Role
 from daemon.wire.columns import Int32, int32
 

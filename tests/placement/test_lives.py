@@ -6,12 +6,12 @@ from collections.abc import Sequence as Listing
 import msgspec
 import pytest
 
-from daemon.core.candidate import InstanceView
-from daemon.core.checkpoint import checkpoint, restore
 from daemon.core.core import Core
-from daemon.core.events import PlacementChosen
-from daemon.core.instance import Instance
-from daemon.core.open_migrations import Migration
+from daemon.core.instance.instance import Instance
+from daemon.core.migration.open_migrations import Migration
+from daemon.core.placing.candidate import InstanceView
+from daemon.core.values.events import PlacementChosen
+from daemon.core.view.checkpoint import checkpoint, restore
 from daemon.placement import PLACEMENTS
 from daemon.placement.base import Candidate, Newcomer
 from daemon.state.request import sequence_id
@@ -21,7 +21,7 @@ from daemon.state.story import What
 from daemon.wire.columns import encoder
 from tests.core.driver import Driver, configured
 from tests.core.laws import check_views
-from tests.core.random_moves import begin, revive, step
+from tests.core.random_migrations import begin, revive, step
 
 NAMES = sorted(PLACEMENTS)
 _encode = encoder().encode

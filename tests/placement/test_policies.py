@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from daemon.placement import PLACEMENTS
 from daemon.placement.aladdin import BestFit, capacity_norm
 from daemon.placement.base import Newcomer
+from daemon.placement.deferred import Deferred
 from daemon.placement.distserve import NearSaturation
 from daemon.placement.jsq import ShortestQueue
 from daemon.placement.least_loaded import LeastLoaded
 from daemon.placement.power_of_two import PowerOfTwo
+from daemon.placement.round_robin import RoundRobin
 from daemon.placement.trajectory import Trajectory
+from daemon.state.request import sequence_id
 from daemon.state.role import Role
 from daemon.wire.columns import int32
 from tests.placement.made import Made, model, newcomer
@@ -46,6 +49,25 @@ def test_two_workers_of_nine_tokens_hold_two_long_prompts_and_two_long_answers()
     assert [peak([requests[one] for one in home]) for home in badly] == [10, 10]
     assert well == [[0, 1], [2, 3]]
     assert [peak([requests[one] for one in home]) for home in well] == [7, 7]
+
+
+def test_round_robin_goes_on_from_request_to_request_whatever_instances_hold() -> None:
+    homes = [Made(4, running=[(900, 5, 1)]), Made(2), Made(3, waiting=[(9, 1)])]
+    turns = [
+        newcomer()._replace(sequence=sequence_id(request, index))
+        for request, index in ((0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (3, 2))
+    ]
+    assert [RoundRobin().choose(turn, homes, 0) for turn in turns] == [2, 3, 4, 2, 3, 4]
+
+
+def test_deferred_sequences_wait_in_one_queue() -> None:
+    choose, request = Deferred().choose, newcomer(10, 40)
+    full = [Made(index, running=[(80, 9, 1)], capacity_tokens=100) for index in range(3)]
+    assert choose(request, full, 0) == 0, "where none has room, at the first"
+    free = Made(3, capacity_tokens=100)
+    assert choose(request, [*full, free], 0) == 3
+    full[0].waiting.append((10, 5))
+    assert choose(request, [*full, free], 0) == 0, "behind those that wait"
 
 
 def test_the_least_loaded_has_few_tokens_waiting_then_free_memory_then_few_sequences() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.hangs import HANG_S
 from tests.house.source import ROOT
 from tests.powerd.fake_cards import DEFAULT_MW, ORIGINAL_MW, FakeCards, needs_compiler
 from tests.powerd.live import Powerd
@@ -16,11 +17,10 @@ from tests.powerd.live import Powerd
 pytestmark = needs_compiler
 
 CAPPED_MW = (ORIGINAL_MW[0], DEFAULT_MW, DEFAULT_MW, DEFAULT_MW)
-LIMIT_S = 20.0
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + LIMIT_S
+    limit_s = time.monotonic() + HANG_S
     while not happened():
         assert time.monotonic() < limit_s
         time.sleep(0.005)

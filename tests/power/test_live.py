@@ -16,6 +16,7 @@ from daemon.supervisor.spare import WORKER
 from daemon.wire.faults import TEST_MODE
 from tests.chaos.cases import toy_folder
 from tests.e2e.live import LiveDaemon
+from tests.hangs import HANG_S
 from tests.powerd.fake_cards import (
     DEFAULT_MW,
     MIN_MW,
@@ -45,7 +46,7 @@ card = "{card}"
 
 
 def wait_until(happened: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + 20.0
+    limit_s = time.monotonic() + HANG_S
     while not happened():
         assert time.monotonic() < limit_s
         time.sleep(0.01)

@@ -14,10 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.hangs import HANG_S
 from tests.house.source import ROOT
 from tests.powerd.fake_cards import FakeCards, environment, uuid_of
 
-START_S = END_S = 20.0
+START_S = END_S = HANG_S
 POLL_S = 0.005
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from daemon.powerd.client import PowerClient
 from daemon.powerd.frames import CapInForce, CardReading, PowerError, PowerLostError
+from tests.hangs import HANG_S
 from tests.powerd.fake_cards import ORIGINAL_MW, FakeCards, needs_compiler, uuid_of
 from tests.powerd.live import Powerd
 
@@ -50,7 +51,7 @@ async def test_who_waits_hears_of_the_helpers_end(powerd: Powerd) -> None:
     await client.lease(uuid_of(0), 250)
     lost = asyncio.create_task(client.lost())
     powerd.kill()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         await lost
     with pytest.raises(PowerLostError):
         await client.lease(uuid_of(0), 200)

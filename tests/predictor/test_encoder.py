@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from daemon.config.encoder import encoder_folder
 from daemon.protocol.predictor import Ask, Ended
@@ -24,16 +25,38 @@ TEXTS = [
 
 def test_vectors_are_of_length_one_and_near_where_texts_are_alike() -> None:
     from daemon.predictor.encoder import DIM, Encoder
+    from daemon.predictor.linear import Float32Linear, Int8Linear
 
-    encoder = Encoder()
-    vectors = encoder.encode(TEXTS)
-    assert vectors.shape == (len(TEXTS), DIM) and vectors.dtype == np.float32
-    assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
-    cosines = vectors @ vectors.T
-    assert cosines[0, 1] > 0.7 > 0.3 > cosines[0, 2]
+    exact = Encoder(Float32Linear).encode(TEXTS)
+    encoder = Encoder(Int8Linear)
+    for vectors in (exact, encoder.encode(TEXTS)):
+        assert vectors.shape == (len(TEXTS), DIM) and vectors.dtype == np.float32
+        assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
+        cosines = vectors @ vectors.T
+        assert cosines[0, 1] > 0.7 > 0.3 > cosines[0, 2]
+        assert (vectors * exact).sum(axis=1).min() > 0.98
     alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
-    assert np.allclose(vectors, alone, atol=1e-5), "padding and company change nothing"
+    assert np.allclose(encoder.encode(TEXTS), alone, atol=1e-3), "company changes nothing"
     assert encoder.encode([]).shape == (0, DIM)
+
+
+def test_a_text_waits_for_those_of_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from daemon.predictor.encoder import Encoder
+    from daemon.predictor.minilm import Bert
+
+    rows: list[list[int]] = []
+    compute = Bert.__call__
+
+    def noted(bert: Bert, ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+        rows.append(lengths)
+        return compute(bert, ids, lengths)
+
+    monkeypatch.setattr(Bert, "__call__", noted)
+    vectors = Encoder().each(["a short one"] * 30 + ["word " * 150])
+    next(vectors)
+    assert [len(lengths) for lengths in rows] == [25], "25 texts of 5 tokens are a row"
+    list(vectors)
+    assert [len(lengths) for lengths in rows] == [25, 5, 1]
 
 
 def test_the_process_learns_from_texts_that_are_alike(tmp_path: Path) -> None:

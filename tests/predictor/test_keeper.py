@@ -49,7 +49,7 @@ def life(path: Path, count: int) -> Keeper:
     kept = Keeper(path, CONFIG)
     predictor = RequestPredictor(CONFIG, kept)
     for request in range(count):
-        predictor.predict(Ask(request, "x", 5, 100))
+        predictor.predict(Ask(request, "x", 5, 100), None)
         predictor.learn(Ended(request, 40))
     kept.save()
     return kept

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from daemon.config.load import Loaded
 from daemon.config.schema import Config
-from daemon.core.events import Configured
+from daemon.core.values.events import Configured
 from daemon.memory.hashing import chain_hashes
-from daemon.models.shape import ModelShape
 from daemon.protocol import api as protocol
 from daemon.protocol.api import SequenceEnded
 from daemon.protocol.control import GpuStatus
@@ -28,25 +27,15 @@ from daemon.supervisor.api import ApiProcess
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder, int32
 from tests.core.driver import configured
+from tests.hangs import HANG_S
 from tests.runtime.scripted import ScriptedWorker
+from tests.shapes import tiny_shape
 
-SHAPE = ModelShape(
-    model_type="llama",
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    hidden_size=64,
-    vocab_size=193,
-    context_len=256,
-    num_params=1000,
-    dtype="float32",
-)
-SERVED = ServedModel("tiny", Path("/models/tiny"), SHAPE, 128, (), (), (), ())
+SERVED = ServedModel("tiny", Path("/models/tiny"), tiny_shape(), 128, (), (), (), ())
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -61,7 +50,7 @@ def generate(
 
 def to_workers(plan: Callable[[int, Plan], None]) -> ToWorkers:
     """Messages to workers that never join the links made for them."""
-    return ToWorkers(plan, *[_unheard] * 5)
+    return ToWorkers(plan, *[_unheard] * 6)
 
 
 def _unheard(*_told: object) -> None:
@@ -114,7 +103,7 @@ class House:
     def __init__(self, num_blocks: int = 64, **changes: object) -> None:
         self.config: Configured = configured(**changes)  # type: ignore[arg-type]
         self.num_blocks = num_blocks
-        self.store = TokenStore()
+        self.store = TokenStore(self.config.block_size)
         self.link = ApiLink(self.store, lambda event: self.runtime.dispatch(event), self._lives)
         self.runtime = Runtime(
             self.config, self.store, None, self.link, to_workers(self._send_plan)

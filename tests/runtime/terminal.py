@@ -9,6 +9,8 @@ import subprocess
 import termios
 import time
 
+from tests.hangs import HANG_S
+
 ERASE = "\x1b[K"
 _ROWS_COLUMNS = (40, 100)
 
@@ -37,7 +39,7 @@ class Terminal:
         """All that was written so far, control characters included."""
         return self._said.decode(errors="replace")
 
-    def wait_for(self, text: str, limit_s: float = 60.0) -> None:
+    def wait_for(self, text: str, limit_s: float = HANG_S) -> None:
         """Read until `text` was written. Raises AssertionError where it never is."""
         deadline_s = time.monotonic() + limit_s
         while text not in self.said:

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.core.actions import Deliver, Finished, Rejected, Started
-from daemon.core.events import Abort, Event, Finish, Predicted, RequestArrived, Sealed
+from daemon.core.values.actions import Deliver, Finished, Rejected, Started
+from daemon.core.values.events import Abort, Event, Finish, Predicted, RequestArrived
 from daemon.protocol import api as protocol
 from daemon.protocol.control import PredictorStatus
 from daemon.protocol.worker import Logprobs, PromptLogprobs, Reply
@@ -29,7 +29,7 @@ class Link:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.store = TokenStore()
+        self.store = TokenStore(4)
         self.events: list[Event] = []
         self.link = ApiLink(self.store, self.events.append, lambda _settled: None)
         self.link.connect(ours, GENERATION)
@@ -76,9 +76,6 @@ async def test_messages_become_events_with_ids_of_the_generation(line: Link) -> 
         and sequence_id(FIRST + 5, 1) in line.store._sequences
     )
     own, core = sequence_id(5, 1), sequence_id(FIRST + 5, 1)
-    event = await line.take(protocol.SealedBlocks(own, 2, b"h" * 16))
-    assert isinstance(event, Sealed)
-    assert (event.sequence, event.first_block, event.hashes) == (core, 2, b"h" * 16)
     event = await line.take(protocol.FinishSequence(own))
     assert isinstance(event, Finish) and event.sequence == core
     event = await line.take(protocol.AbortRequest(5))

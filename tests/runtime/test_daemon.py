@@ -17,6 +17,7 @@ from daemon.config.cuda import Devices
 from daemon.config.load import Loaded, load
 from daemon.config.pool import plan_pool
 from daemon.config.schema import Config, InstanceSpec
+from daemon.core.instance.instance import WorkerState
 from daemon.models.shape import ModelError
 from daemon.protocol.api import RequestRejected, Serving
 from daemon.protocol.worker import Loading
@@ -26,6 +27,9 @@ from daemon.runtime.daemon import Daemon
 from daemon.runtime.start_times import StartTimes
 from daemon.runtime.workers import Workers
 from daemon.supervisor.early import EarlyWorker
+from daemon.supervisor.spare import WORKER
+from daemon.wire.faults import TEST_MODE
+from tests.hangs import HANG_S
 from tests.runtime.ends import SERVED, ApiEnd, House, generate, until
 
 
@@ -142,6 +146,35 @@ async def test_a_worker_that_is_given_up_is_said_to_load_no_more(
     assert status._parts.life.fault == "no such file either"
 
 
+async def test_the_worker_of_an_asleep_instance_starts_when_it_is_woken(
+    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TEST_MODE, "1")
+    monkeypatch.setenv(WORKER, "tests.runtime.ready_worker")
+    house = house_of(instances=2)
+    status = house.status(Config())
+    cores = CoreShare(1, (0,))
+    specs = (
+        InstanceSpec("cpu", "mixed", "first"),
+        InstanceSpec("cpu", "mixed", "second", asleep=True),
+    )
+    pools = tuple(plan_pool(load().config, SERVED.shape, spec, Devices()) for spec in specs)
+    model = msgspec.structs.replace(SERVED, instances=specs, pools=pools, cores=(cores, cores))
+    workers = Workers(
+        *(status._parts, model, StartTimes(Path("none")), house.runtime, status),
+        EarlyWorker("cpu"),
+    )
+    instances = house.runtime.core.instances
+    workers.start()
+    await until(lambda: instances[0].state is WorkerState.READY)
+    assert workers.of(1).pid == 0
+    workers.wake(1)
+    await until(lambda: instances[1].state is WorkerState.READY)
+    assert workers.of(1).pid
+    await workers.close()
+    await status._parts.life.close()
+
+
 async def test_answers_that_a_hopeless_daemon_has_under_way_are_cut_off_at_once(
     house_of: Callable[..., House],
 ) -> None:
@@ -156,7 +189,7 @@ async def test_answers_that_a_hopeless_daemon_has_under_way_are_cut_off_at_once(
     await until(lambda: house.runtime.core.draining)
     assert not draining.done(), "an answer is under way"
     daemon.life.hopeless("no worker is left")
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, HANG_S)
     await house.ended(1)
     assert not house.link._live
 
@@ -180,7 +213,7 @@ async def test_a_name_that_is_looked_up_for_ever_keeps_nobody_from_stopping(
     running = asyncio.create_task(Daemon(loaded, load).run())
     await until(asked.is_set)
     os.kill(os.getpid(), signal.SIGTERM)
-    assert await asyncio.wait_for(running, 5) == 0
+    assert await asyncio.wait_for(running, HANG_S) == 0
     never.set()
     _leave_signals()
 
@@ -196,7 +229,7 @@ async def test_what_fails_while_it_is_told_to_stop_is_no_fault(
 
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(daemon_module, "find_model", find_model)
-    assert await asyncio.wait_for(daemon.prepare(""), 5) is None
+    assert await asyncio.wait_for(daemon.prepare(""), HANG_S) is None
 
 
 async def _call(what: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from daemon.config.schema import Config, InstanceSpec, MemoryConfig
-from daemon.core.snapshot import Counters
+from daemon.core.values.snapshot import Counters
 from daemon.protocol.api import Gauges
 from daemon.protocol.control import GpuStatus
 from daemon.runtime.serving import ServingStatus

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from daemon.core.actions import Send
-from daemon.core.events import LinkChanged, TransferEnded
+from daemon.core.values.actions import Send
+from daemon.core.values.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import NewLink, Ready
 from daemon.runtime.links import LinkBroker
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.columns import int32
 from tests.engine.process import cpu_load
+from tests.hangs import HANG_S
 from tests.supervisor.model_folder import write_llama
 from tests.supervisor.waiting import until
 from tests.wire.descriptors import open_descriptors
@@ -109,7 +110,7 @@ async def test_workers_are_joined_and_joined_again(tmp_path: Path) -> None:
     await until(lambda: two.ended(8) == {0: 1, 1: 1})
     two.links.close()
     assert [await one.close() for one in two.processes] == [0, 0]
-    await asyncio.wait_for(asyncio.gather(*running), 5)
+    await asyncio.wait_for(asyncio.gather(*running), HANG_S)
     await spare.close()
     await asyncio.sleep(0.01)
     assert open_descriptors() == before
@@ -135,5 +136,5 @@ async def test_a_worker_that_is_stopped_in_a_transfer_is_ended(
     await until(lambda: two.processes[stopped].pid not in (0, pid))
     two.links.close()
     await asyncio.gather(*(one.close() for one in two.processes))
-    await asyncio.wait_for(asyncio.gather(*running), 5)
+    await asyncio.wait_for(asyncio.gather(*running), HANG_S)
     await spare.close()

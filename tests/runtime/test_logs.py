@@ -142,7 +142,7 @@ def test_every_process_is_set_up_here_and_nowhere_else() -> None:
     assert not [path for path, text in texts.items() if "basicConfig" in text]
     callers = {p.relative_to(root).as_posix() for p, t in texts.items() if "logs.set_up(" in t}
     assert callers == {
-        "daemon/api/process.py",
+        "daemon/api/front/process.py",
         "daemon/engine/worker/main.py",
         "daemon/predictor/process.py",
         "daemon/runtime/daemon.py",

@@ -41,7 +41,7 @@ def test_a_quote_goes_on_as_its_source() -> None:
 
 
 def test_offers_are_behind_what_each_row_drew() -> None:
-    store, ids = TokenStore(), [sequence_id(number, 0) for number in range(4)]
+    store, ids = TokenStore(4), [sequence_id(number, 0) for number in range(4)]
     for number in range(3):
         grammar = "start: /a*/" if number == 2 else ""
         store.add(number, generate(number, [1, 2, 3, 4, 5, 1], grammar=grammar))
@@ -60,7 +60,7 @@ def test_offers_are_behind_what_each_row_drew() -> None:
 
 def test_looking_writes_nothing() -> None:
     prompt = int32([1, 2, 1, 2])
-    store, one = TokenStore(), sequence_id(0, 0)
+    store, one = TokenStore(4), sequence_id(0, 0)
     store.add(0, generate(0, prompt.tolist()))
     assert store.look(one, int32([1])) and store.slice(one, 0, 4).tolist() == [1, 2, 1, 2]
     with pytest.raises(LookupError):

@@ -17,10 +17,12 @@ from daemon.engine.loading.resolve import resolve_here
 from daemon.models.embedded import EMBEDDED_NAME
 from daemon.models.shape import ModelError
 from daemon.runtime import model
-from daemon.runtime.model import find_model, served_name
+from daemon.runtime.model import UNKNOWN_WAKE_S, find_model, served_name
+from daemon.runtime.start_times import StartTimes, start_name
 from daemon.runtime.threads import in_thread
 from tests.config.driver import LARGE, SMALL, build_driver, pretend
 from tests.e2e.tiny import tiny_folder
+from tests.hangs import HANG_S
 from tests.runtime.ends import SERVED
 
 
@@ -32,7 +34,7 @@ async def test_the_result_comes_and_the_loop_goes_on() -> None:
         time.sleep(0.05)
         return threading.get_ident()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         finding = asyncio.ensure_future(in_thread(work))
         while not finding.done():
             beats += 1
@@ -87,6 +89,26 @@ def test_worker_and_core_are_told_the_same_limits_of_each_instance() -> None:
         assert (worker.max_slots, worker.max_batch_tokens) == wanted
 
 
+def test_an_asleep_instance_is_taken_to_wake_as_its_last_start_took(tmp_path: Path) -> None:
+    specs = (
+        InstanceSpec("cpu", "mixed", "awake"),
+        InstanceSpec("cpu", "mixed", "asleep", asleep=True),
+        InstanceSpec("cpu", "mixed", "known", asleep=True, wake_s=7.0),
+    )
+    pools = tuple(plan_pool(Config(), SERVED.shape, spec, Devices()) for spec in specs)
+    cores = (CoreShare(1, (0,)),) * 3
+    served = msgspec.structs.replace(SERVED, instances=specs, pools=pools, cores=cores)
+    times = StartTimes(tmp_path / "starts.json")
+
+    def wakes_in_s() -> list[float]:
+        told = served.configured(Config(), 0.0, times=times)
+        return [instance.wakes_in_s for instance in told.instances]
+
+    assert wakes_in_s() == [0.0, UNKNOWN_WAKE_S, 7.0]
+    times.keep(start_name(served.load(Config(), 1)), {"imports": 2.0, "weights": 0.5})
+    assert wakes_in_s() == [0.0, 2.5, 7.0]
+
+
 def test_a_chunk_is_the_policys_own_unless_somebody_wrote_it() -> None:
     def own(**written: object) -> list[bool]:
         return [chunk for chunk, _ in both(**written)]
@@ -111,9 +133,9 @@ def test_a_chunk_is_the_policys_own_unless_somebody_wrote_it() -> None:
 @pytest.mark.parametrize(
     ("policy", "device", "budget", "asked"),
     [
-        ("synced", "cuda:0", 0, True),
-        ("synced", "cuda:0", 700, False),  # somebody wrote it
-        ("synced", "cpu", 0, False),
+        ("packed", "cuda:0", 0, True),
+        ("packed", "cuda:0", 700, False),  # somebody wrote it
+        ("packed", "cpu", 0, False),
         ("sarathi", "cuda:0", 0, False),
     ],
 )
@@ -127,6 +149,29 @@ def test_a_worker_measures_its_target_forward_size_where_that_counts(
         SERVED, instances=(InstanceSpec(device),), pools=(pool,), cores=(CoreShare(1, (0,)),)
     )
     assert served.load(config, 0).finds_size == asked
+
+
+@pytest.mark.parametrize(
+    ("written", "device", "role", "tokens"),
+    [
+        ({}, "cuda:0", "mixed", 2048),  # the load may make it one that computes prompts
+        ({"scheduler.roles": "mixed"}, "cuda:0", "mixed", 512),
+        ({"scheduler.roles": "mixed"}, "cuda:0", "prefill", 2048),
+        ({"scheduler.max_batch_tokens": 700}, "cuda:0", "prefill", 700),
+        ({"scheduler.policy": "vllm"}, "cuda:0", "prefill", 2560),
+        ({}, "cpu", "prefill", 512),
+    ],
+)
+def test_a_worker_has_memory_for_the_chunks_of_a_prefill_instance(
+    written: dict[str, object], device: str, role: str, tokens: int
+) -> None:
+    config = load(None, written).config
+    pool = plan_pool(config, SERVED.shape, InstanceSpec("cpu"), Devices())
+    pair = InstanceSpec(device, role=role), InstanceSpec("cuda:1", role="decode")
+    share = CoreShare(1, (0,))
+    served = msgspec.structs.replace(SERVED, instances=pair, pools=(pool,) * 2, cores=(share,) * 2)
+    told = served.load(config, 0)
+    assert told.max_batch_tokens == tokens and told.finds_size == (tokens == 2048)
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

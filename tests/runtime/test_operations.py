@@ -65,6 +65,7 @@ async def test_what_can_change_changes_everywhere(
     monkeypatch.setenv("LLMD_LOG_LEVEL", "info")  # what children inherit is put back
     operated.write(
         "[scheduler]\npolicy = 'srtf'\nmax_waiting = 3\nstarve_s = 0.5\nmax_pause_s = 2.5\n"
+        "pair = 'arrival'\nmixed_pool = true\n"
         "[server]\nkeepalive_s = 4.0\ncors_origins = ['http://a']\nport = 9\n"
         "[daemon]\nlog_level = 'error'\ndrain_s = 1.0\n"
         f"[[key]]\nname = 'alice'\nhash = '{'0' * 64}'\n"
@@ -77,13 +78,14 @@ async def test_what_can_change_changes_everywhere(
     assert answer.file == str(operated.file)
     assert set(answer.changed) == {
         *("scheduler.policy", "scheduler.max_waiting", "scheduler.starve_s", "daemon.drain_s"),
-        "scheduler.max_pause_s",
+        *("scheduler.max_pause_s", "scheduler.pair", "scheduler.mixed_pool"),
         *("server.keepalive_s", "server.cors_origins", "daemon.log_level", "key"),
     }
     assert answer.needs_restart == ("server.port",)
     core = house.runtime.core
     assert (core.config.max_waiting, core.config.starve_s) == (3, 0.5)
     assert core.config.max_pause_s == 2.5
+    assert core.config.pair == "arrival" and core.config.mixed_pool
     assert core.instances[0].scheduler.policy.name == "srtf"
     assert operated.parts.config.daemon.drain_s == 1.0
     assert operated.parts.config.server.port == 8000

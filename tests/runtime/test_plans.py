@@ -38,7 +38,7 @@ def batch_of(rows: list[tuple[int, int, int, int]], joined: dict[int, int]) -> B
 
 @pytest.fixture
 def store() -> TokenStore:
-    store = TokenStore()
+    store = TokenStore(4)
     store.add(0, generate(0, [10, 11, 12]))
     store.add(1, generate(1, [20, 21], presence_penalty=0.5))
     store.append(np.array([A, A, B]), int32([13, 14, 22]))

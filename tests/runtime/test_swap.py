@@ -9,27 +9,16 @@ from daemon.config.core_shares import CoreShare
 from daemon.config.cuda import Devices
 from daemon.config.load import load
 from daemon.config.pool import plan_pool
-from daemon.core.actions import Action
-from daemon.core.events import CopiesDone, Event, WorkerReady
-from daemon.models.shape import ModelShape
+from daemon.core.values.actions import Action
+from daemon.core.values.events import CopiesDone, Event, WorkerReady
 from daemon.protocol import worker as protocol
 from daemon.runtime.model import ServedModel
 from tests.runtime.ends import House
+from tests.shapes import tiny_shape
 
 Build = Callable[..., House]
 
-SHAPE = ModelShape(
-    model_type="llama",
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    hidden_size=64,
-    vocab_size=512,
-    context_len=1024,
-    num_params=10_000,
-    dtype="bfloat16",
-)
+SHAPE = tiny_shape(dtype="bfloat16", context_len=1024)
 
 
 async def test_a_worker_s_words_become_the_core_s_events(

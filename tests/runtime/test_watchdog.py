@@ -12,6 +12,7 @@ from daemon.runtime import life, serving
 from daemon.runtime.status import DaemonStatus
 from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.step_watch import COMPILE_S, LEAST_S
+from tests.hangs import HANG_S
 from tests.runtime.ends import House, generate, until
 
 Build = Callable[..., House]
@@ -49,7 +50,7 @@ async def test_without_a_watchdog_nothing_is_sent(
     fed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WATCHDOG_USEC")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         await life.feed_watchdog(lambda: "")
     assert fed == []
 

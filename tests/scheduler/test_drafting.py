@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from daemon.core.actions import Submit
+from daemon.core.values.actions import Submit
 from daemon.state.batch import Batch
 from tests.core.driver import Driver, configured
 
@@ -154,6 +154,20 @@ def test_offers_of_another_life_are_worth_nothing() -> None:
     assert not batch.drafts.size
     driver.settle()
     assert driver.num_outputs(0) == 60
+
+
+def test_sampled_rows_bound_drafts_as_tokens_do() -> None:
+    """The worker leaves all drafts out where the rows of its head would be computed otherwise."""
+    config = configured(block_size=16, max_batch_tokens=32, prefill_chunk=8)
+    driver = running(Driver(config, 64))
+    driver.core.instances[0].scheduler.drafting.same_until = (1, 32)
+    driver.arrive([7] * 40, 4)
+    driver.answer()
+    (chunked,) = submitted(driver)
+    assert chunked.num_tokens == 9 and chunked.samples.sum() == 1
+    assert drafts(driver, (4,)) == [], "one row is sampled alone as it is beside none"
+    driver.settle()
+    driver.check_nothing_left()
 
 
 def test_no_step_is_so_long_that_its_own_tokens_get_other_numbers() -> None:

@@ -60,7 +60,7 @@ def test_prompts_fill_a_step_up_to_it_and_have_a_least_share() -> None:
 def test_chunks_leave_what_decodes_beside_them_take() -> None:
     table = SlotTable(8)
     slots = [table.join(sequence(600, number), 0) for number in range(3)]
-    step = StepBuilder(Limits(64, 2048, 2048, forward_tokens=400), POLICIES["synced"], table)
+    step = StepBuilder(Limits(64, 2048, 2048, forward_tokens=400), POLICIES["packed"], table)
     step.add_prompt(slots[0], step.chunk(300, 1), 1)
     assert step.room == 100 and step.chunk(600, 1) == 100
     step.add_prompt(slots[1], 100, 1)

@@ -4,7 +4,7 @@ import pytest
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
-from daemon.scheduler.policies.mlfq import LEVELS, PATIENCE, Mlfq, level_of, quantum_s
+from daemon.scheduler.policies.mlfq import LEVELS, PATIENCE, Mlfq, MlfqQ1, level_of, quantum_s
 from daemon.state.sequence import Sequence
 
 STEP_S = 0.010
@@ -83,3 +83,33 @@ def test_the_last_level_has_no_next() -> None:
     one.level = LEVELS - 1
     policy.review(one, 10, step_time)
     assert one.level == LEVELS - 1
+
+
+def test_as_printed_a_starving_one_goes_to_the_first_queue_for_its_quantum_and_falls_anew() -> None:
+    policy, step_time, one = MlfqQ1(), learned_step_time(), sequence(300)
+    policy.enter(one, step_time)
+    assert one.level == 5 and policy.patience_s(one, 0.3, step_time) == 0.3
+    policy.promote(one, step_time)
+    assert one.level == 0 and 0.0 <= policy.rank(one, step_time) < 1.0
+    assert one.review_at - one.num_known_tokens == 1, "the first queue's quantum is one step"
+    policy.review(one, 1, step_time)
+    assert one.level == 0 and one.promoted, "its token is planned, and has not come"
+    levels = []
+    for outputs in (1, 3, 7):
+        one.num_output_tokens = outputs
+        policy.review(one, outputs, step_time)
+        levels.append(one.level)
+    assert levels == [1, 2, 3] and not one.promoted
+
+
+def test_as_printed_a_starving_one_goes_behind_those_that_starved_before_it() -> None:
+    """By arrival the oldest answers would rise again and again before any that have not begun."""
+    policy, step_time = MlfqQ1(), learned_step_time()
+    ranks = []
+    for arrival, since_s in ((0, 1000.2), (1, 1000.1)):
+        one = sequence(300, arrival)
+        one.waiting_since_s = since_s
+        policy.enter(one, step_time)
+        policy.promote(one, step_time)
+        ranks.append(policy.rank(one, step_time))
+    assert 0.0 < ranks[1] < ranks[0] < 1.0

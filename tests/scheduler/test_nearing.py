@@ -132,7 +132,7 @@ def test_two_lives_with_the_same_events_are_the_same() -> None:
     """Time comes with events alone."""
     plans = []
     for _ in range(2):
-        driver = Driver(configured("synced"), 40, 0.03)
+        driver = Driver(configured("packed"), 40, 0.03)
         for number in range(12):
             driver.arrive([number] * 6, 20, deadline_s=driver.now + 0.3 * number)
             driver.answer()

@@ -3,7 +3,7 @@
 import pytest
 
 from daemon.cost.step_time import StepTimeModel
-from daemon.memory.kv_cache import KVCache
+from daemon.memory.kv_cache import NOTHING_CACHED, KVCache
 from daemon.memory.swap_space import PROACTIVE, RECOMPUTE
 from daemon.scheduler.lengths import LEAST
 from daemon.scheduler.order import Order
@@ -33,7 +33,7 @@ class Room:
     def run(self, one: Sequence, now: float, move_s: float = 0.0) -> int:
         """Give it a slot and its blocks."""
         slot = self.slots.join(one, 0)
-        self.kv.allocate(slot, [], self.kv.blocks_for(one.num_known_tokens))
+        self.kv.allocate(slot, NOTHING_CACHED, one.num_known_tokens)
         self.pace.resume(one, now, move_s)
         return slot
 

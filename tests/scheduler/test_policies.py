@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.core.actions import Submit
+from daemon.core.values.actions import Submit
 from daemon.state.batch import Batch
 from tests.core.driver import Driver, configured
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.core.actions import Submit
+from daemon.core.values.actions import Submit
 from tests.core.driver import Driver, configured
 
 PROMPT = [1, 2, 3, 4, 5]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.core.view import snapshot
+from daemon.core.view.view import snapshot
 from tests.core.driver import Driver, configured
 
 RESERVING = ["orca", "static"]

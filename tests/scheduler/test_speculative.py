@@ -8,11 +8,16 @@ from daemon.scheduler.policies.remaining import remaining_s
 from daemon.scheduler.policies.speculative import (
     AGING,
     COMMON_TOKENS,
+    FIRST_STEPS,
     GUESS_TOKENS,
     HEAVIEST,
+    QUEUES,
     REVIEW_TOKENS,
     Speculative,
+    SpeculativeQueues,
 )
+from daemon.state.request import sequence_id
+from tests.core.driver import Driver, configured
 from tests.scheduler.test_mlfq import STEP_S, learned_step_time, sequence
 
 
@@ -80,3 +85,57 @@ def test_host_memory_counts_as_computed() -> None:
     assert policy.rank(lost, step_time) - policy.rank(kept, step_time) == pytest.approx(
         prefill_s, rel=0.1
     )
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "queue"), [(1, 0), (FIRST_STEPS, 0), (33, 1), (65, 2), (1000, 5)]
+)
+def test_the_queue_is_that_of_the_steps_left(num_tokens: int, queue: int) -> None:
+    policy, step_time, one = SpeculativeQueues(), learned_step_time(), sequence(5)
+    one.expected_tokens = one.predicted_tokens = num_tokens
+    policy.enter(one, step_time)
+    assert policy.rank(one, step_time) == one.level == queue < QUEUES
+
+
+def test_who_comes_nearer_to_its_end_rises_and_who_outgrows_its_prediction_falls() -> None:
+    policy, step_time, one = SpeculativeQueues(), learned_step_time(), sequence(5)
+    one.expected_tokens = one.predicted_tokens = 100
+    policy.enter(one, step_time)
+    levels = [one.level]
+    for outputs in (40, 70, 100, 190):
+        policy.review(one, outputs, step_time)
+        levels.append(one.level)
+    assert levels == [2, 1, 0, 2, 0], "at 100 it is expected to be 200 long"
+
+
+def test_who_waits_for_the_threshold_rises_by_one_queue_each_time() -> None:
+    policy, step_time, one = SpeculativeQueues(), learned_step_time(), sequence(5)
+    one.expected_tokens = one.predicted_tokens = 200
+    policy.enter(one, step_time)
+    for level in (2, 1, 0):
+        assert policy.patience_s(one, 0.3, step_time) == 0.3
+        policy.promote(one, step_time)
+        assert one.level == level
+    assert policy.patience_s(one, 0.3, step_time) == math.inf
+    policy.review(one, 32, step_time)
+    assert one.level == 0, "it keeps what it has risen"
+    policy.review(one, 200, step_time)
+    assert one.level == 3, "but for a prediction that was too short"
+
+
+@pytest.mark.parametrize(("starve_s", "is_served"), [(0.1, True), (100.0, False)])
+def test_newcomers_that_are_shorter_do_not_keep_a_long_one_out_for_ever(
+    starve_s: float, is_served: bool
+) -> None:
+    config = configured("speculative-queues", max_running=1, starve_s=starve_s, max_len=400)
+    driver = Driver(config, 200, num_host_blocks=400)
+    long = driver.arrive([1] * 8, 300)
+    driver.predict(long, 300)
+    for number in range(200):
+        driver.predict(driver.arrive([2 + number % 7] * 8, 4), 4)
+        for _ in range(4):
+            driver.answer()
+        driver.copied()
+    assert (driver.num_outputs(sequence_id(long, 0)) > 10) is is_served
+    driver.settle()
+    driver.check_nothing_left()

@@ -2,8 +2,9 @@
 
 import pytest
 
-from daemon.memory.kv_cache import KVCache
-from daemon.scheduler.order import PROMOTED_SHARE
+from daemon.cost.step_time import StepTimeModel
+from daemon.memory.kv_cache import NOTHING_CACHED, KVCache
+from daemon.scheduler.policies.mlfq import Mlfq
 from daemon.scheduler.policies.speculative import Speculative
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.slots import SlotTable
@@ -94,7 +95,7 @@ def test_the_promoted_leave_most_of_the_memory_to_others() -> None:
         ]
         most = max(most, sum(scheduler.kv.blocks_for(one.num_known_tokens) for one in held))
     largest = scheduler.kv.blocks_for(16 + 60)
-    assert 0 < most <= PROMOTED_SHARE * 30 + largest
+    assert 0 < most <= Mlfq.promoted_share * 30 + largest
     driver.settle()
     driver.check_nothing_left()
 
@@ -152,9 +153,9 @@ def test_a_host_pool_too_small_for_a_victim_keeps_the_part_that_fits() -> None:
         one = sequence(length, number)
         one.rank = float(number)
         slot = slots.join(one, length)
-        kv.allocate(slot, [], kv.blocks_for(length))
+        kv.allocate(slot, NOTHING_CACHED, length)
         one.move(State.RUNNING)
-        residency.admit(one, kv, -1, 1, 0.0)
+        residency.admit(one, kv, -1, 1, StepTimeModel(), 0.0)
         slots.delivered[slot] = slots.known[slot] = length + 1
         members.append(one)
     residency.park(members[1], 100, slots, kv, 1, lambda num_tokens: 1.0)
@@ -162,5 +163,5 @@ def test_a_host_pool_too_small_for_a_victim_keeps_the_part_that_fits() -> None:
     assert residency.host_room() == 0
     residency.forget(members[1])
     residency.space.take_orders(1)
-    residency.on_copied(1, 0.0, 16, 0.0, 0, 0.0)
+    residency.on_copied(kv, 1, 0.0, 16, 0.0, 0, 0.0)
     assert residency.host_room() == 16

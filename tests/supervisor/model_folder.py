@@ -6,25 +6,18 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 193,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "dtype": "float32",
-}
+from tests.shapes import tiny_config
+
+CONFIG = tiny_config(
+    num_hidden_layers=1,
+    head_dim=16,
+    rms_norm_eps=1e-6,
+    rope_theta=10000.0,
+    hidden_act="silu",
+    tie_word_embeddings=False,
+    bos_token_id=0,
+    dtype="float32",
+)
 SHAPES = {
     "model.embed_tokens": (193, 64),
     "model.layers.0.self_attn.q_proj": (64, 64),
@@ -39,6 +32,7 @@ SHAPES = {
     "model.norm": (64,),
     "lm_head": (193, 64),
 }
+TOKENIZER = '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}'
 
 
 def write_llama(folder: Path) -> Path:
@@ -50,5 +44,5 @@ def write_llama(folder: Path) -> Path:
     }
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}', encoding="utf-8")
+    (folder / "tokenizer.json").write_text(TOKENIZER, encoding="utf-8")
     return folder

@@ -16,6 +16,7 @@ from daemon.runtime.token_store import TokenStore
 from daemon.supervisor import api as api_module
 from daemon.supervisor import silence
 from daemon.supervisor.api import ApiProcess
+from tests.hangs import HANG_S
 from tests.supervisor.waiting import exists, until
 from tests.wire.descriptors import open_descriptors
 
@@ -34,7 +35,7 @@ class Told:
         self.why = ""
         self._kill = kill
         self.api = ApiProcess('{"model": "tiny"}', self._connect, self._hopeless)
-        self.link = ApiLink(TokenStore(), lambda _event: None, self.api.lives)
+        self.link = ApiLink(TokenStore(4), lambda _event: None, self.api.lives)
 
     def _connect(self, sock: socket.socket, generation: int) -> ApiLink:
         self.generations.append(generation)
@@ -67,7 +68,7 @@ async def test_it_answers_is_replaced_and_ends(listener: socket.socket) -> None:
     assert told.api.pid != first and not told.api.up and told.api.num_deaths == 1
     assert await asyncio.to_thread(health, url_of(listener)) == 200, "on the same address"
     await told.api.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     assert told.api.pid == 0 and not told.why
     assert told.generations == [0, 1] and told.api.num_deaths == 1
     told.close()
@@ -90,7 +91,7 @@ async def test_a_stopped_one_is_found_and_replaced(
     await until(lambda: told.generations == [0, 1])
     assert not exists(stopped)
     assert f"the API process (pid {stopped}) hangs" in caplog.text
-    assert "daemon/api/process.py" in capfd.readouterr().err, "its stacks"
+    assert "daemon/api/front/process.py" in capfd.readouterr().err, "its stacks"
     os.kill(told.api.pid, signal.SIGSTOP)  # before it has answered once
     await until(lambda: told.generations == [0, 1, 2])
     assert await asyncio.to_thread(health, url_of(listener)) == 200
@@ -98,7 +99,7 @@ async def test_a_stopped_one_is_found_and_replaced(
     os.kill(told.api.pid, signal.SIGSTOP)
     last = told.api.pid
     await told.api.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     assert not exists(last), "a stopped one does not outlive the end"
     told.close()
 
@@ -111,13 +112,13 @@ async def test_one_that_loads_may_be_silent_for_longer(listener: socket.socket) 
     told.api.lives(settled=True)
     assert told.api._pulse.limit_s == api_module.HEARS_S
     await told.api.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     told.close()
 
 
 async def test_one_that_dies_again_and_again_is_given_up(listener: socket.socket) -> None:
     told = Told(kill=True)
-    await asyncio.wait_for(told.api.run(listener), 20)
+    await asyncio.wait_for(told.api.run(listener), HANG_S)
     assert told.generations == list(range(6))
     assert told.why == "the API process ended with status -9, again and again"
     told.close()
@@ -128,5 +129,5 @@ async def test_closing_while_it_is_being_started(listener: socket.socket) -> Non
     running = asyncio.create_task(told.api.run(listener))
     await asyncio.sleep(0)
     await told.api.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     assert told.api.pid == 0 and not told.generations

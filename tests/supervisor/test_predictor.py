@@ -11,6 +11,7 @@ import pytest
 from daemon.protocol.predictor import Ask, Ended, Estimate
 from daemon.supervisor import predictor
 from daemon.supervisor.predictor import PredictorHooks, PredictorProcess
+from tests.hangs import HANG_S
 from tests.supervisor.waiting import exists, until
 from tests.wire.descriptors import open_descriptors
 
@@ -60,7 +61,7 @@ async def test_a_predictor_s_life(arguments: list[str], caplog: pytest.LogCaptur
     told.process.send(Ended(2, 33))
     second = told.process.pid
     await told.process.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     assert told.process.pid == 0 and not exists(second) and not told.process.up
     assert Path(arguments[1]).exists(), "it saved what it had learned"
     told.process.send(Ended(3, 3))
@@ -76,7 +77,7 @@ async def test_one_that_dies_again_and_again_rests_and_closes_at_once(
     await until(lambda: "again and again" in caplog.text)
     assert told.story == ["up", "lost"] * 6
     await told.process.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     assert told.story == ["up", "lost"] * 6
 
 
@@ -88,7 +89,7 @@ async def test_after_its_rest_it_is_started_again(
     running = asyncio.create_task(told.process.run())
     await until(lambda: told.story.count("up") > 7)
     await told.process.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
 
 
 async def test_closing_while_it_is_being_started(arguments: list[str]) -> None:
@@ -96,7 +97,7 @@ async def test_closing_while_it_is_being_started(arguments: list[str]) -> None:
     running = asyncio.create_task(told.process.run())
     await asyncio.sleep(0)
     await told.process.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     assert told.process.pid == 0 and not told.story
 
 
@@ -127,7 +128,7 @@ async def test_a_stopped_one_is_replaced_once_it_owes_an_answer(
     os.kill(last, signal.SIGSTOP)
     monkeypatch.setattr(predictor, "END_GRACE_S", 0.2)
     await told.process.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     assert not exists(last), "a stopped one does not outlive the end"
 
 
@@ -146,4 +147,4 @@ async def test_one_that_waits_for_a_disk_for_ever_is_replaced(
     assert f"(pid {first}) gave no answer in 0.5 s" in caplog.text and not exists(first)
     monkeypatch.setattr(predictor, "END_GRACE_S", 0.2)
     await told.process.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)

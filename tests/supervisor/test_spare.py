@@ -15,6 +15,7 @@ from daemon.supervisor import worker as worker_module
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.spare import Spare, StartedWorker, with_links
 from tests.engine.process import cpu_load
+from tests.hangs import HANG_S
 from tests.supervisor.model_folder import write_llama
 from tests.supervisor.test_worker import Told
 from tests.supervisor.waiting import exists, until
@@ -66,7 +67,7 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path, las
     assert await told.first_token() == token, "it computes as its predecessor did"
     assert masks(kept) == {frozenset({last_cpu})}, "and on its predecessor's cores"
     assert await told.worker.close() == 0
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     await spare.close()
     assert not exists(kept)
     await asyncio.sleep(0.01)
@@ -168,7 +169,7 @@ async def test_a_spare_stopped_since_it_was_last_asked_costs_seconds_and_no_more
     await until(lambda: len(told.readies) == 2)
     assert not exists(stopped) and told.story.count("lost") in (1, 2)
     await told.worker.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     await spare.close()
 
 

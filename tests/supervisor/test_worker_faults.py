@@ -12,6 +12,7 @@ from daemon.supervisor import silence, step_watch, worker
 from daemon.supervisor.spare import StartedWorker, with_links
 from daemon.wire.faults import TEST_MODE, VARIABLE, Fault
 from tests.engine.process import cpu_load
+from tests.hangs import HANG_S
 from tests.supervisor.model_folder import write_llama
 from tests.supervisor.test_worker import Told
 from tests.supervisor.waiting import exists, until
@@ -50,7 +51,7 @@ async def test_stopped_and_hanging_workers_are_replaced_until_it_is_too_much(
 
     assert await told.first_token() == token
     told.send_prompt()
-    await asyncio.wait_for(running, 60)
+    await asyncio.wait_for(running, HANG_S)
     assert "daemon/engine/worker/faults.py" in capfd.readouterr().err, "where it computes for ever"
     assert told.blamed == [True, True] and len(told.replies) == 2
     assert told.story[-1] == "hopeless"
@@ -69,7 +70,7 @@ async def test_loading_that_makes_no_progress_is_ended(
     monkeypatch.setattr(worker, "start_worker", start_stalling)
     told = Told(cpu_load("unread"))
     began_s = asyncio.get_running_loop().time()
-    await asyncio.wait_for(told.worker.run(), 20)
+    await asyncio.wait_for(told.worker.run(), HANG_S)
     assert asyncio.get_running_loop().time() - began_s > 2 * limit_s, (
         "it was let live while it came on"
     )
@@ -101,5 +102,5 @@ async def test_one_that_is_stopped_while_it_loads_has_not_failed(
     os.kill(last, signal.SIGSTOP)
     monkeypatch.setattr(worker, "END_GRACE_S", 0.2)
     await told.worker.close()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, HANG_S)
     assert not exists(last), "a stopped one does not outlive the end"

@@ -4,8 +4,10 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from tests.hangs import HANG_S
 
-async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+
+async def until(condition: Callable[[], bool], timeout_s: float = HANG_S) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)

@@ -1,7 +1,8 @@
 """The dashboard under a test's hand: news as the test tells them, pictures when it asks."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Sized
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +12,27 @@ from daemon.protocol.control import Closer
 from tests.tui import scenario
 from tui.dashboard import LlmdTop
 from tui.source import News
+
+SOON_S = 0.02
+"""Textual gathers resizes and what to repaint for a sixtieth of a second."""
+
+
+async def settle(_min_s: float = 0.0, _max_s: float = 0.0) -> None:
+    """Return when all tasks of this loop wait: for a socket, a thread, or a time that is not soon.
+
+    A process that gets no core is not done, though it uses little time.
+    """
+    loop = asyncio.get_running_loop()
+    ready: Sized = loop._ready  # type: ignore[attr-defined]
+    timers: list[asyncio.TimerHandle] = loop._scheduled  # type: ignore[attr-defined]
+    while True:
+        await asyncio.sleep(0)
+        if not ready:
+            due_s = [timer.when() for timer in timers if not timer.cancelled()]
+            wait_s = min(due_s, default=math.inf) - loop.time()
+            if wait_s > SOON_S:
+                return
+            await asyncio.sleep(max(0.0, wait_s))
 
 
 class Scripted:

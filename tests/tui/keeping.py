@@ -31,13 +31,13 @@ def lending(step: int) -> Snapshot:
         groups=(GroupStatus(512, 4, 2), GroupStatus(1024, 2, 1), GroupStatus(96, 1, 0)),
         lending=LendingStatus(num_hosts=4, num_loans=7, num_blocks=73, num_owed=5, shown=loans),
     )
-    return _keeping(busy, kept, "synced-nested")
+    return _keeping(busy, kept, "synced")
 
 
 def packing(step: int) -> Snapshot:
     """The busy daemon under the policy that lets answers begin by the future peak."""
     kept = ReservedStatus(peak=PeakStatus(1946, 83), num_groups=1, groups=(GroupStatus(96, 3, 0),))
-    return _keeping(scenario.snapshot(step), kept, "synced")
+    return _keeping(scenario.snapshot(step), kept, "packed")
 
 
 def _keeping(busy: Snapshot, kept: ReservedStatus, policy: str) -> Snapshot:

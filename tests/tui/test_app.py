@@ -1,7 +1,10 @@
 """The overview and what is the same on every screen, driven by keys."""
 
+from itertools import count
+
 import msgspec
 import pytest
+from textual import timer
 
 from daemon.protocol.control import Snapshot
 from tests.tui import scenario
@@ -31,6 +34,15 @@ async def test_the_picture_fits_and_says_it_all_at_every_size() -> None:
                 assert word in text
             for key in ("q quit", "p pause", "s sort", "/ filter", "t tree", "k KV map", "? help"):
                 assert key in text.splitlines()[-1]
+
+
+async def test_a_size_is_taken_though_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = count(0.0, 0.02)
+    async with watching(size=(120, 40)) as top:
+        monkeypatch.setattr(timer._time, "get_time", lambda: next(now_s))
+        for width in (100, 80):
+            await top.pilot.resize_terminal(width, 24)
+            assert max(map(len, (await top.picture()).splitlines())) == width
 
 
 async def test_levels_and_swapping_have_their_place() -> None:
@@ -225,3 +237,12 @@ async def test_without_colours_the_map_has_signs(monkeypatch: pytest.MonkeyPatch
     async with watching(size=(80, 40)) as top:
         assert "▀" not in (text := await top.picture())
         assert "██" in text and "··" in text
+
+
+async def test_a_snapshot_that_comes_as_it_ends_is_left_alone() -> None:
+    async with watching() as top:
+        pass
+    top.app.watched.hear(scenario.snapshot(11))
+    top.app.ask()
+    top.app.show()
+    assert not top.app.screen_stack

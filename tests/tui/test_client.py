@@ -10,6 +10,7 @@ import pytest
 from daemon.control.server import ControlServer
 from daemon.protocol.control import Snapshot
 from daemon.wire.frames import inline_frame
+from tests.hangs import HANG_S
 from tests.tui import scenario
 from tui import client
 from tui.client import DaemonSource
@@ -27,7 +28,7 @@ async def peer(path: Path, talk: Talk) -> AsyncIterator[None]:
 
 
 async def first_news(path: Path) -> Snapshot | Disconnected:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         news = await anext(DaemonSource(path).news())
         assert isinstance(news, Snapshot | Disconnected)
         return news

@@ -8,6 +8,7 @@ from textual.pilot import Pilot
 
 from daemon.control.server import ControlServer
 from daemon.protocol.control import AskOwners, AskStory, BlockOwners, Closer, Story
+from tests.hangs import HANG_S
 from tests.tui import scenario
 from tests.tui.driving import screen_text
 from tui.client import DaemonSource
@@ -45,7 +46,7 @@ class Busy:
 
 
 async def until(pilot: Pilot[None], happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while not happened():
             await pilot.pause(0.02)
 

@@ -12,13 +12,14 @@ from pathlib import Path
 
 from daemon.control.server import ControlServer
 from daemon.protocol.control import Snapshot
+from tests.hangs import HANG_S
 from tests.tui import scenario
 from tui.recording import Recording
 
 PROGRAM = (sys.executable, "-c", "import sys; from tui.app import main; sys.exit(main())")
 
 
-def read_until(terminal: int, wanted: bytes, limit_s: float = 15.0) -> bytes:
+def read_until(terminal: int, wanted: bytes, limit_s: float = HANG_S) -> bytes:
     """What the terminal received until `wanted` came."""
     seen = b""
     deadline_s = time.monotonic() + limit_s
@@ -48,7 +49,7 @@ async def test_it_runs_on_a_terminal_and_q_ends_it(path: Path) -> None:
     os.close(its_end)
     await asyncio.to_thread(read_until, terminal, b"SmolLM2-135M-Instruct")
     os.write(terminal, b"q")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         await asyncio.to_thread(read_until, terminal, b"\x1b[?1049l")
         assert await process.wait() == 0
     os.close(terminal)

@@ -4,8 +4,10 @@ import msgspec
 import pytest
 from rich.text import Text
 
+from daemon.core.view.view import snapshot
 from daemon.protocol.control import LendingStatus, LoanStatus, Snapshot
 from daemon.wire.columns import decoder, encoder
+from tests.core.driver import Driver, configured
 from tests.tui import keeping, scenario
 from tests.tui.driving import watching
 from tui.lending import loan_lines, placed
@@ -127,6 +129,36 @@ async def test_nothing_that_a_reader_needs_is_cut(size: tuple[int, int]) -> None
         assert "96:3" in text and "95 % of the pool: 1946 blocks in 83 steps" in text
 
 
+async def test_the_kv_map_shows_the_loan_of_a_core_that_lends() -> None:
+    """The instance is as the Core tells it; the daemon around it is invented."""
+    driver = Driver(configured("synced", prefix_cache=False), 30)
+    lender = driver.arrive([1] * 8, 96)
+    driver.predict(lender, 96)
+    for _ in range(2):
+        driver.answer()
+    borrower = driver.arrive([2] * 4, 30)
+    driver.predict(borrower, 30)
+    while not len(driver.core.instances[0].scheduler.kv.lending):
+        driver.answer()
+    seen = snapshot(driver.core, driver.now)
+    busy = scenario.snapshot(10)
+    instances = seen.instances[0], *busy.instances[1:]
+    async with watching(
+        msgspec.structs.replace(busy, instances=instances, sequences=seen.sequences)
+    ) as top:
+        text = await top.press("k")
+        assert "8 blocks in 1 loan " in text
+        assert f"└ {borrower * 128}" in text and "8 due at 72" in text
+        while borrower * 128 in driver.alive:
+            driver.answer()
+        seen = snapshot(driver.core, driver.now)
+        instances = seen.instances[0], *busy.instances[1:]
+        text = await top.tell(
+            msgspec.structs.replace(busy, instances=instances, sequences=seen.sequences)
+        )
+        assert "0 blocks in 0 loans" in text and "due at" not in text
+
+
 async def test_an_instance_and_the_overview_tell_both_queues() -> None:
     async with watching(keeping.lending(10), size=(112, 44)) as top:
         text = await top.picture()
@@ -167,5 +199,5 @@ def test_what_an_older_daemon_wrote_down_is_read() -> None:
             del one[name]
     older = decoder(Snapshot).decode(msgspec.msgpack.encode(plain))
     told = frame(older)
-    assert older.instances[0].reserved is None and "synced-nested" not in told
+    assert older.instances[0].reserved is None and "synced" not in told
     assert told == frame(scenario.snapshot(10))

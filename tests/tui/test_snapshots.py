@@ -48,6 +48,7 @@ def test_picture(name: str, snap_compare: Compare) -> None:
     async def look(pilot: Pilot[None]) -> None:
         top = Top(app, pilot, source)
         await source.said.join()
+        await top.picture()
         await top.press(*keys)
         await top.tell(scenario.owners(last), scenario.story(1002, last.time_s))
 

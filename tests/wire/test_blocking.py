@@ -8,6 +8,7 @@ import pytest
 
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.frames import INLINE_LIMIT_BYTES, FrameError, memfd_frame
+from tests.hangs import HANG_S
 
 Pair = tuple[socket.socket, socket.socket]
 PAYLOADS = [
@@ -34,7 +35,7 @@ def test_payloads_of_every_size_come_in_order_both_ways(pair: Pair) -> None:
             left.send(payload)
             assert left.receive() == payload
         left.close()
-        echoing.result(timeout=5)
+        echoing.result(timeout=HANG_S)
 
 
 def test_many_frames_wait_for_a_slow_reader(pair: Pair) -> None:
@@ -49,7 +50,7 @@ def test_many_frames_wait_for_a_slow_reader(pair: Pair) -> None:
     with ThreadPoolExecutor(1) as thread:
         sending = thread.submit(send)
         received = list(iter(right.receive, None))
-        sending.result(timeout=5)
+        sending.result(timeout=HANG_S)
     right.close()
     assert received == sent
 

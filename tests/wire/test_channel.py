@@ -10,6 +10,7 @@ import pytest
 from daemon.wire import channel as channel_module
 from daemon.wire.channel import Channel
 from daemon.wire.frames import INLINE_LIMIT_BYTES, inline_frame, memfd_frame
+from tests.hangs import HANG_S
 
 Pair = tuple[socket.socket, socket.socket]
 BIG = INLINE_LIMIT_BYTES + 1
@@ -36,7 +37,7 @@ class End:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -98,7 +99,7 @@ async def test_a_peer_that_reads_slowly_but_steadily_is_kept(
         left.channel.send(bytes(60_000))
     pair[1].setblocking(False)
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         for _ in range(60):
             left.channel.send(bytes(60_000))
             left_over = 60_005

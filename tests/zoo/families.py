@@ -10,6 +10,9 @@ from tests.zoo.variant import Variant
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
+_GLOBAL = {"per_layer_config": DROP, "global_head_dim": 32, "num_global_key_value_heads": 1}
+"""Heads of Gemma 4's layers that see all tokens, as published files name them."""
+
 _ARGS: dict[str, dict[str, dict[str, Any]]] = {
     "exaone4": {"full, sliding": {"layer_types": [_FULL, _SLIDING], "sliding_window": 24}},
     "gemma3_text": {"full, sliding": {"layer_types": [_FULL, _SLIDING], "sliding_window": 24}},
@@ -24,6 +27,12 @@ _ARGS: dict[str, dict[str, dict[str, Any]]] = {
     "llama4_text": {
         "full attention": {"layer_types": [_FULL, _FULL]},
         "without positions": {"layer_types": [_FULL, _FULL], "no_rope_layers": [0, 0]},
+        "chunks": {"layer_types": ["chunked_attention", _FULL], "no_rope_layers": [1, 0]},
+        "chunks, dense": {
+            "layer_types": ["chunked_attention", _FULL],
+            "no_rope_layers": [1, 0],
+            "moe_layers": [],
+        },
     },
     "minimax_m3_vl_text": {"sparse": {"layer_types": ["minimax_m3_sparse"] * 2}},
     "opt": {
@@ -39,6 +48,32 @@ _ARGS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 _RAW: dict[str, dict[str, dict[str, Any]]] = {
+    "gemma4_text": {
+        "unlike heads": {
+            **_GLOBAL,
+            "layer_types": [_SLIDING, _FULL],
+            "sliding_window": 24,
+            "attention_k_eq_v": True,
+        },
+        "heads of layers in parts": {
+            **_GLOBAL,
+            "num_hidden_layers": 6,
+            "num_key_value_heads": 4,
+            "layer_types": [*[_SLIDING] * 5, _FULL],
+            "sliding_window": 24,
+            "attention_k_eq_v": True,
+            "enable_moe_block": True,
+        },
+        "heads shared by layers": {
+            **_GLOBAL,
+            "num_global_key_value_heads": DROP,
+            "num_hidden_layers": 6,
+            "num_kv_shared_layers": 2,
+            "layer_types": [_SLIDING, _FULL] * 3,
+            "sliding_window": 24,
+            "use_double_wide_mlp": True,
+        },
+    },
     "gpt_neox": {
         "legacy rotary_pct": {"rope_parameters": DROP, "rotary_pct": 0.5, "rotary_emb_base": 500},
     },

@@ -26,7 +26,7 @@ from tests.engine.driver import Driver, Running
 from tests.zoo.sizes import CONTEXT_LEN, VOCAB_SIZE
 
 BLOCK_SIZE = 8
-NUM_BLOCKS = 96
+NUM_BLOCKS = 192
 TEXT_LEN = 160
 NUM_TEXTS = 3
 TOLERANCE = 2e-5
@@ -119,9 +119,10 @@ class Served:
         self.fused = engine.model.fused
         self.seen = Seen(engine.model)
         self._engine = dataclasses.replace(engine, model=self.seen)  # type: ignore[arg-type]
-        blocks = list(range(NUM_BLOCKS))
-        random.Random(3).shuffle(blocks)
-        self._plans = Driver(BLOCK_SIZE, blocks)
+        self._plans = Driver(BLOCK_SIZE, [])
+        self._plans.fit(engine)
+        self._plans.free_blocks = list(range(self._plans.apart))
+        random.Random(3).shuffle(self._plans.free_blocks)
         self._texts = texts()
 
     def add(self, slot: int, num_prompt_tokens: int, scored: bool) -> Running:

@@ -26,10 +26,10 @@ def table(lines: Iterable[str]) -> str:
     return "\n".join((BEGIN, *_HEAD, *lines, END))
 
 
-def written(text: str, whole: str) -> str:
-    """A page with another table."""
-    before, _, rest = text.partition(BEGIN)
-    return before + whole + rest.partition(END)[2]
+def written(text: str, whole: str, begin: str = BEGIN, end: str = END) -> str:
+    """A page with another table between its marks."""
+    before, _, rest = text.partition(begin)
+    return before + whole + rest.partition(end)[2]
 
 
 def rows_of(text: str) -> dict[str, str]:

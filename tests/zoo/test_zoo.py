@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,20 +30,21 @@ SERVED = (
     "stablelm/base",
     "bert/is_decoder=true",
     "dbrx/bfloat16",
+    "mistral/window",
+    "gemma2/window",
+    "gemma3_text/full, sliding",
+    "gpt_oss/base",
+    "phi3/rope: longrope",
+    "gemma4_text/heads shared by layers",
+    "llama4_text/chunks",
 )
 UNSERVED = {
-    "mistral/window": "a sliding window of 24 tokens",
-    "mistral/window by default, long": "a sliding window of 4096 tokens",
-    "phi3/legacy su": "depend on the context's length",
     "bert/base": "also see those after them",
     "camembert/is_decoder=true": "counted from its padding token",
-    "cohere_compass_text/no window": "cannot be tried",
     "diffllama/base": "attend twice",
     "doge/base": "masks of its own",
     "falcon/base": "does not use transformers' attention interface",
-    "flint/base": "sinks",
     "hrm_text/base": "not once each",
-    "llama4_text/without positions": "positions that it counts itself",
     "jetmoe/base": "its attention has",
 }
 
@@ -57,6 +59,11 @@ def test_it_is_equal_and_its_mutants_are_not(label: str) -> None:
     found = outcome(find(label))
     assert found.what == EQUAL, found
     assert found.mutants
+
+
+def test_layers_with_windows_are_tried_unrounded_too() -> None:
+    found = outcome(replace(find("gemma3_text/full, sliding"), dtype="bfloat16"))
+    assert found.what == EQUAL, found
 
 
 @pytest.mark.parametrize("label", UNSERVED)

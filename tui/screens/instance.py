@@ -79,7 +79,7 @@ class InstanceScreen(LiveScreen):
                 [
                     *_what(instance),
                     *_does(instance),
-                    *_swaps(instance, link),
+                    *_swaps(instance, link, packed=snapshot.compress),
                     *_gpu(instance, gpu),
                     *kernels(instance),
                 ]
@@ -109,6 +109,7 @@ def _what(instance: InstanceStatus) -> Facts:
     return [
         ("state", state),
         ("role", Text(instance.role, role_colour(instance.role))),
+        *([("pool", Text(instance.pool, role_colour(instance.pool)))] if instance.pool else []),
         ("device", printable(instance.device)),
         ("policy", printable(instance.policy)),
         ("", ""),
@@ -128,6 +129,7 @@ def _does(instance: InstanceStatus) -> Facts:
     budget = f"/{instance.batch_budget}" if instance.batch_budget else ""
     return [
         ("sequences", f"{instance.running} run, {instance.waiting} wait"),
+        *([("decodes", printable(instance.decode_admission))] if instance.decode_admission else []),
         ("levels", levels if instance.levels else "the policy has none"),
         ("batch", f"{instance.batch_rows} sequences, {instance.batch_tokens}{budget} tokens"),
         *([("step use", step_use(instance, _STEPS))] if budget and instance.newest_tokens else []),
@@ -161,7 +163,7 @@ def _kept(reserved: ReservedStatus | None) -> Facts:
     return pairs
 
 
-def _swaps(instance: InstanceStatus, link: LinkRates) -> Facts:
+def _swaps(instance: InstanceStatus, link: LinkRates, *, packed: bool) -> Facts:
     if not instance.host_blocks:
         return [("swap", f"{printable(instance.swap)}, no host pool"), ("", "")]
     used = share(instance.host_held, instance.host_blocks)
@@ -173,10 +175,15 @@ def _swaps(instance: InstanceStatus, link: LinkRates) -> Facts:
     )
     return [
         ("swap", printable(instance.swap)),
-        ("host pool", f"{bar(used, 10)} {percent(used)} of {instance.host_blocks}"),
+        (
+            "host pool",
+            f"{bar(used, 10)} {percent(used)} of {instance.host_blocks}{' in 8 bits' * packed}",
+        ),
         ("link", f"{_share(link.busy)} busy"),
         ("now", now),
         ("so far", f"{size(ever_out)} out, {size(ever_in)} in"),
+        ("ahead", f"{instance.ahead_blocks} blocks uploaded, {instance.ahead_used} used"),
+        ("bursts", f"{instance.burst_blocks} blocks kept ready"),
         ("", ""),
     ]
 

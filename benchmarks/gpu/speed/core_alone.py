@@ -15,9 +15,9 @@ import torch
 
 from benchmarks.gpu.speed.requests import Request
 from daemon.config.schema import Config
-from daemon.core.actions import Deliver, Finished, Rejected, Submit, WakeAt
 from daemon.core.core import Core
-from daemon.core.events import CopiesDone, Event, RequestArrived, StepDone, Tick, WorkerReady
+from daemon.core.values.actions import Deliver, Finished, Rejected, Submit, WakeAt
+from daemon.core.values.events import CopiesDone, Event, RequestArrived, StepDone, Tick, WorkerReady
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.answers import AnswersBeside
 from daemon.engine.worker.start import start
@@ -60,7 +60,7 @@ class CoreAlone:
             pass
         self._block_size = config.memory.block_size
         self._core = Core(model.configured(config, time.monotonic()))
-        self._store = TokenStore()
+        self._store = TokenStore(self._block_size)
         self._planner = Planner(self._store)
         # Steps are waited for on a thread, as in a worker, so that the Core can plan meanwhile.
         self._said: SimpleQueue[Reply | Copied | Exception] = SimpleQueue()

@@ -49,7 +49,7 @@ def sampler_figures(job: Job) -> Iterator[Figure]:
 
 
 def _drawing(sampler: Sampler, sets: list[torch.Tensor]) -> Callable[[], None]:
-    """Draws one token of each row, one position further each time."""
+    """Sample one token of each row, one position further each time."""
     slots = np.arange(len(sets[0]))
     drawn = 0
 

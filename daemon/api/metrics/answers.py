@@ -5,7 +5,7 @@ They restart with each API process, which Prometheus' `rate` handles.
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from daemon.api.choice import REPETITION, AnswerChoice, Clock
+from daemon.api.answer.choice import REPETITION, AnswerChoice, Clock
 from daemon.api.metrics.gaps import MOST_PENDING, Gaps
 from daemon.api.metrics.names import MODEL, PREFIX
 

@@ -19,7 +19,7 @@ from daemon.api.metrics.devices import device_metrics, power_metrics
 from daemon.api.metrics.moves import move_metrics
 from daemon.api.metrics.names import ENGINE, MODEL, PREFIX
 from daemon.api.metrics.use import reserved_metrics, use_metrics
-from daemon.core.snapshot import ERROR_BOUNDS, Counters, Due, InstanceStatus
+from daemon.core.values.snapshot import ERROR_BOUNDS, Counters, Due, InstanceStatus
 from daemon.protocol.api import Gauges
 from daemon.state.pause import BOUNDS_S, Cause, Pauses
 
@@ -34,7 +34,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "draft_tokens": ("spec_decode_num_draft_tokens", "Drafted tokens that were verified."),
     "accepted_tokens": ("spec_decode_num_accepted_tokens", "Drafted tokens that were accepted."),
     "handoffs": ("handoffs", "Answers that went on at another instance with their KV."),
-    "handoffs_failed": ("handoffs_failed", "Transfers that broke off or arrived wrong."),
+    "handoffs_failed": ("handoffs_failed", "Transfers that failed or arrived wrong."),
     "sent_blocks": ("transfer_blocks", "KV blocks that whole transfers between instances carried."),
     "sent_bytes": ("transfer_bytes", "The same in bytes."),
     "flips": ("flips", "Changes of instances' roles."),
@@ -205,12 +205,19 @@ class EngineMetrics(Collector):
         blocks = self._counter(
             "swapped_blocks", "KV blocks copied to or from the host.", "direction"
         )
+        ahead = self._counter(
+            "uploaded_ahead_blocks",
+            "KV blocks that came back before their sequences had a slot, and those found there.",
+            "outcome",
+        )
         busy = self._counter("swap_link_busy_seconds", "Time that swap copies took, both ways.")
         for status in instances:
             blocks.add_metric([self._model, status.name, "out"], status.out_blocks)
             blocks.add_metric([self._model, status.name, "in"], status.in_blocks)
+            ahead.add_metric([self._model, status.name, "ordered"], status.ahead_blocks)
+            ahead.add_metric([self._model, status.name, "used"], status.ahead_used)
             busy.add_metric([self._model, status.name], status.link_s)
-        yield from (blocks, busy)
+        yield from (blocks, ahead, busy)
 
     def _steps(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
         up = self._gauge("engine_up", "Whether the instance's worker can compute.")

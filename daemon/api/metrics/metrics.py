@@ -15,10 +15,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from daemon.api.errors import ApiError
 from daemon.api.metrics.answers import AnswerMetrics
 from daemon.api.metrics.engines import EngineMetrics
 from daemon.api.metrics.names import MODEL, PREFIX
+from daemon.api.replies.errors import ApiError
 from daemon.protocol.api import Gauges
 
 LAG_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)

@@ -6,8 +6,8 @@ server accepts bodies of these schemas.
 
 from typing import Any, get_args
 
-from daemon.api.prepare import MAX_CHOICES, MAX_PROMPTS, TAKEN
-from daemon.api.schema import INT32_MAX, Role
+from daemon.api.answer.prepare import MAX_CHOICES, MAX_PROMPTS, TAKEN
+from daemon.api.request.schema import INT32_MAX, Role
 from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
 
 Json = dict[str, Any]

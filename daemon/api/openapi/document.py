@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from daemon import __version__
-from daemon.api.answers import ErrorAnswer, Health, Readiness
 from daemon.api.openapi.conditions import CONDITIONS, FIELDS
 from daemon.api.openapi.operations import EVERYWHERE, OPERATIONS, Operation
+from daemon.api.replies.answers import ErrorAnswer, Health, Readiness
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ A test compares it with the routes of the running server.
 
 import msgspec
 
-from daemon.api.answers import (
+from daemon.api.replies.answers import (
     ChatChunk,
     ChatCompletion,
     Completion,
@@ -19,7 +19,12 @@ from daemon.api.answers import (
     Tokenized,
     Version,
 )
-from daemon.api.schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from daemon.api.request.schema import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 
 EVERYWHERE = {
     400: "The request is at fault; `param` names the field.",

@@ -2,6 +2,7 @@
 // A text in Markdown, as it grows. The server says which elements it has; only those here are made.
 
 const RENDER_MS = 100; // between two looks at a text that grows; more where they take long
+const MOST_MS = 1000; // between two renderings, however long they take
 const PLAIN_MS = 700; // a text that is not rendered by then is shown as it is
 const RENDER_MOST = 64 * 1024; // letters that the server takes at once
 const TAGS = new Set(["p", "h1", "h2", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "hr", "br",
@@ -89,7 +90,7 @@ class Markdown {
       const said = await server.markdown(text.slice(begin));
       clearTimeout(late);
       this.take(said, text.slice(begin));
-      this.waitMs = Math.max(RENDER_MS, 4 * (performance.now() - began));
+      this.waitMs = Math.min(MOST_MS, Math.max(RENDER_MS, 4 * (performance.now() - began)));
     } catch {
       this.showPlain(text.slice(begin));
       this.waitMs = 20 * RENDER_MS;

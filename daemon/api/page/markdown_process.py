@@ -9,8 +9,8 @@ import sys
 
 import msgspec
 
-from daemon.api.forking import Forks, QuestionLimits, begin
 from daemon.api.page.markdown import parser, render
+from daemon.api.sandbox.forking import Forks, QuestionLimits, begin
 
 LIMITS = QuestionLimits(
     cpu_s=0.25,  # 64 KiB of prose take 60 to 150 ms

@@ -6,12 +6,12 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from daemon.api.body import read_body
-from daemon.api.decode import decode
-from daemon.api.errors import invalid
-from daemon.api.forking import QuestionOutcome
-from daemon.api.helper import Helper, Unanswered
-from daemon.api.middleware import owner_of
+from daemon.api.http.body import read_body
+from daemon.api.http.middleware import owner_of
+from daemon.api.replies.errors import invalid
+from daemon.api.request.decode import decode
+from daemon.api.sandbox.forking import QuestionOutcome
+from daemon.api.sandbox.helper import Helper, Unanswered
 
 PATH = "/page/markdown"
 MAX_CHARS = 64 * 1024

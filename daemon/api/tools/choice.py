@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 
-from daemon.api.errors import ApiError, invalid
-from daemon.api.json_schema import MAX_DEPTH, decoded, followed, too_deep
-from daemon.api.markers import MarkerTokens
-from daemon.api.response_format import WHITESPACE, Wanted, wanted
-from daemon.api.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat
-from daemon.api.tool_schema import Function, NamedTool, Tool
+from daemon.api.replies.errors import ApiError, invalid
+from daemon.api.request.json_schema import MAX_DEPTH, decoded, followed, too_deep
+from daemon.api.request.response_format import WHITESPACE, Wanted, wanted
+from daemon.api.request.schema import ChatRequest, JsonObjectFormat, JsonSchemaFormat
+from daemon.api.request.tool_schema import Function, NamedTool, Tool
+from daemon.api.text.markers import MarkerTokens
 from daemon.api.tools.format import Format
 from daemon.api.tools.grammar import either, forced, held
 from daemon.api.tools.reader import CallReader
@@ -26,6 +26,7 @@ class Toolbox(msgspec.Struct, frozen=True):
     shown: dict[int, str]  # tokens that mark calls and that decoding would leave out
     grammar: str  # that the answer follows; empty: none
     only_calls: bool  # the grammar allows nothing else
+    several: bool  # an answer may make more calls than one
 
     def reader(self) -> CallReader:
         """A reader for one answer."""
@@ -72,7 +73,14 @@ def toolbox(
     else:
         grammar = _of_choice(request, functions, form, tokens, several)
     names = frozenset(function.name for function in functions)
-    return Toolbox(names, form.bare, tokens.hidden, grammar, is_forced)
+    return Toolbox(
+        names=names,
+        bare=form.bare,
+        shown=tokens.hidden,
+        grammar=grammar,
+        only_calls=is_forced,
+        several=several,
+    )
 
 
 def _kept(function: Function, where: str, is_forced: bool) -> Function:
@@ -97,6 +105,8 @@ def _of_choice(
     answer: dict[str, Any]
     wanted_form = wanted(request)
     match wanted_form.form if wanted_form is not None else None:
+        case None if form.within:  # no grammar is to keep a model from calls of its own form
+            return ""
         case None:
             needed = not several or any(function.strict for function in functions)
             return held(functions, form, tokens, several) if needed else ""

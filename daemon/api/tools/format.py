@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from daemon.api.markers import CLOSING, OPENING
+from daemon.api.text.markers import CHANNEL, CLOSING, OPENING, TURN_CALL
 
 
 class Format(msgspec.Struct, frozen=True):
@@ -18,6 +18,7 @@ class Format(msgspec.Struct, frozen=True):
     arguments: str = "arguments"  # their key
     bare: bool = False  # an answer that begins with a brace is a call, without a marker
     single: bool = False  # the template shows one call a message
+    within: Literal["", "channels", "turns"] = ""  # where a model writes calls of another form
 
     def head(self, name: str) -> str:
         """A call's text before its arguments; after them comes a brace."""
@@ -38,7 +39,15 @@ SMOLLM = Format(f"{OPENING}[", ", ", f"]{CLOSING}")
 LLAMA = Format("", "; ", "", arguments="parameters", bare=True, single=True)
 """Llama 3.1 and later: the call is the answer."""
 
+CHANNELS = Format(SMOLLM.opening, SMOLLM.between, SMOLLM.closing, single=True, within="channels")
+"""gpt-oss: a call is a message to a function, in a channel; in a grammar it is as SmolLM2's."""
+
+TURNS = Format(SMOLLM.opening, SMOLLM.between, SMOLLM.closing, within="turns")
+"""Gemma 4: calls stand in its turn, and are no JSON; in a grammar they are as SmolLM2's."""
+
 TABLE: tuple[tuple[tuple[str, ...], Format | None], ...] = (
+    ((CHANNEL, "functions."), CHANNELS),
+    ((TURN_CALL, "call:"), TURNS),
     (("<function=",), None),  # Qwen3-Coder's XML, which the parser does not read
     ((f"{OPENING}[",), SMOLLM),
     ((OPENING,), QWEN),

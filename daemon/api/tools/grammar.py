@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from daemon.api.markers import MARKERS, PYTHON, MarkerTokens
-from daemon.api.tool_schema import Function
+from daemon.api.request.tool_schema import Function
+from daemon.api.text.markers import MARKERS, PYTHON, MarkerTokens
 from daemon.api.tools.format import Format
 
 MAX_CALLS = 16

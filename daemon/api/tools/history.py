@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from daemon.api.errors import invalid
-from daemon.api.json_schema import too_deep
-from daemon.api.schema import Message
-from daemon.api.tool_schema import Tool, ToolCall
+from daemon.api.replies.errors import invalid
+from daemon.api.request.json_schema import too_deep
+from daemon.api.request.schema import Message
+from daemon.api.request.tool_schema import Tool, ToolCall
 from daemon.api.tools.format import SMOLLM, to_json
 
 Messages = list[dict[str, Any]]
@@ -93,8 +93,9 @@ def one_call_each(messages: Messages) -> Messages:
     for message in messages:
         if len(message.get("tool_calls", ())) > 1:
             for number, call in enumerate(message["tool_calls"]):
-                content = "" if number else message["content"]
-                converted.append({**message, "content": content, "tool_calls": [call]})
+                first = {"content": ""} if number else message  # its words and thoughts
+                fields = {"role": message["role"], **first, "tool_calls": [call]}
+                converted.append(fields)
                 results[call["id"]] = len(converted)
         elif message["role"] == "tool" and message.get("tool_call_id") in results:
             at = results.pop(message["tool_call_id"])
@@ -103,6 +104,55 @@ def one_call_each(messages: Messages) -> Messages:
         else:
             converted.append(message)
     return converted
+
+
+def with_results(messages: Messages) -> Messages:
+    """Results within the message of their calls (`tool_responses`), as templates of Gemma 4 have
+    them, with the words that follow: all that one turn of the model holds.
+    """
+    converted: Messages = []
+    names: dict[str, str] = {}  # of functions, by the calls before
+    for message in messages:
+        last = converted[-1] if converted else {}
+        if message.get("tool_calls"):
+            calls = [(call["id"], call["function"]["name"]) for call in message["tool_calls"]]
+            names |= dict(calls)
+            if message["content"]:  # a template puts words behind the results
+                converted.append({"role": message["role"], "content": message["content"]})
+            converted.append({**message, "content": ""})
+        elif message["role"] == "tool" and last.get("tool_calls"):
+            name = names.get(message.get("tool_call_id", ""), message.get("name", "unknown"))
+            result = {"name": name, "response": _object(message["content"])}
+            last["tool_responses"] = [*last.get("tool_responses", ()), result]
+        elif message["role"] == "assistant" and last.get("tool_responses") and not last["content"]:
+            last["content"] = message["content"]
+        else:
+            converted.append(message)
+    return converted
+
+
+def with_thinking(messages: Messages) -> Messages:
+    """Thoughts under the name `thinking`, as templates of gpt-oss have them. Those refuse a call
+    with both thoughts and words, so that the words join the thoughts there.
+    """
+    converted: Messages = []
+    for message in messages:
+        if thought := message.get("reasoning_content"):
+            fields = {name: value for name, value in message.items() if name != "reasoning_content"}
+            if message.get("tool_calls") and message["content"]:
+                fields |= {"thinking": f"{thought}\n{message['content']}", "content": ""}
+            else:
+                fields["thinking"] = thought
+            converted.append(fields)
+        else:
+            converted.append(message)
+    return converted
+
+
+def _object(text: str) -> Any:
+    """A result as an object where it is one, else as its text."""
+    found = _arguments(text)
+    return found if text.strip().startswith("{") else text
 
 
 def _with_instructions(messages: Messages, tools: Messages) -> Messages:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from daemon.api.markers import CLOSING, OPENING, PYTHON
+from daemon.api.text.markers import CLOSING, OPENING, PYTHON, certain
 from daemon.api.tools.nesting import Nesting
 
 HEAD_CHARS = 512
@@ -94,7 +94,7 @@ class CallReader:
             return self._may_be_call(lead + 1, lead, self._in_head)
         found = _OPENING.search(buffer)
         if found is None:
-            sure = _sure(buffer, _OPENINGS)
+            sure = certain(buffer, _OPENINGS)
             if sure > lead:
                 self._take(self._no_call_is, sure)
                 self._quiet = False
@@ -148,7 +148,7 @@ class CallReader:
     def _in_garbled(self) -> bool:
         """Take arguments that are not JSON: they end at the call's closing marker."""
         found = self._buffer.find(CLOSING)
-        sure = _sure(self._buffer, (CLOSING,)) if found < 0 else found
+        sure = certain(self._buffer, (CLOSING,)) if found < 0 else found
         if sure:
             self._take("arguments", sure)
         if found >= 0:
@@ -239,14 +239,6 @@ class CallReader:
 def _blank(text: str, start: int = 0) -> int:
     """The number of white space letters at `start`."""
     return len(text) - start - len(text[start:].lstrip())
-
-
-def _sure(text: str, markers: tuple[str, ...]) -> int:
-    """The number of letters of a text that cannot begin a marker."""
-    start = text.rfind("<", max(0, len(text) - max(map(len, markers)) + 1))
-    if start >= 0 and any(marker.startswith(text[start:]) for marker in markers):
-        return start
-    return len(text)
 
 
 def _call_of(text: str) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
 """A batch as one flattened row of tokens: where each token is, and what it may attend to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,13 +29,51 @@ class FlatBatch:
     sampled_slots: Int32  # [R]
     sampled_positions: Int64  # [R] absolute position of the token to be sampled
     whole: bool = True  # all of a plan, not a part of it
+    further: tuple[tuple[Int64, Int32], ...] = ()  # `blocks`, `block_tables` of groups of layers
+
+    def of_group(self, group: int) -> "FlatBatch":
+        """The batch with the blocks of one group of layers."""
+        if not group:
+            return self
+        blocks, tables = self.further[group - 1]
+        return replace(self, blocks=blocks, block_tables=tables)
+
+    def of_chunks(self, num_tokens: int, block_size: int) -> "FlatBatch":
+        """The batch as attention sees it whose queries see the keys of their own chunk alone: each
+        chunk of a sequence, `num_tokens` from a multiple of that on, is a row that begins there.
+
+        `num_tokens` are whole blocks. Tokens stay where they are; more rows may be the result.
+        """
+        ends = self.starts + self.counts
+        first = self.starts // num_tokens
+        num_chunks = (ends - 1) // num_tokens - first + 1
+        rows = np.repeat(np.arange(len(first)), num_chunks)
+        before = np.cumsum(num_chunks) - num_chunks
+        chunks = first[rows] + np.arange(len(rows)) - before[rows]
+        begins = np.maximum(self.starts[rows], chunks * num_tokens)
+        counts = np.minimum(ends[rows], (chunks + 1) * num_tokens) - begins
+        num_blocks = num_tokens // block_size
+        most = self.block_tables.shape[1]
+        indices = chunks[:, None] * num_blocks + np.arange(min(num_blocks, most))
+        return replace(
+            self,
+            slots=self.slots[rows],
+            row_offsets=(self.row_offsets[rows] + begins - self.starts[rows]).astype(np.int32),
+            starts=(begins - chunks * num_tokens).astype(np.int32),
+            counts=counts.astype(np.int32),
+            block_tables=self.block_tables[rows[:, None], np.minimum(indices, most - 1)],
+            single_rows=(counts == 1).nonzero()[0],
+            chunk_rows=(counts != 1).nonzero()[0],
+        )
 
 
-def flatten(batch: Batch, inputs: Column, block_table: Int32, block_size: int) -> FlatBatch:
+def flatten(
+    batch: Batch, inputs: Column, block_table: Int32, block_size: int, num_groups: int = 1
+) -> FlatBatch:
     """Lay a plan's rows out after each other.
 
-    `inputs` [sum of counts over fed rows]; `block_table` [slot, block]. Raises ValueError where a
-    plan contradicts itself.
+    `inputs` [sum of counts over fed rows]; `block_table` [slot, block], a part of each row for each
+    group of layers. Raises ValueError where a plan contradicts itself.
     """
     counts = batch.counts.astype(np.int64)
     ends = np.cumsum(counts)
@@ -46,6 +84,10 @@ def flatten(batch: Batch, inputs: Column, block_table: Int32, block_size: int) -
     used = int(positions.max(initial=0)) // block_size + 1
     tables = block_table[batch.slots, :used]
     sampled = batch.samples.nonzero()[0]
+    width, further = block_table.shape[1] // num_groups, list[tuple[Int64, Int32]]()
+    for group in range(1, num_groups):
+        pages = block_table[batch.slots, group * width : group * width + used]
+        further.append((pages[rows, positions // block_size].astype(np.int64), pages))
     return FlatBatch(
         tokens=tokens,
         own_tokens=row_offsets[own],
@@ -63,6 +105,7 @@ def flatten(batch: Batch, inputs: Column, block_table: Int32, block_size: int) -
         sampled_tokens=ends[sampled] - 1,
         sampled_slots=batch.slots[sampled],
         sampled_positions=(batch.starts + batch.counts)[sampled].astype(np.int64),
+        further=tuple(further),
     )
 
 
@@ -91,6 +134,7 @@ def part(flat: FlatBatch, row: int, offset: int, count: int) -> FlatBatch:
         sampled_slots=flat.sampled_slots[sampled],
         sampled_positions=flat.sampled_positions[sampled],
         whole=False,
+        further=tuple((blocks[span], tables[row : row + 1]) for blocks, tables in flat.further),
     )
 
 

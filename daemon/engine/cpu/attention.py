@@ -8,6 +8,7 @@ from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants, Contexts, Places
 from daemon.engine.cpu.team import Team
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.attention import FULL, AttentionVariant
 from daemon.engine.layers.attention_torch import Chunks
 
 _STORED_HERE = 32
@@ -43,20 +44,25 @@ class CpuAttention:
         key: torch.Tensor,
         value: torch.Tensor,
         scale: float,
+        variant: AttentionVariant = FULL,
     ) -> torch.Tensor:
         """See `daemon.engine.layers.attention.PagedAttention`."""
         query, key, value = (_rows_of_heads(states) for states in (query, key, value))
+        if not variant.shared:
+            self._store(layer, key, value)
+        output = torch.empty(query.shape, dtype=query.dtype)
+        if self._contexts.num_rows:
+            address = self._constants.address(scale, variant.cap)
+            place = self._cache, layer, query, self._contexts
+            self._team.run(calls.attend(*place, address, output, variant))
+        self._chunks.attend(layer, query, (key, value), scale, output, variant)
+        return output
+
+    def _store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
         if key.stride(0) != value.stride(0):
             key, value = key.contiguous(), value.contiguous()
         run = self._team.run_here if len(key) <= _STORED_HERE else self._team.run
         run(calls.store(self._cache, layer, key, value, self._places))
-        output = torch.empty(query.shape, dtype=query.dtype)
-        if self._contexts.num_rows:
-            address = self._constants.address(scale)
-            call = calls.attend(self._cache, layer, query, self._contexts, address, output)
-            self._team.run(call)
-        self._chunks.attend(layer, query, (key, value), scale, output)
-        return output
 
 
 def _rows_of_heads(states: torch.Tensor) -> torch.Tensor:

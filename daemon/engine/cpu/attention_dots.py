@@ -12,7 +12,7 @@ from daemon.engine.cpu.vectors import FLOAT, I64, Writer, lanes
 POSITIONS = 16
 """Positions whose scores are computed together."""
 
-HEAD_DIMS = (64, 128)
+HEAD_DIMS = (64, 128, 256, 512)
 """Sizes of heads that the loops are compiled for."""
 
 _LANES = 16
@@ -82,8 +82,8 @@ def soften(_typing: Any, scores: Any, count: Any, scale: Any) -> Any:
             weights = builder.select(counts, weights, writer.number(vector, 0.0))
             writer.store(weights, at)
             builder.store(builder.fadd(builder.load(total), weights), total)
-        one = writer.number(FLOAT, 1.0)
-        norm = writer.splat(builder.fdiv(one, writer.total(builder.load(total))), POSITIONS)
+        unit = writer.number(FLOAT, 1.0)
+        norm = writer.splat(builder.fdiv(unit, writer.total(builder.load(total))), POSITIONS)
         with writer.loop(runs) as index:
             at = writer.step(scores_at, index, 4 * POSITIONS)
             writer.store(builder.fmul(writer.load(vector, at), norm), at)
@@ -110,7 +110,7 @@ def weigh_rows(
         zero = writer.number(vector, 0.0)
         before = [writer.load(vector, output_at, size_bytes * part) for part in range(parts)]
         firsts = [before, *[[zero] * parts] * (_TURNS - 1)]
-        totals = [[writer.variable(one) for one in of_turn] for of_turn in firsts]
+        totals = [[writer.variable(first) for first in of_turn] for of_turn in firsts]
 
         def add(turn: int, index: Any) -> None:
             row = builder.add(writer.load(I64, writer.step(rows_at, index, 8)), shift)
@@ -128,8 +128,8 @@ def weigh_rows(
         with writer.loop(builder.sub(count, done)) as index:
             add(0, builder.add(done, index))
         for part, places in enumerate(zip(*totals, strict=True)):
-            one, other = (builder.load(place) for place in places)
-            writer.store(builder.fadd(one, other), output_at, size_bytes * part)
+            even, odd = (builder.load(place) for place in places)
+            writer.store(builder.fadd(even, odd), output_at, size_bytes * part)
         return context.get_dummy_value()
 
     return types.void(head_dim, *(types.int64,) * 5), generate

@@ -1,5 +1,6 @@
 """Writes the calls that `kernels` runs, from float32 tensors; their arrays must outlive the run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,14 @@ from daemon.engine.cpu.numeric import TOKENS_AT_ONCE
 from daemon.engine.cpu.team import Call
 from daemon.engine.kv.eight_bit import FP8
 from daemon.engine.kv.pool import PagedKV
-from daemon.engine.layers.ops import Angles
+from daemon.engine.layers.attention import FULL, AttentionVariant
+from daemon.engine.layers.ops import Activation, Angles
 from daemon.engine.sampler.noise import UInts
 from daemon.engine.sampler.rules import Float64
 from daemon.wire.columns import Int32, Int64
+
+_CAPPED_AT_ONCE = 4096
+"""Numbers in one item of a cap."""
 
 
 def _address(array: np.ndarray) -> int:
@@ -25,14 +30,14 @@ def _address(array: np.ndarray) -> int:
 class Constants:
     """Numbers that kernels read from memory, kept alive, one of each value."""
 
-    arrays: dict[float, tuple[np.ndarray, int]]
+    arrays: dict[tuple[float, ...], tuple[np.ndarray, int]]
 
-    def address(self, value: float) -> int:
-        """The address of a float32 of this value."""
-        if value not in self.arrays:
-            array = np.array([value], np.float32)
-            self.arrays[value] = (array, _address(array))
-        return self.arrays[value][1]
+    def address(self, *values: float) -> int:
+        """The address of float32 of these values."""
+        if values not in self.arrays:
+            array = np.array(values, np.float32)
+            self.arrays[values] = (array, _address(array))
+        return self.arrays[values][1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +76,12 @@ def norm(
     weight: torch.Tensor,
     epsilon: int,
     output: torch.Tensor,
+    of_added: tuple[int, int] = (0, 0),
 ) -> Call:
     """Norm of `states` [T, width], or of each head of [T, heads, width]; `epsilon` is an address.
 
-    `added` (dense, only with 2-d states) is added first, in place.
+    `added` (dense, only with 2-d states) is added first, in place; its norm, where `of_added` has
+    the addresses of a weight and an epsilon.
     """
     together = states.shape[1] if states.dim() == 3 else 1
     num_rows = states.shape[0] * together
@@ -91,6 +98,7 @@ def norm(
         epsilon,
         output.data_ptr(),
         output.stride(0),
+        *of_added,
     )
 
 
@@ -112,8 +120,8 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Call:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawColumns:
-    """How rows sample, and their tokens; columns are `daemon.engine.sampler.draw_columns`'s."""
+class SampleColumns:
+    """How rows sample, and their tokens; columns are `daemon.engine.sampler.sample_columns`'s."""
 
     rules: Float64  # [T, RULE_COLUMNS]
     keys: UInts  # [T]
@@ -129,39 +137,71 @@ def edit(logits: torch.Tensor, edits: Int64) -> Call:
     return (count, kernels.EDIT, logits.data_ptr(), width, _address(edits))
 
 
-def draw(logits: torch.Tensor, drawing: DrawColumns) -> Call:
+def sample(logits: torch.Tensor, drawing: SampleColumns) -> Call:
     """Samples from `logits` float32 [T, V], dense."""
     count, width = logits.shape
     columns = drawing.drawn, drawing.broken, drawing.tokens, drawing.rules, drawing.keys
     edits = 0 if drawing.edits is None else _address(drawing.edits)
     addresses = (_address(column) for column in columns)
-    return (count, kernels.DRAW, logits.data_ptr(), width, *addresses, edits)
+    return (count, kernels.SAMPLE, logits.data_ptr(), width, *addresses, edits)
+
+
+def moved(groups: Sequence[tuple[Contexts, Places]]) -> Int64:
+    """The addresses that `advance` takes of each group of layers [G, 2]."""
+    return np.array([(contexts.tables, places.blocks) for contexts, places in groups], np.int64)
+
+
+def turned(kinds: Sequence[tuple[Angles, Angles]]) -> Int64:
+    """The addresses that `advance` takes of each kind of angles [K, 5]."""
+    found = [
+        (*(table.data_ptr() for table in (*of_all, *of_rows)), of_all[0].shape[1])
+        for of_all, of_rows in kinds
+    ]
+    return np.array(found, np.int64)
 
 
 def advance(
-    contexts: Contexts, places: Places, block_size: int, angles: Angles, row_angles: Angles
+    contexts: Contexts, places: Places, block_size: int, moves: Int64, turns: Int64
 ) -> Call:
-    """Move rows of one token a position on; `angles` of all positions, `row_angles` of each row."""
+    """Move rows of one token a position on: any group's lengths and offsets, all groups' blocks
+    (`moved`) and all angles (`turned`).
+    """
     return (
         contexts.num_rows,
         kernels.ADVANCE,
         contexts.lens,
-        places.blocks,
         places.offsets,
-        contexts.tables,
-        contexts.width,
         block_size,
-        *(table.data_ptr() for table in angles),
-        angles[0].shape[1],
-        *(rows.data_ptr() for rows in row_angles),
+        contexts.width,
+        _address(moves),
+        len(moves),
+        _address(turns),
+        len(turns),
     )
 
 
-def silu_mul(states: torch.Tensor, output: torch.Tensor) -> Call:
+def gated(
+    states: torch.Tensor, output: torch.Tensor, activation: Activation = Activation.SILU
+) -> Call:
     """`output` [T, width] from `states` [T, 2 * width], both dense."""
     count, width = output.shape
     items = -(-count // TOKENS_AT_ONCE)
-    return (items, kernels.SILU_MUL, states.data_ptr(), count, width, output.data_ptr())
+    opcode = kernels.SILU_MUL if activation is Activation.SILU else kernels.GELU_MUL
+    return (items, opcode, states.data_ptr(), count, width, output.data_ptr())
+
+
+def scale(states: torch.Tensor, factor: int) -> Call:
+    """`states` [T, width], dense, times the number at an address, in place."""
+    count, width = states.shape
+    items = -(-count // TOKENS_AT_ONCE)
+    return (items, kernels.SCALE, states.data_ptr(), count, width, factor)
+
+
+def cap(states: torch.Tensor, limit: int) -> Call:
+    """`states`, dense, kept within the number at an address, in place: see `AttentionVariant`."""
+    count = states.numel()
+    items = -(-count // _CAPPED_AT_ONCE)
+    return (items, kernels.CAP, states.data_ptr(), count, _CAPPED_AT_ONCE, limit)
 
 
 def linear(
@@ -222,12 +262,13 @@ def attend(
     layer: int,
     query: torch.Tensor,
     contexts: Contexts,
-    scale: int,
+    scale_and_cap: int,
     output: torch.Tensor,
+    variant: AttentionVariant = FULL,
 ) -> Call:
     """Attention of single-token rows: `query` [T, heads, head_dim] to `output`, dense.
 
-    `scale` is an address.
+    `scale_and_cap` is an address; the variant's sinks are float32.
     """
     num_kv_heads, head_dim = cache.blocks.shape[4:]
     common = (
@@ -244,11 +285,13 @@ def attend(
         num_kv_heads,
         query.shape[1] // num_kv_heads,
         head_dim,
-        scale,
+        scale_and_cap,
         output.data_ptr(),
     )
+    sinks = 0 if variant.sinks is None else variant.sinks.data_ptr()
     items = contexts.num_rows * num_kv_heads
     if cache.scales is None:
-        return (items, kernels.ATTEND, *common)
+        return (items, kernels.ATTEND, *common, variant.window, sinks)
     opcode = kernels.ATTEND_FP8 if cache.kv_dtype is FP8 else kernels.ATTEND_INT8
-    return (items, opcode, *common, cache.scales[0, layer].data_ptr())
+    scales = cache.scales[0, layer].data_ptr()
+    return (items, opcode, *common, scales, variant.window, sinks)

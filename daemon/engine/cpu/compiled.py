@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 _SAMPLER = Path(__file__).parent.parent / "sampler"
-_ELSEWHERE = [_SAMPLER / name for name in ("draw_columns.py", "noise.py")]
+_ELSEWHERE = [_SAMPLER / name for name in ("sample_columns.py", "noise.py")]
 
 
 class ByContent:

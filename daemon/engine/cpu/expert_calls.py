@@ -136,6 +136,22 @@ def grouped(
     )
 
 
+def biased(states: torch.Tensor, biases: torch.Tensor, rows: ExpertRows) -> Call:
+    """Adds to each row of `states` [rows, N] the bias of its expert, of `biases` [E, N]."""
+    address = expert_kernels.biased().address
+    places = states.data_ptr(), states.shape[1], biases.data_ptr(), rows.groups.data_ptr()
+    return rows.most_groups, BY_ADDRESS, address, *places
+
+
+def clamped(
+    states: torch.Tensor, output: torch.Tensor, limits: torch.Tensor, in_turns: bool
+) -> Call:
+    """gpt-oss's gate: `output` [rows, N] of `states` [rows, 2 * N]; `limits`: limit and alpha."""
+    address = expert_kernels.clamped().address
+    places = states.data_ptr(), output.shape[1], output.data_ptr(), limits.data_ptr()
+    return len(output), BY_ADDRESS, address, *places, int(in_turns)
+
+
 def joined(made: torch.Tensor, rows: ExpertRows, output: torch.Tensor) -> Call:
     """`output` [T, K] of what experts `made` [rows, K]."""
     address = expert_kernels.joined().address

@@ -17,6 +17,7 @@ from functools import cache
 import numpy as np
 
 from daemon.engine.cpu.dots import stack
+from daemon.engine.cpu.numeric import exp
 from daemon.engine.cpu.quantised_kernels import ITEM
 from daemon.engine.cpu.team import call_item, float_pointer, int32_pointer, int64_pointer
 
@@ -120,6 +121,50 @@ def grouped():
             own[11], own[12], own[13] = a[12] + 4 * first * a[13], a[13], 0
             own[14] = a[14]
             call_item(a[5], own, number % a[16])
+
+    return item
+
+
+@cache
+def biased():
+    """The kernel that adds its expert's bias to each row: each item is an expert's rows.
+
+    states [rows, N], N, biases [E, N], groups.
+    """
+
+    @ITEM
+    def item(a, number):
+        groups, at = int64_pointer(a[8]), GROUPS_HEAD + GROUP * number
+        if number < groups[0]:
+            expert, first, count = groups[at], groups[at + 1], groups[at + 2]
+            bias = float_pointer(a[7] + 4 * expert * a[6])
+            for row in range(first, first + count):
+                states = float_pointer(a[5] + 4 * row * a[6])
+                for column in range(a[6]):
+                    states[column] += bias[column]
+
+    return item
+
+
+@cache
+def clamped():
+    """The kernel of gpt-oss's gate (`daemon.engine.quantised.experts.ClampedGate`), a row an item.
+
+    states [rows, 2 * N], N, output [rows, N], limit and alpha float32 [2], whether gates and ups
+    take turns, or all ups come behind all gates.
+    """
+
+    @ITEM
+    def item(a, row):
+        states = float_pointer(a[5] + 8 * row * a[6])
+        output = float_pointer(a[7] + 4 * row * a[6])
+        limit, alpha = float_pointer(a[8])[0], float_pointer(a[8])[1]
+        step, behind = (2, 1) if a[9] != 0 else (1, a[6])
+        for column in range(a[6]):
+            gate = min(states[step * column], limit)
+            up = max(min(states[step * column + behind], limit), -limit)
+            share = np.float32(1.0) / (np.float32(1.0) + exp(-alpha * gate))
+            output[column] = gate * share * (up + np.float32(1.0))
 
     return item
 

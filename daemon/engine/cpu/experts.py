@@ -21,7 +21,7 @@ from daemon.engine.cpu.product_implementations import ROUNDED, ProductWay, Produ
 from daemon.engine.cpu.quantised import StateBuffers, can_multiply
 from daemon.engine.cpu.rounded_kernels import lanes_for
 from daemon.engine.cpu.team import Call, Team
-from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.experts import QuantisedExperts, SiluGate
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
 
@@ -87,8 +87,12 @@ class ExpertProducts(nn.Module):
         """`exact`: nothing in the model rounds states."""
         super().__init__()
         gate_up, down = _stacks(experts)
-        if gate_up is None or down is None:
-            raise ValueError("these experts differ from each other")
+        gate = experts.gate
+        if gate_up is None or down is None or gate is None:
+            raise ValueError("these experts differ from each other, or are gated otherwise")
+        self._gate, self._in_turns = gate, not experts.apart
+        self._limits = torch.tensor(list(gate) or [0.0])
+        self._biases = {layer: _bias(experts, layer) for layer in ("gate_up", "down")}
         self._gate_up, self._down = gate_up, down
         self._team = team
         self._ways = ways
@@ -140,12 +144,24 @@ class ExpertProducts(nn.Module):
         listed = [expert_calls.arranged(rows)]
         wide = scratch.floats("gate_up", rows.num_rows, sum(s.first.rows for s in self._gate_up))
         self._products(listed, self._gate_up, states, True, rows, wide, scratch)
+        self._add_bias(listed, "gate_up", wide, rows)
         inner = scratch.floats("inner", rows.num_rows, self.inner)
-        listed.append(calls.silu_mul(wide, inner))
+        if isinstance(self._gate, SiluGate):
+            listed.append(calls.gated(wide, inner))
+        else:
+            listed.append(expert_calls.clamped(wide, inner, self._limits, self._in_turns))
         made = scratch.floats("made", rows.num_rows, self.width)
         self._products(listed, self._down, inner, False, rows, made, scratch)
+        self._add_bias(listed, "down", made, rows)
         listed.append(expert_calls.joined(made, rows, output))
         return listed
+
+    def _add_bias(
+        self, listed: list[Call], layer: str, made: torch.Tensor, rows: ExpertRows
+    ) -> None:
+        biases = self._biases[layer]
+        if biases is not None:
+            listed.append(expert_calls.biased(made, biases, rows))
 
     def _products(
         self,
@@ -227,8 +243,13 @@ class _Forms:
 
 
 def can_group(experts: QuantisedExperts) -> bool:
-    """Whether kernels compute some experts: they are gated as usual, and alike."""
-    return experts.plainly_gated and None not in _stacks(experts)
+    """Whether kernels compute some experts: their gate is known, and they are alike."""
+    return experts.gate is not None and None not in _stacks(experts)
+
+
+def _bias(experts: QuantisedExperts, layer: str) -> torch.Tensor | None:
+    found = experts.bias(layer)
+    return None if found is None else found.float().contiguous()
 
 
 def _stacks(experts: QuantisedExperts) -> tuple[list[Stack] | None, list[Stack] | None]:

@@ -35,17 +35,19 @@ def dot_bytes(writer: Writer, total: Value, factors: Value, signed: Value, kind:
     """
     builder, count = writer.builder, total.type.count
     if writer.has("avx512vnni") and count in {8, 16}:
-        words = [builder.bitcast(one, total.type) for one in (factors, signed)]
+        words = [builder.bitcast(vector, total.type) for vector in (factors, signed)]
         return writer.call(f"llvm.x86.avx512.vpdpbusd.{32 * count}", total.type, total, *words)
     if count > _FEW_LANES:
         halves = []
         for first in (0, count // 2):
-            some, others = (writer.part(one, 4 * first, 2 * count) for one in (factors, signed))
+            some, others = (
+                writer.part(vector, 4 * first, 2 * count) for vector in (factors, signed)
+            )
             here = writer.part(total, first, count // 2)
             halves.append(dot_bytes(writer, here, some, others, kind))
         return writer.concat(*halves)
     if writer.has("avxvnni"):
-        words = [builder.bitcast(one, total.type) for one in (factors, signed)]
+        words = [builder.bitcast(vector, total.type) for vector in (factors, signed)]
         return writer.call("llvm.x86.avx512.vpdpbusd.256", total.type, total, *words)
     if writer.has("avx2"):
         return builder.add(total, _by_pairs(writer, factors, signed, kind))
@@ -118,8 +120,8 @@ def _scale(writer: Writer, halves: list[Value]) -> tuple[Value, Value]:
     # As integers, for there a number that is missing is the largest: it must not vanish.
     sizes = [builder.and_(builder.bitcast(part, wide), mask) for part in halves]
 
-    def larger(one: Value, other: Value) -> Value:
-        return builder.select(builder.icmp_unsigned(">", one, other), one, other)
+    def larger(left: Value, right: Value) -> Value:
+        return builder.select(builder.icmp_unsigned(">", left, right), left, right)
 
     most = larger(*sizes)
     while most.type.count > 1:
@@ -152,7 +154,7 @@ def unpack_codes(
             here = writer.step(blocks_at, index, size_bytes)
             block: Block = kind(writer, form_here, here)
             fetch_lines(writer, builder.add(here, ahead), size_bytes)
-            mixed = [one // 2 + one % 2 * num_scales for one in range(2 * num_scales)]
+            mixed = [lane // 2 + lane % 2 * num_scales for lane in range(2 * num_scales)]
             both = writer.pick(block.scales, mixed, block.offsets_of_factors)
             writer.store(both, writer.step(scales_at, index, 8 * num_scales))
             at = writer.step(codes_at, index, length)
@@ -172,7 +174,7 @@ class Record:
         builder = writer.builder
         self._writer = writer
         self._tokens = tokens
-        whole, first = (builder.mul(one, writer.number(I64, tokens)) for one in (width, start))
+        whole, first = (builder.mul(rows, writer.number(I64, tokens)) for rows in (width, start))
         scales = builder.add(states, whole)
         sums = builder.add(scales, builder.lshr(whole, writer.number(I64, 3)))
         self._codes = builder.add(states, first)

@@ -51,8 +51,8 @@ class _FiveK(_FourK):
 
     def codes(self, chunk: int) -> Value:
         bits = self.bytes_at(self.packed_at - 32, 32)
-        one = self.builder.and_(self.shifted(bits, chunk), self.writer.number(bits.type, 1))
-        high = self.builder.shl(one, self.writer.number(bits.type, 4))
+        bit = self.builder.and_(self.shifted(bits, chunk), self.writer.number(bits.type, 1))
+        high = self.builder.shl(bit, self.writer.number(bits.type, 4))
         return self.builder.or_(super().codes(chunk), high)
 
 

@@ -10,7 +10,7 @@ size], so that one head's are side by side. The stride of blocks is in bytes.
 
 import numpy as np
 
-from daemon.engine.cpu.numeric import TOKENS_AT_ONCE, exactly, exp, inner, item
+from daemon.engine.cpu.numeric import TOKENS_AT_ONCE, capped, exactly, exp, inner, item
 from daemon.engine.cpu.team import (
     bits_of_float,
     float_of_bits,
@@ -22,6 +22,9 @@ from daemon.engine.kv.eight_bit import FP8, INT8, LARGEST, SMALLEST_SCALE
 
 _INT8_LARGEST, _FP8_LARGEST = np.float32(LARGEST[INT8]), np.float32(LARGEST[FP8])
 _SMALLEST_SCALE = np.float32(SMALLEST_SCALE)
+
+_NO_SINK = np.float32(-3e38)
+"""Below every score, and finite: the loops are compiled as if nothing was infinite."""
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY = np.int32(0x7F800000)
@@ -103,16 +106,16 @@ def store_8bit_item(a, item, fp8):
 @item
 def _widen_four(address, some, stride, rows, width, fp8):
     """`some` rows of up to four as float32 `rows` [4, width], without scales; zeros behind them."""
-    for one in range(some):
-        numbers = int8_pointer(address + one * stride)
+    for row in range(some):
+        numbers = int8_pointer(address + row * stride)
         if fp8:
             for lane in range(width):
                 # The exponent is a float32's but for its bias; that holds below 2 ** -6 as well.
                 bits = np.int32(np.int32(np.int32(numbers[lane]) << 20) & _FP8_BITS)
-                rows[one * width + lane] = float_of_bits(bits) * _FP8_UNBIASED
+                rows[row * width + lane] = float_of_bits(bits) * _FP8_UNBIASED
         else:
             for lane in range(width):
-                rows[one * width + lane] = np.float32(numbers[lane])
+                rows[row * width + lane] = np.float32(numbers[lane])
     for lane in range(some * width, 4 * width):
         rows[lane] = np.float32(0.0)
 
@@ -168,26 +171,30 @@ def _add_four(output, rows, weights, stride, groups, width):
 
 
 @item
-def _gather(table, length, block_size, stride, address, scales):
-    """One head's scales of a sequence, side by side; whether all of them are numbers."""
+def _gather(table, first, length, block_size, stride, address, scales):
+    """One head's scales of a sequence from `first` on, side by side; whether all are numbers."""
     largest = np.int32(0)
-    for first in range(0, length, block_size):
-        block = address + table[first // block_size] * stride
+    for begin in range(first - first % block_size, length, block_size):
+        block = address + table[begin // block_size] * stride
         floats, bits = float_pointer(block), int32_pointer(block)
-        for offset in range(min(block_size, length - first)):
-            scales[first + offset] = floats[offset]
+        for offset in range(max(first - begin, 0), min(block_size, length - begin)):
+            scales[begin + offset - first] = floats[offset]
             largest = max(largest, np.int32(bits[offset] & _MAGNITUDE))
     return largest <= _INFINITY
 
 
 @item
-def _softmax(scores, length, scale, key_scales, value_scales):
-    """In place of products with stored keys: weights for stored values, and zeros behind them."""
-    most = np.float32(-np.inf)
+def _softmax(scores, length, rule, sink, key_scales, value_scales):
+    """In place of products with stored keys: weights for stored values, and zeros behind them.
+
+    `rule`: scale and cap; `sink`: a score more, without a value, or `_NO_SINK`.
+    """
+    scale, cap = rule
+    most = sink
     for position in range(length):
-        scores[position] *= scale * key_scales[position]
+        scores[position] = capped(scores[position] * key_scales[position], scale, cap)
         most = max(most, scores[position])
-    total = np.float32(0.0)
+    total = exp(sink - most) if sink > _NO_SINK else np.float32(0.0)
     for position in range(length):
         weight = exp(scores[position] - most)
         scores[position] = weight
@@ -205,44 +212,51 @@ def _attend(a, item, fp8, scratch):
     block_size, num_heads, num_groups, width = a[9], a[14], a[15], a[16]
     head, row = divmod(item, a[2] // num_heads)  # as in `kernels`
     token, length = np.int64(int32_pointer(a[12])[row]), np.int64(int32_pointer(a[13])[row])
+    first = max(length - a[20], 0) if a[20] else np.int64(0)
+    count = length - first
     table = int32_pointer(a[10] + 4 * row * a[11])
     query = float_pointer(a[4] + 4 * (token * a[5] + head * num_groups * width))
     output = float_pointer(a[18] + 4 * (token * num_heads + head) * num_groups * width)
     own = np.int64(scratch.ctypes.data)
     rows, own = float_pointer(own), own + 16 * width
-    key_scales, value_scales = float_pointer(own), float_pointer(own + 4 * length)
-    own += 8 * length
+    key_scales, value_scales = float_pointer(own), float_pointer(own + 4 * count)
+    own += 8 * count
     scales = a[19] + 4 * head * block_size
-    fine = _gather(table, length, block_size, a[8], scales, key_scales)
+    fine = _gather(table, first, length, block_size, a[8], scales, key_scales)
     scales += 4 * num_heads * block_size
-    fine &= _gather(table, length, block_size, a[8], scales, value_scales)
+    fine &= _gather(table, first, length, block_size, a[8], scales, value_scales)
     for lane in range(num_groups * width):
         output[lane] = np.float32(0.0) if fine else np.float32(np.nan)
     if not fine:
         return
-    stride, row_stride = length + 3, num_heads * width
+    stride, row_stride = count + 3, num_heads * width
     keys = a[6] + a[7] + head * width
     # Of four rows that a block does not fill, the next one overwrites what is too much.
-    for first in range(0, length, block_size):
-        numbers = keys + table[first // block_size] * a[8]
-        count = min(block_size, length - first)
-        for offset in range(0, count, 4):
-            some, at = min(4, count - offset), numbers + offset * row_stride
+    for begin in range(first - first % block_size, length, block_size):
+        skipped = max(first - begin, 0)
+        numbers = keys + table[begin // block_size] * a[8]
+        here = min(block_size, length - begin)
+        for offset in range(skipped, here, 4):
+            some, at = min(4, here - offset), numbers + offset * row_stride
             _widen_four(at, some, row_stride, rows, width, fp8)
-            products = float_pointer(own + 4 * (first + offset))
+            products = float_pointer(own + 4 * (begin + offset - first))
             _multiply_four(query, rows, products, stride, num_groups, width)
-    scale = float_pointer(a[17])[0]
+    rule = (float_pointer(a[17])[0], float_pointer(a[17])[1])
     for group in range(num_groups):
         scores = float_pointer(own + 4 * group * stride)
-        _softmax(scores, length, scale, key_scales, value_scales)
+        sink = _NO_SINK
+        if a[21]:
+            sink = float_pointer(a[21])[head * num_groups + group]
+        _softmax(scores, count, rule, sink, key_scales, value_scales)
     values = keys + block_size * row_stride
-    for first in range(0, length, block_size):
-        numbers = values + table[first // block_size] * a[8]
-        count = min(block_size, length - first)
-        for offset in range(0, count, 4):
-            some, at = min(4, count - offset), numbers + offset * row_stride
+    for begin in range(first - first % block_size, length, block_size):
+        skipped = max(first - begin, 0)
+        numbers = values + table[begin // block_size] * a[8]
+        here = min(block_size, length - begin)
+        for offset in range(skipped, here, 4):
+            some, at = min(4, here - offset), numbers + offset * row_stride
             _widen_four(at, some, row_stride, rows, width, fp8)
-            weights = float_pointer(own + 4 * (first + offset))
+            weights = float_pointer(own + 4 * (begin + offset - first))
             _add_four(output, rows, weights, stride, num_groups, width)
 
 
@@ -252,9 +266,10 @@ def attend_8bit_item(a, item, fp8):
 
     query, its row stride, numbers, the layer's shift, block stride, block size, tables int32
     [B, width], width, tokens int32 [B] (rows of query and output), lens int32 [B], kv heads,
-    groups, head_dim, scale float32 [1], output [T, kv heads * groups * head_dim], scales of the
-    layer.
+    groups, head_dim, scale and cap float32 [2], output [T, kv heads * groups * head_dim], scales of
+    the layer, window, sinks float32 [kv heads * groups] or 0.
     """
     length = np.int64(int32_pointer(a[13])[item % (a[2] // a[14])])
-    size = 4 * a[16] + 2 * length + a[15] * (length + 3)
+    count = min(length, a[20]) if a[20] else length
+    size = 4 * a[16] + 2 * count + a[15] * (count + 3)
     _attend(a, item, fp8, np.empty(size, np.float32))

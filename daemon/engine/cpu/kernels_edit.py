@@ -7,7 +7,7 @@ import numpy as np
 
 from daemon.engine.cpu.numeric import exactly
 from daemon.engine.cpu.team import double_pointer, float_pointer, int64_pointer
-from daemon.engine.sampler.draw_columns import (
+from daemon.engine.sampler.sample_columns import (
     BIAS,
     BIAS_IDS,
     EDIT_COLUMNS,

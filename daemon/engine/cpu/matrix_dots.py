@@ -36,12 +36,12 @@ _FEATURES = "amx-tile", "amx-bf16"
 @cache
 def have_matrices() -> bool:
     """Whether this process may use the processor's matrices; Linux must be asked first."""
-    return all(target_has(one) for one in _FEATURES) and bool(torch.cpu._init_amx())
+    return all(target_has(feature) for feature in _FEATURES) and bool(torch.cpu._init_amx())
 
 
 def _has_matrices(writer: Writer) -> bool:
     """Whether the processor has the instructions."""
-    return all(writer.has(one) for one in _FEATURES)
+    return all(writer.has(feature) for feature in _FEATURES)
 
 
 def _call(writer: Writer, name: str, *arguments: Value) -> None:

@@ -60,7 +60,7 @@ class MixtureCalls:
         num_experts = experts.num_experts
         logits = buffers.logits[: self._count * num_experts].view(self._count, num_experts)
         return [
-            calls.linear(router.weight, None, states, logits),
+            calls.linear(router.weight, router.bias, states, logits),
             expert_calls.routed(logits, rows, router.to_one),
             *experts.calls(states, rows, output, buffers.scratch),
         ]

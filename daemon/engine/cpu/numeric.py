@@ -34,3 +34,15 @@ def exp(x):
     for factor in (1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1.0, 1.0):
         series = series * r + np.float32(factor)
     return series * power_of_two(np.int32(k))
+
+
+@inner
+def capped(score, scale, cap):
+    """A score after scaling, kept within -cap and cap; `cap` 0 keeps it as it is."""
+    score *= scale
+    if cap == np.float32(0.0):
+        return score
+    # tanh, by an exponential of what cannot overflow.
+    shrunk = exp(np.float32(-2.0) * abs(score) / cap)
+    size = cap * (np.float32(1.0) - shrunk) / (np.float32(1.0) + shrunk)
+    return -size if score < np.float32(0.0) else size

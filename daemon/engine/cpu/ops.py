@@ -6,7 +6,7 @@ from daemon.engine.cpu import calls
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.quantised import can_multiply, look_up
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
-from daemon.engine.layers.ops import Norm, Ops
+from daemon.engine.layers.ops import Activation, Norm, Ops
 from daemon.engine.quantised.weight import QuantisedWeight
 
 
@@ -17,17 +17,22 @@ class CpuOps(Ops):
         self._team = team
         self._constants = constants
 
-    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
+    def norm(
+        self,
+        states: torch.Tensor,
+        added: torch.Tensor | None,
+        norm: Norm,
+        of_added: Norm | None = None,
+    ) -> torch.Tensor:
         """See `Ops`."""
         output = torch.empty_like(states)
-        address = self._constants.address(norm.epsilon)
-        self._run(states.numel(), calls.norm(states, added, norm.weight, address, output))
+        call = norm_call(self._constants, states, added, norm, output, of_added)
+        self._run(states.numel(), call)
         return output
 
     def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
         """See `Ops`."""
-        address = self._constants.address(norm.epsilon)
-        self._run(states.numel(), calls.norm(states, None, norm.weight, address, states))
+        self._run(states.numel(), norm_call(self._constants, states, None, norm, states))
 
     def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""
@@ -39,12 +44,34 @@ class CpuOps(Ops):
         """See `Ops`."""
         self._run(states.numel(), calls.rotate(states, cos, sin))
 
+    def gelu_mul(self, states: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return self._gated(states, Activation.GELU)
+
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""
+        return self._gated(states, Activation.SILU)
+
+    def _gated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
         output = states.new_empty(states.shape[0], states.shape[1] // 2)
-        self._run(2 * states.numel(), calls.silu_mul(states, output))
+        self._run(2 * states.numel(), calls.gated(states, output, activation))
         return output
 
     def _run(self, elements: int, call: Call) -> None:
         run = self._team.run_here if elements <= HERE_ELEMENTS else self._team.run
         run(call)
+
+
+def norm_call(
+    constants: Constants,
+    states: torch.Tensor,
+    added: torch.Tensor | None,
+    norm: Norm,
+    output: torch.Tensor,
+    of_added: Norm | None = None,
+) -> Call:
+    """The call of a norm; see `Ops.norm`."""
+    epsilon, added_norm = constants.address(norm.epsilon), (0, 0)
+    if added is not None and of_added is not None:
+        added_norm = of_added.weight.data_ptr(), constants.address(of_added.epsilon)
+    return calls.norm(states, added, norm.weight, epsilon, output, added_norm)

@@ -5,6 +5,8 @@ operation wakes them anew: with few tokens that waking, and Python, cost as much
 row of several tokens, a short prompt, is computed as several rows of one, each behind the other.
 """
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -14,9 +16,10 @@ from daemon.engine.batch.multi_step import MOST_TIMES
 from daemon.engine.batch.slots import Slots
 from daemon.engine.cpu import calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
-from daemon.engine.cpu.calls import Constants, Contexts, DrawColumns, Places
+from daemon.engine.cpu.calls import Constants, Contexts, Places, SampleColumns
 from daemon.engine.cpu.choose_linear import reads_in_turn
 from daemon.engine.cpu.mixtures import MixtureCalls, is_called, mixture_buffers
+from daemon.engine.cpu.ops import norm_call
 from daemon.engine.cpu.packed_linear import PackedLinear
 from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply
 from daemon.engine.cpu.quantised_calls import unpacked
@@ -24,12 +27,12 @@ from daemon.engine.cpu.team import Call, Team, table_of
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings, QuantisedRows
-from daemon.engine.layers.forward import Repeated
+from daemon.engine.layers.forward import Alone, Repeated
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.layers.ops import Norm
 from daemon.engine.quantised.weight import QuantisedWeight
-from daemon.engine.sampler.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
 from daemon.engine.sampler.rules import DrawRules
+from daemon.engine.sampler.sample_columns import EDIT_COLUMNS, RULE_COLUMNS
 from daemon.models.formats import FORMATS
 
 MAX_TOKENS = 128
@@ -45,6 +48,9 @@ MAX_PAIRS = MAX_TOKENS * (MAX_TOKENS + 1) // 2
 """Most pairs of a prompt's token and a token that it attends to: beyond, torch is faster, which
 reads keys and values once for all.
 """
+
+_OPERATORS = {"projected": "query_key_value", "logits": "head"}
+"""The operator of a product whose buffer is called otherwise."""
 
 MOST_PROGRAMS = 64
 """Programs that are kept: the last used."""
@@ -65,7 +71,7 @@ class StepPrograms:
         self._counts = {0, *called}  # 0: none is sampled
         self._picks = decoder.embeddings.width % CHUNK_LEN == 0
         self._programs: dict[tuple[int, int], _Program] = {}
-        self._buffers = _Buffers(decoder, slots.block_table.shape[1])
+        self._buffers = _Buffers(decoder, cache.num_groups, slots.block_table.shape[1])
 
     def takes(self, batch: FlatBatch) -> bool:
         """Whether a batch has few tokens, few of them sampled, and no long prompt."""
@@ -89,8 +95,10 @@ class StepPrograms:
             return None
         program = self._prepared(batch)
         used = int(batch.positions.max() + times - 1) // self._cache.block_size + 1
-        tables = self._slots.block_table[batch.slots, :used]
-        self._buffers.tables[: len(tables), :used] = tables
+        for group, tables in enumerate(self._buffers.tables):
+            first = group * tables.shape[1]
+            cells = self._slots.block_table[batch.slots, first : first + used]
+            tables[: len(cells), :used] = cells
         self._buffers.fill(rules)
         self._team.run_program(program.repeated(times))
         drawn, broken = self._buffers.draws[:, :times, : len(batch.slots)]
@@ -110,6 +118,11 @@ class StepPrograms:
         program.prepare(self._slots.inputs(batch), batch)
         return program
 
+    def alone(self, batch: FlatBatch) -> Alone:
+        """See `Programs`."""
+        tables = self._prepared(batch).alone()
+        return {name: partial(self._team.run_program, table) for name, table in tables.items()}
+
     def prepare(self) -> bool:
         """Nothing to prepare: a program is written when it is needed."""
         return False
@@ -128,14 +141,18 @@ def _num_pairs(batch: FlatBatch) -> int:
     return int((counts * starts + counts * (counts + 1) // 2).sum())
 
 
-def possible(decoder: Decoder) -> bool:
-    """Whether every product can be computed by calls, at least of one token."""
-    return _in_calls(decoder, 1)
+def possible(decoder: Decoder, cache: PagedKV) -> bool:
+    """Whether every product can be computed by calls, at least of one token, and each layer has one
+    place for keys and values of its own.
+    """
+    own = cache.layout is None or not cache.layout.shared
+    whole = all(len(places) == 1 for places in cache.places.values())
+    return own and whole and _in_calls(decoder, 1)
 
 
 def _in_calls(decoder: Decoder, count: int) -> bool:
     """Whether a step of `count` tokens is calls alone."""
-    products: list[object] = [decoder.head]
+    products: list[object] = [decoder.vocabulary]
     for layer in decoder.layers:
         products += [layer.query_key_value, layer.output]
         if isinstance(layer.mlp, GatedMlp):
@@ -178,13 +195,16 @@ class _Buffers:
     Rows that no program used yet take no memory.
     """
 
-    def __init__(self, decoder: Decoder, num_blocks: int) -> None:
-        """`num_blocks`: of a sequence, at most."""
+    def __init__(self, decoder: Decoder, num_groups: int, num_cells: int) -> None:
+        """`num_cells`: of a row of the block table, which has a part for each group of layers."""
         self.tokens, self.sampled = torch.zeros(2, MAX_TOKENS, dtype=torch.int32)
-        self.blocks, self.offsets, self.lens = np.zeros((3, MAX_TOKENS), np.int32)
+        self.offsets, self.lens = np.zeros((2, MAX_TOKENS), np.int32)
         self.rows = np.arange(MAX_TOKENS, dtype=np.int32)
-        self.tables = np.zeros((MAX_TOKENS, num_blocks), np.int32)
-        self.angles = decoder.rotary.angles(torch.zeros(MAX_TOKENS, dtype=torch.int64))
+        self.blocks = np.zeros((num_groups, MAX_TOKENS), np.int32)
+        self.tables = np.zeros((num_groups, MAX_TOKENS, num_cells // num_groups), np.int32)
+        begin = torch.zeros(MAX_TOKENS, dtype=torch.int64)
+        self.angles = [rotary.angles(begin) for rotary in decoder.rotary]
+        self.places = [Places.of(blocks, self.offsets) for blocks in self.blocks]
         self.products = StateBuffers(MAX_TOKENS)
         self.mixtures = mixture_buffers([layer.mlp for layer in decoder.layers], MAX_TOKENS)
         self.draws = np.zeros((2, MOST_TIMES, MAX_SAMPLED), np.int32)  # tokens, and broken rows
@@ -193,6 +213,10 @@ class _Buffers:
         self.edits = np.zeros((MAX_SAMPLED, EDIT_COLUMNS), np.int64)
         self._floats: dict[str, torch.Tensor] = {}
 
+    def contexts(self, count: int) -> list[Contexts]:
+        """The contexts of `count` rows in each group of layers."""
+        return [Contexts.of(tables, self.rows, self.lens, count) for tables in self.tables]
+
     def fill(self, rules: DrawRules) -> None:
         """Fill in how the rows of a step sample."""
         count = len(rules.rules)
@@ -200,17 +224,30 @@ class _Buffers:
         self.keys[: rules.times, :count] = rules.keys
         self.draws[1, : rules.times, :count] = 1  # until it is sampled
 
-    def drawing(self, time: int) -> DrawColumns:
+    def drawing(self, time: int) -> SampleColumns:
         """How rows sample in the `time`-th step."""
         drawn, broken = self.draws[:, time]
         columns = drawn, broken, self.tokens.numpy(), self.edits
-        return DrawColumns(self.rules, self.keys[time], *columns)
+        return SampleColumns(self.rules, self.keys[time], *columns)
 
     def floats(self, name: str, count: int, width: int) -> torch.Tensor:
         """A dense float32 [count, width], the same for every layer: the nearest cache holds it."""
         if name not in self._floats:
             self._floats[name] = torch.empty(MAX_TOKENS, width)
         return self._floats[name][:count]
+
+
+class _Calls:
+    """The calls of a program in order, and those of each operator."""
+
+    def __init__(self) -> None:
+        self.listed: list[Call] = []
+        self.by_operator: dict[str, list[Call]] = {}
+
+    def add(self, operator: str, *written: Call) -> None:
+        """Append calls of an operator."""
+        self.listed += written
+        self.by_operator.setdefault(operator, []).extend(written)
 
 
 class _Program:
@@ -236,13 +273,15 @@ class _Program:
         self._states, self._normed = (
             buffers.floats(name, count, width) for name in ("states", "normed")
         )
-        cos, sin = buffers.angles
-        self._angles = cos[:count], sin[:count]
-        self._contexts = Contexts.of(buffers.tables, buffers.rows, buffers.lens, count)
+        self._angles = [(cos[:count], sin[:count]) for cos, sin in buffers.angles]
+        self._contexts = buffers.contexts(count)
+        tables = (rotary.tables for rotary in decoder.rotary)
+        self._turned = calls.turned(list(zip(tables, self._angles, strict=True)))
+        self._moved = calls.moved(list(zip(self._contexts, buffers.places, strict=True)))
         self._looked_up = _looked_up(decoder.embeddings)
         self._mixtures = MixtureCalls(count, buffers.mixtures)
-        self.logits, listed = self._write()
-        self.table = table_of(listed)
+        self.logits, written = self._write()
+        self.table = table_of(written.listed)
         self._repeated: dict[int, npt.NDArray[np.int64]] = {}
 
     def prepare(self, tokens: torch.Tensor, batch: FlatBatch) -> None:
@@ -252,14 +291,16 @@ class _Program:
             self._states.copy_(self._decoder.embeddings(tokens))
         else:
             buffers.tokens[:count].copy_(tokens)
-        self._decoder.rotary.fill(self._angles, torch.from_numpy(batch.positions))
-        buffers.blocks[:count] = batch.blocks
+        positions = torch.from_numpy(batch.positions)
+        for rotary, angles in zip(self._decoder.rotary, self._angles, strict=True):
+            rotary.fill(angles, positions)
         buffers.offsets[:count] = batch.offsets
         np.add(batch.positions, 1, out=buffers.lens[:count], casting="same_kind")
-        tables = batch.block_tables
-        if len(tables) < count:
-            tables = np.repeat(tables, batch.counts, axis=0)
-        buffers.tables[:count, : tables.shape[1]] = tables
+        groups = (batch.blocks, batch.block_tables), *batch.further
+        for group, (blocks, tables) in enumerate(groups):
+            each = np.repeat(tables, batch.counts, axis=0) if len(tables) < count else tables
+            buffers.blocks[group, :count] = blocks
+            buffers.tables[group, :count, : each.shape[1]] = each
         if self._num_sampled < count:
             sampled = torch.from_numpy(batch.sampled_tokens)
             buffers.sampled[: self._num_sampled].copy_(sampled)
@@ -268,91 +309,104 @@ class _Program:
         """The program `times` times, each followed by sampling and a move to the next position."""
         if times not in self._repeated:
             buffers = self._buffers
-            places = Places.of(buffers.blocks, buffers.offsets)
-            angles = self._decoder.rotary.tables, self._angles
-            further = calls.advance(self._contexts, places, self._cache.block_size, *angles)
+            place = self._contexts[0], buffers.places[0], self._cache.block_size
+            further = calls.advance(*place, self._moved, self._turned)
             edit, parts = calls.edit(self.logits, buffers.edits), []
             for time in range(times):
-                draw = calls.draw(self.logits, buffers.drawing(time))
+                draw = calls.sample(self.logits, buffers.drawing(time))
                 between = [edit, draw, further] if time + 1 < times else [edit, draw]
                 parts += [self.table, table_of(between)]
             self._repeated[times] = np.concatenate(parts)
         return self._repeated[times]
 
-    def _write(self) -> tuple[torch.Tensor, list[Call]]:
+    def alone(self) -> dict[str, npt.NDArray[np.int64]]:
+        """A program for each operator, of its calls in all layers."""
+        _, written = self._write()
+        return {operator: table_of(listed) for operator, listed in written.by_operator.items()}
+
+    def _write(self) -> tuple[torch.Tensor, "_Calls"]:
         """The tensor that the logits go to, and all calls in order."""
-        decoder, listed = self._decoder, list[Call]()
+        decoder, written = self._decoder, _Calls()
         if self._looked_up is not None:
             tokens = self._buffers.tokens[: self._count]
-            listed.append(unpacked(self._looked_up, range(self._count), self._states, tokens))
+            picked = unpacked(self._looked_up, range(self._count), self._states, tokens)
+            written.add("embedding", picked)
+            if decoder.embeddings.scale != 1:
+                factor = self._constants.address(decoder.embeddings.scale)
+                written.add("embedding", calls.scale(self._states, factor))
         added: torch.Tensor | None = None
+        of_added: Norm | None = None
         for index, layer in enumerate(decoder.layers):
-            listed.append(self._norm(self._states, added, layer.input_norm, self._normed))
-            attended = self._attend(listed, index, layer)
-            output = self._product(listed, layer.output, attended, "output")
-            listed.append(self._norm(self._states, output, layer.mlp_norm, self._normed))
-            added = self._mlp(listed, layer.mlp)
-        listed.append(self._norm(self._states, added, decoder.norm, self._normed))
-        sampled = self._sampled(listed)
-        logits = self._product(listed, decoder.head, sampled, "logits")
-        return logits, listed
+            written.add("norm", self._added(added, of_added, layer.input_norm))
+            attended = self._attend(written, index, layer)
+            output = self._product(written, layer.output, attended, "output")
+            written.add("norm", self._added(output, layer.output_norm, layer.mlp_norm))
+            added, of_added = self._mlp(written, layer.mlp), layer.mlp_output_norm
+        written.add("norm", self._added(added, of_added, decoder.norm))
+        sampled = self._sampled(written)
+        logits = self._product(written, decoder.vocabulary, sampled, "logits")
+        if decoder.cap:
+            written.add("head", calls.cap(logits, self._constants.address(decoder.cap)))
+        return logits, written
 
-    def _mlp(self, listed: list[Call], mlp: GatedMlp | Mixture) -> torch.Tensor:
+    def _mlp(self, written: "_Calls", mlp: GatedMlp | Mixture) -> torch.Tensor:
         if isinstance(mlp, Mixture):
             output = self._buffers.floats("down", *self._normed.shape)
-            listed += self._mixtures.calls(mlp, self._normed, output)
+            written.add("experts", *self._mixtures.calls(mlp, self._normed, output))
             return output
-        gate_up = self._product(listed, mlp.gate_up, self._normed, "gate_up")
+        gate_up = self._product(written, mlp.gate_up, self._normed, "gate_up")
         inner = self._buffers.floats("inner", self._count, gate_up.shape[1] // 2)
-        listed.append(calls.silu_mul(gate_up, inner))
-        return self._product(listed, mlp.down, inner, "down")
+        written.add("activation", calls.gated(gate_up, inner, mlp.activation))
+        return self._product(written, mlp.down, inner, "down")
 
-    def _sampled(self, listed: list[Call]) -> torch.Tensor:
+    def _sampled(self, written: "_Calls") -> torch.Tensor:
         """The states of sampled tokens."""
         count = self._num_sampled
         if count == self._count:
             return self._normed
         found = self._buffers.floats("sampled", count, self._normed.shape[1])
         rows, indices = _plain_rows(self._normed), self._buffers.sampled[:count]
-        listed.append(unpacked(rows, range(count), found, indices))
+        written.add("head", unpacked(rows, range(count), found, indices))
         return found
 
-    def _attend(self, listed: list[Call], index: int, layer: DecoderLayer) -> torch.Tensor:
+    def _attend(self, written: "_Calls", index: int, layer: DecoderLayer) -> torch.Tensor:
         heads, kv_heads = layer.heads.num_heads, layer.heads.num_kv_heads
         head_dim = layer.heads.head_dim
-        projected = self._product(listed, layer.query_key_value, self._normed, "projected")
+        projected = self._product(written, layer.query_key_value, self._normed, "projected")
         projected = projected.view(-1, heads + 2 * kv_heads, head_dim)
         query, key, value = projected.split((heads, kv_heads, kv_heads), 1)
         for part, norm in ((query, layer.heads.query_norm), (key, layer.heads.key_norm)):
             if norm is not None:
-                listed.append(self._norm(part, None, norm, part))
-        listed.append(calls.rotate(projected[:, : heads + kv_heads], *self._angles))
-        places = Places.of(self._buffers.blocks, self._buffers.offsets)
-        listed.append(calls.store(self._cache, index, key, value, places))
+                written.add("norm", norm_call(self._constants, part, None, norm, part))
+        turning = projected[:, : heads + kv_heads]
+        written.add("rope", calls.rotate(turning, *self._angles[layer.rotary]))
+        (group, number), *_ = self._cache.places.get(index) or ((0, index),)
+        cache = self._cache.views[group]
+        places = self._buffers.places[group]
+        written.add("attention", calls.store(cache, number, key, value, places))
         output = self._buffers.floats("attended", self._count, heads * head_dim)
-        scale = self._constants.address(layer.heads.scale)
-        listed.append(calls.attend(self._cache, index, query, self._contexts, scale, output))
+        variant = layer.heads.variant
+        address = self._constants.address(layer.heads.scale, variant.cap)
+        place = cache, number, query, self._contexts[group]
+        written.add("attention", calls.attend(*place, address, output, variant))
         return output
 
     def _product(
-        self, listed: list[Call], product: Layer, states: torch.Tensor, name: str
+        self, written: "_Calls", product: Layer, states: torch.Tensor, name: str
     ) -> torch.Tensor:
         assert isinstance(product, PackedLinear | QuantisedProduct)
         output = self._buffers.floats(name, len(states), product.out_features)
+        operator = _OPERATORS.get(name, name)
         if isinstance(product, QuantisedProduct):
-            listed += product.calls(states, output, self._buffers.products) or ()
+            written.add(operator, *(product.calls(states, output, self._buffers.products) or ()))
         else:
             assert product.plain is not None
             plain = product.plain
-            listed.append(calls.linear(plain, product.bias, states, output, self._in_turn))
+            linear = calls.linear(plain, product.bias, states, output, self._in_turn)
+            written.add(operator, linear)
         return output
 
-    def _norm(
-        self,
-        states: torch.Tensor,
-        added: torch.Tensor | None,
-        norm: Norm,
-        output: torch.Tensor,
-    ) -> Call:
-        epsilon = self._constants.address(norm.epsilon)
-        return calls.norm(states, added, norm.weight, epsilon, output)
+    def _added(self, added: torch.Tensor | None, of_added: Norm | None, norm: Norm) -> Call:
+        """The states with something, or its norm, added; and their own norm."""
+        parts = self._states, added, norm, self._normed, of_added
+        return norm_call(self._constants, *parts)

@@ -158,7 +158,11 @@ class _Dots:
             num_scales = vectors[0].type.count * len(vectors) // TILE
             starts = range(0, vectors[0].type.count, num_scales)
             more = total(
-                [self._writer.part(one, start, num_scales) for one in vectors for start in starts]
+                [
+                    self._writer.part(vector, start, num_scales)
+                    for vector in vectors
+                    for start in starts
+                ]
             )
             if self._zero:
                 zero = self._writer.number(more.type, -float(self._zero))
@@ -183,10 +187,10 @@ class _Dots:
         worths = []
         for token, of_token in zip(self._tokens, others, strict=True):
             scales, sums = self._scales_of(token, index, num_scales, rows)
-            vectors = [self._builder.fmul(one, scales) for one in of_rows]
+            vectors = [self._builder.fmul(of_row, scales) for of_row in of_rows]
             worths.append(_Worths(vectors, num_scales))
-            for other, one in zip(of_token, added, strict=self._offset):
-                self._writer.add_to(other, one, sums)
+            for place, offset in zip(of_token, added, strict=self._offset):
+                self._writer.add_to(place, offset, sums)
         codes = [self._writer.step(token.codes, index, length) for token in self._tokens]
         # Bits that lie apart are put to whole chunks.
         if self._wide and len(columns[0]) == _SHORT_BLOCKS and not self._kind.bits_apart:
@@ -204,7 +208,9 @@ class _Dots:
         for row, blocks in enumerate(columns):
             whole = [block.factors(0) for block in blocks]
             parts = [
-                writer.joined([writer.part(one, HALF_CHUNK * half, HALF_CHUNK) for one in whole])
+                writer.joined(
+                    [writer.part(factors, HALF_CHUNK * half, HALF_CHUNK) for factors in whole]
+                )
                 for half in range(2)
             ]
             for token, states in enumerate(signed):
@@ -237,8 +243,8 @@ class _Dots:
             signed = [self._writer.load(kind, at, CHUNK_LEN * chunk) for at in codes]
             for row, blocks in enumerate(columns):
                 both = [
-                    blocks[one // of_block].factors(one % of_block)
-                    for one in range(chunk, chunk + step)
+                    blocks[number // of_block].factors(number % of_block)
+                    for number in range(chunk, chunk + step)
                 ]
                 factors = self._writer.joined(both)
                 for token, states in enumerate(signed):
@@ -258,7 +264,7 @@ class _Dots:
         floats = self._builder.sitofp(dots, by.type)
         if self._wide and count == _LANES:
             empty = self._writer.number(by.type, 0.0)
-            floats, by = (self._writer.concat(one, empty) for one in (floats, by))
+            floats, by = (self._writer.concat(vector, empty) for vector in (floats, by))
         self._writer.add_to(self._dots[token][row], floats, by)
 
     def _scales_of(

@@ -4,10 +4,13 @@ import numpy as np
 import torch
 
 from daemon.engine.cpu import calls
-from daemon.engine.cpu.calls import DrawColumns
+from daemon.engine.cpu.calls import SampleColumns
 from daemon.engine.cpu.team import Team
 from daemon.engine.sampler.columns import Params
-from daemon.engine.sampler.draw_columns import (
+from daemon.engine.sampler.noise import keys
+from daemon.engine.sampler.ops import Integers, TorchSamplerOps
+from daemon.engine.sampler.rules import DrawRules, Float64
+from daemon.engine.sampler.sample_columns import (
     EDIT_COLUMNS,
     FARTHEST,
     INVERSE,
@@ -15,9 +18,6 @@ from daemon.engine.sampler.draw_columns import (
     TOP_K,
     TOP_P,
 )
-from daemon.engine.sampler.noise import keys
-from daemon.engine.sampler.ops import Integers, TorchSamplerOps
-from daemon.engine.sampler.rules import DrawRules, Float64
 
 
 class CpuSamplerOps(TorchSamplerOps):
@@ -33,8 +33,8 @@ class CpuSamplerOps(TorchSamplerOps):
         noise = keys(params["seed"], positions)
         drawn, broken, tokens = found = np.zeros((3, len(logits)), np.int32)
         broken[:] = 1  # until it is sampled
-        drawing = DrawColumns(_rules(params), noise, drawn, broken, tokens)
-        self._team.run(calls.draw(logits, drawing))
+        drawing = SampleColumns(_rules(params), noise, drawn, broken, tokens)
+        self._team.run(calls.sample(logits, drawing))
         return torch.from_numpy(found[:2].astype(np.int64))
 
     def rules(self, params: Params, slots: Integers, positions: Integers, times: int) -> DrawRules:

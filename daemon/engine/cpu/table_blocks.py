@@ -85,7 +85,7 @@ class _FourFloat(_Table):
         """float32 lanes: half of 2 ** (byte - 127) of the first byte of each block."""
         writer, builder = blocks[0].writer, blocks[0].builder
         wide = lanes(I32, len(blocks))
-        exponents = builder.zext(writer.joined([one.bytes_at(0, 1) for one in blocks]), wide)
+        exponents = builder.zext(writer.joined([block.bytes_at(0, 1) for block in blocks]), wide)
         usual = builder.shl(builder.sub(exponents, writer.number(wide, 1)), writer.number(wide, 23))
         # The two smallest have no exponent of their own.
         small = builder.icmp_unsigned("<", exponents, writer.number(wide, 2))

@@ -24,7 +24,7 @@ from numba.extending import intrinsic
 Call = tuple[int, ...]
 """Number of items, opcode, and the arguments that `kernels` says."""
 
-CALL_WIDTH = 20
+CALL_WIDTH = 24
 """Columns of a program: items taken, items done, then a `Call`."""
 
 HERE_ELEMENTS = 16 * 1024

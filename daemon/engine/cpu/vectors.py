@@ -119,15 +119,15 @@ class Writer:
         """Some neighbouring lanes."""
         return self.pick(vector, range(first, first + count))
 
-    def concat(self, one: Value, other: Value) -> Value:
+    def concat(self, low: Value, high: Value) -> Value:
         """The lanes of two vectors of one type behind each other."""
-        return self.pick(one, range(2 * one.type.count), other)
+        return self.pick(low, range(2 * low.type.count), high)
 
     def joined(self, parts: Sequence[Value]) -> Value:
         """The lanes of one, two, four or more vectors of one type behind each other."""
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [self.concat(one, other) for one, other in pairs]
+            parts = [self.concat(low, high) for low, high in pairs]
         return parts[0]
 
     def looked_up(self, table: Sequence[int], indices: Value) -> Value:
@@ -157,10 +157,10 @@ class Writer:
         empty = ir.Constant(lanes(scalar.type, 1), ir.Undefined)
         return self.builder.insert_element(empty, scalar, self.number(I32, 0))
 
-    def muladd(self, one: Value, other: Value, added: Value) -> Value:
-        """one * other + added, rounded once where the processor can."""
-        count = f"v{one.type.count}" if isinstance(one.type, ir.VectorType) else ""
-        return self.call(f"llvm.fmuladd.{count}f32", one.type, one, other, added)
+    def muladd(self, factor: Value, other: Value, added: Value) -> Value:
+        """factor * other + added, rounded once where the processor can."""
+        count = f"v{factor.type.count}" if isinstance(factor.type, ir.VectorType) else ""
+        return self.call(f"llvm.fmuladd.{count}f32", factor.type, factor, other, added)
 
     def total(self, vector: Value) -> Value:
         """The sum of float lanes, halves added to halves."""
@@ -173,8 +173,8 @@ class Writer:
         """The largest of float lanes that are numbers."""
         while vector.type.count > 1:
             half = vector.type.count // 2
-            one, other = (self.part(vector, first, half) for first in (0, half))
-            vector = self.builder.select(self.builder.fcmp_ordered(">", one, other), one, other)
+            low, high = (self.part(vector, first, half) for first in (0, half))
+            vector = self.builder.select(self.builder.fcmp_ordered(">", low, high), low, high)
         return self.lane(vector, 0)
 
     def exp(self, powers: Value) -> Value:
@@ -198,8 +198,8 @@ class Writer:
         for factor in _SERIES[1:]:
             series = self.muladd(series, rest, self.number(kind, factor))
         exponents = builder.shl(builder.bitcast(shifted, bits), self.number(bits, _MANTISSA_BITS))
-        one = builder.bitcast(self.number(kind, 1.0), bits)
-        return builder.fmul(series, builder.bitcast(builder.add(exponents, one), kind))
+        unit = builder.bitcast(self.number(kind, 1.0), bits)
+        return builder.fmul(series, builder.bitcast(builder.add(exponents, unit), kind))
 
     def totals(self, vectors: Sequence[Value]) -> Value:
         """The sum of each of one, two, four or more float vectors, in a lane each; as `total`."""
@@ -208,7 +208,7 @@ class Writer:
         groups = 1
         while len(vectors) > 1:
             pairs = zip(vectors[::2], vectors[1::2], strict=True)
-            vectors = [self._folded(one, other, groups) for one, other in pairs]
+            vectors = [self._folded(low, high, groups) for low, high in pairs]
             groups *= 2
         (vector,) = vectors
         while vector.type.count > groups:
@@ -234,9 +234,9 @@ class Writer:
             upper = [lane + distance for lane in lower]
             for row in range(count):
                 if row // distance % 2 == 0:
-                    one, other = found[row], found[row + distance]
-                    found[row] = self.pick(one, lower, other)
-                    found[row + distance] = self.pick(one, upper, other)
+                    above, below = found[row], found[row + distance]
+                    found[row] = self.pick(above, lower, below)
+                    found[row + distance] = self.pick(above, upper, below)
             distance *= 2
         return found
 
@@ -246,9 +246,9 @@ class Writer:
         self.builder.store(value, place)
         return place
 
-    def add_to(self, place: Any, one: Value, other: Value) -> None:
-        """Add one * other to a variable."""
-        self.builder.store(self.muladd(one, other, self.builder.load(place)), place)
+    def add_to(self, place: Any, factor: Value, other: Value) -> None:
+        """Add factor * other to a variable."""
+        self.builder.store(self.muladd(factor, other, self.builder.load(place)), place)
 
     @contextmanager
     def loop(self, count: Value) -> Iterator[Value]:

@@ -10,6 +10,7 @@ from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.upload import upload_all
 from daemon.engine.cuda.triton import paged_decode_attention, paged_prefill_attention, write_kv
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.attention import FULL, AttentionVariant
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +82,23 @@ class CudaAttention:
         key: torch.Tensor,
         value: torch.Tensor,
         scale: float,
+        variant: AttentionVariant = FULL,
     ) -> torch.Tensor:
         """See `daemon.engine.layers.attention.PagedAttention`."""
-        self._write(layer, *(_dense_heads(states) for states in (key, value)))
-        return self.attend(layer, _dense_heads(query), scale)
+        if not variant.shared:
+            self._write(layer, *(_dense_heads(states) for states in (key, value)))
+        return self.attend(layer, _dense_heads(query), scale, variant)
 
-    def attend(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, scale: float, variant: AttentionVariant = FULL
+    ) -> torch.Tensor:
         """Attention of `query` [T, heads, head_dim], whose keys and values are in the cache."""
         if self._chunks is None:
-            return self._attend_singles(layer, query, scale)
-        output = self._attend_chunks(self._chunks, layer, query, scale)
+            return self._attend_singles(layer, query, scale, variant)
+        output = self._attend_chunks(self._chunks, layer, query, scale, variant)
         if self._singles is not None and self._singles.tokens is not None:
             tokens = self._singles.tokens
-            output[tokens] = self._attend_singles(layer, query[tokens], scale)
+            output[tokens] = self._attend_singles(layer, query[tokens], scale, variant)
         return output
 
     def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -101,7 +106,12 @@ class CudaAttention:
         write_kv(key, value, cache.blocks, layer, self.blocks, self.offsets, cache.scales)
 
     def _attend_chunks(
-        self, chunks: DeviceChunks, layer: int, query: torch.Tensor, scale: float
+        self,
+        chunks: DeviceChunks,
+        layer: int,
+        query: torch.Tensor,
+        scale: float,
+        variant: AttentionVariant,
     ) -> torch.Tensor:
         """A new tensor like `query`, with the chunks' tokens written."""
         return paged_prefill_attention(
@@ -114,9 +124,12 @@ class CudaAttention:
             chunks.row_offsets,
             scale,
             kv_scales=self.cache.scales,
+            variant=variant,
         )
 
-    def _attend_singles(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+    def _attend_singles(
+        self, layer: int, query: torch.Tensor, scale: float, variant: AttentionVariant
+    ) -> torch.Tensor:
         assert self._singles is not None
         return paged_decode_attention(
             query,
@@ -126,6 +139,7 @@ class CudaAttention:
             self._singles.lens,
             scale,
             kv_scales=self.cache.scales,
+            variant=variant,
         )
 
 

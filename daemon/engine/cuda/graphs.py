@@ -30,7 +30,7 @@ from daemon.engine.cuda.attention import CudaAttention, DeviceSingles
 from daemon.engine.cuda.triton import DecodeRows, prepare_decode
 from daemon.engine.families import GRAPHS, Fallen, unheard
 from daemon.engine.kv.pool import PagedKV
-from daemon.engine.layers.forward import Forward
+from daemon.engine.layers.forward import Alone, Forward
 from daemon.engine.sampler.rules import DrawRules
 
 log = logging.getLogger(__name__)
@@ -128,6 +128,10 @@ class DecodeGraphs:
 
     def repeated(self, batch: FlatBatch, rules: DrawRules) -> None:
         """A graph is launched again for each step."""
+
+    def alone(self, _batch: FlatBatch) -> Alone:
+        """None: a graph is one whole."""
+        return {}
 
     def prepare(self) -> bool:
         """Capture the largest size of short rows that is missing; False where none is.

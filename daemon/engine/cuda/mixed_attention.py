@@ -7,6 +7,7 @@ from daemon.engine.cuda.attention import CudaAttention, DeviceChunks
 from daemon.engine.families import DECODE, PREFILL, WRITE, ByTorch
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers import attention_torch
+from daemon.engine.layers.attention import AttentionVariant
 
 
 def mixed(batch: FlatBatch, cache: PagedKV, by_torch: ByTorch) -> CudaAttention:
@@ -40,15 +41,22 @@ class MixedAttention(CudaAttention):
             self.cache.write(layer, self._rows, key, value)
 
     def _attend_chunks(
-        self, chunks: DeviceChunks, layer: int, query: torch.Tensor, scale: float
+        self,
+        chunks: DeviceChunks,
+        layer: int,
+        query: torch.Tensor,
+        scale: float,
+        variant: AttentionVariant,
     ) -> torch.Tensor:
         if self._torch_chunks is None:
-            return super()._attend_chunks(chunks, layer, query, scale)
+            return super()._attend_chunks(chunks, layer, query, scale, variant)
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
-        self._torch_chunks.attend(layer, query, None, scale, output)
+        self._torch_chunks.attend(layer, query, None, scale, output, variant)
         return output
 
-    def _attend_singles(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+    def _attend_singles(
+        self, layer: int, query: torch.Tensor, scale: float, variant: AttentionVariant
+    ) -> torch.Tensor:
         if self._torch_singles is None:
-            return super()._attend_singles(layer, query, scale)
-        return self._torch_singles.attend(layer, query, scale)
+            return super()._attend_singles(layer, query, scale, variant)
+        return self._torch_singles.attend(layer, query, scale, variant)

@@ -3,10 +3,10 @@
 import torch
 
 from daemon.engine.cuda.attention import CudaAttention
-from daemon.engine.cuda.triton import add_norm, place, silu_mul
+from daemon.engine.cuda.triton import add_norm, gelu_mul, place, silu_mul
 from daemon.engine.cuda.unpacking import can_read, look_up
 from daemon.engine.families import ACTIVATION, BLOCKS, NONE, NORM, QKV, ByTorch
-from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.attention import GroupedAttention, PagedAttention
 from daemon.engine.layers.ops import Angles, Heads, Norm, Ops
 from daemon.engine.quantised.weight import QuantisedWeight
 
@@ -23,10 +23,18 @@ class TritonOps(Ops):
             return super().look_up(weight, tokens)
         return look_up(weight, tokens)
 
-    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
+    def norm(
+        self,
+        states: torch.Tensor,
+        added: torch.Tensor | None,
+        norm: Norm,
+        of_added: Norm | None = None,
+    ) -> torch.Tensor:
         """See `Ops`."""
         if NORM in self._by_torch:
-            return super().norm(states, added, norm)
+            return super().norm(states, added, norm, of_added)
+        if added is not None and of_added is not None:
+            added = add_norm(added, None, of_added.weight, of_added.epsilon)
         return add_norm(states, added, norm.weight, norm.epsilon)
 
     def attend(
@@ -38,7 +46,9 @@ class TritonOps(Ops):
         angles: Angles,
     ) -> torch.Tensor:
         """See `Ops`; `paged` must be a `CudaAttention`, or TypeError."""
-        if QKV in self._by_torch:
+        if isinstance(paged, GroupedAttention):
+            paged, layer = paged.place(layer) or (paged, layer)
+        if QKV in self._by_torch or isinstance(paged, GroupedAttention):
             return super().attend(paged, layer, projected, heads, angles)
         if not isinstance(paged, CudaAttention):
             raise TypeError(f"{type(paged).__name__} does not say where keys and values go")
@@ -48,7 +58,14 @@ class TritonOps(Ops):
         place(
             states, *angles, cache.blocks, cache.scales, layer, paged.blocks, paged.offsets, heads
         )
-        return paged.attend(layer, states[:, : heads.num_heads], heads.scale).flatten(1)
+        query = states[:, : heads.num_heads]
+        return paged.attend(layer, query, heads.scale, heads.variant).flatten(1)
+
+    def gelu_mul(self, states: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        if ACTIVATION in self._by_torch:
+            return super().gelu_mul(states)
+        return gelu_mul(states)
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""

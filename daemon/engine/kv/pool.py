@@ -1,19 +1,32 @@
 """The KV pool of one instance: blocks of all layers, so that a block is one contiguous copy.
 
+Where layers are of several kinds, they form groups (`daemon.memory.layout`), and a block has those
+of one group. Each group has a view of the pool with its own shape, where its layers count from 0.
+
 A block is one row of bytes in `raw`: the keys and values, and behind them their scales where the
 cache holds them in 8 bits (see `daemon.engine.kv.eight_bit`). Code that moves blocks moves rows of
 `raw` and need not know what they hold; code that computes reads `blocks` and `scales`, its views.
 """
 
 import math
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from daemon.engine.batch.upload import upload
 from daemon.engine.kv.eight_bit import LARGEST, quantise
+from daemon.memory.layout import KVLayout, LayerGroup
 from daemon.memory.sizing import SCALE_BYTES
 from daemon.wire.columns import Column, Int64
+
+
+class Place(NamedTuple):
+    """The place of a layer's keys and values, or of some of their heads."""
+
+    group: int
+    number: int  # of the layer within its group
 
 
 class PagedKV:
@@ -33,8 +46,11 @@ class PagedKV:
         dtype: torch.dtype,
         device: torch.device,
         kv_dtype: torch.dtype | None = None,
+        raw: torch.Tensor | None = None,
     ) -> None:
-        """`dtype` is that of states; `kv_dtype` int8 or float8_e4m3fn, None: as `dtype`."""
+        """`dtype` is that of states; `kv_dtype` int8 or float8_e4m3fn, None: as `dtype`. `raw`: the
+        bytes of another pool's blocks, which this is a view of; they may be more than it needs.
+        """
         stored = dtype if kv_dtype is None else kv_dtype
         shape = (num_layers, 2, block_size, num_kv_heads, head_dim)
         num_cells = math.prod(shape)
@@ -44,17 +60,80 @@ class PagedKV:
         self.num_blocks = num_blocks
         self.num_layers = num_layers
         self.block_size = block_size
-        self.block_bytes = cell_bytes + scale_bytes
-        self.raw = _zeroed((num_blocks, self.block_bytes), device)
+        self.raw = _zeroed((num_blocks, cell_bytes + scale_bytes), device) if raw is None else raw
+        self.block_bytes = self.raw.shape[1]
         self.blocks = self.raw[:, :cell_bytes].view(stored).view(num_blocks, *shape)
         self.scales: torch.Tensor | None = None
         if scale_bytes:
-            scales = self.raw[:, cell_bytes:].view(torch.float32)
+            scales = self.raw[:, cell_bytes : cell_bytes + scale_bytes].view(torch.float32)
             # A head's scales of a block lie side by side: attention reads them as one piece.
             scales = scales.view(num_blocks, num_layers, 2, num_kv_heads, block_size)
             self.scales = scales.transpose(-1, -2)
         # Tokens written of each block, in order from its first; all, where they were not counted.
         self.fills = np.full(num_blocks, block_size, np.int32)
+        self.layout: KVLayout | None = None  # None: one group of all layers, which see all tokens
+        self.views: tuple[PagedKV, ...] = (self,)  # of each group
+        self.places: dict[int, tuple[Place, ...]] = {}  # of each layer, in order of its heads
+
+    @staticmethod
+    def of_layout(
+        num_blocks: int,
+        layout: KVLayout,
+        dtype: torch.dtype,
+        device: torch.device,
+        kv_dtype: torch.dtype | None = None,
+    ) -> "PagedKV":
+        """A pool for several groups of layers. It is itself a view: of the group that fills most of
+        a block.
+        """
+        shapes: dict[tuple[int, int], int] = {}
+        for group in layout.groups:
+            shapes[_heads(group)] = max(shapes.get(_heads(group), 0), len(group.layers))
+        stored = dtype if kv_dtype is None else kv_dtype
+        raw = _zeroed((num_blocks, _page_bytes(shapes, layout.page_tokens, stored)), device)
+        views: dict[tuple[int, int], PagedKV] = {}
+        for (num_kv_heads, head_dim), num_layers in shapes.items():
+            sizes = num_blocks, num_layers, layout.page_tokens, num_kv_heads, head_dim
+            views[num_kv_heads, head_dim] = PagedKV(*sizes, dtype, device, kv_dtype, raw)
+        pool = views[max(shapes, key=lambda heads: math.prod(heads) * shapes[heads])]
+        pool.layout, pool.places = layout, _places(layout)
+        pool.views = tuple(views[_heads(group)] for group in layout.groups)
+        return pool
+
+    def twin(self, num_blocks: int, dtype: torch.dtype) -> "PagedKV":
+        """A pool of so many blocks whose layers and groups are the same, of numbers as `dtype`."""
+        if self.layout is not None:
+            return PagedKV.of_layout(num_blocks, self.layout, dtype, self.raw.device)
+        block_size, num_kv_heads, head_dim = self.blocks.shape[3:]
+        sizes = num_blocks, self.num_layers, block_size, num_kv_heads, head_dim
+        return PagedKV(*sizes, dtype, self.raw.device)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of layers, each with blocks of its own."""
+        return len(self.views)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The window of each group; empty: there is one group, whose layers see all tokens."""
+        windows = () if self.layout is None else self.layout.windows
+        return windows if self.num_groups > 1 or any(windows) else ()
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether attention is that of a block with all layers, which count as in the model."""
+        held = self.layout
+        return held is None or not (len(held.groups) > 1 or held.sources or held.groups[0].chunked)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all blocks have one shape."""
+        return all(view is self for view in self.views)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(tokens of a block, groups of layers): what a batch is flattened by."""
+        return self.block_size, self.num_groups
 
     def row_of(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Number of layer 0's key at an offset of each block, over all keys and values; int64."""
@@ -88,21 +167,25 @@ class PagedKV:
         self.fills[blocks] = offsets + 1
 
     def _put(self, rows: torch.Tensor, states: torch.Tensor) -> None:
-        if self.scales is None:
+        if self.scales is not None:
+            stored, scales = quantise(states, self.kv_dtype)
+            cells = self._cells(rows)
+            # As bytes: what moves numbers without reading them knows more types of them.
+            self._planes(self.blocks).view(torch.uint8)[cells] = stored.view(torch.uint8)
+            self._planes(self.scales)[cells] = scales
+        elif self.blocks.is_contiguous():
             self.blocks.view(-1, *states.shape[1:]).index_copy_(0, rows, states)
-            return
-        stored, scales = quantise(states, self.kv_dtype)
-        cells = self._cells(rows)
-        # As bytes: what moves numbers without reading them knows more types of them.
-        self._planes(self.blocks).view(torch.uint8)[cells] = stored.view(torch.uint8)
-        self._planes(self.scales)[cells] = scales
+        else:
+            self._planes(self.blocks)[self._cells(rows)] = states
 
     def _get(self, rows: torch.Tensor) -> torch.Tensor:
-        if self.scales is None:
+        if self.scales is not None:
+            cells = self._cells(rows)
+            stored = self._planes(self.blocks).view(torch.uint8)[cells].view(self.kv_dtype)
+            return (stored.float() * self._planes(self.scales)[cells].unsqueeze(-1)).to(self.dtype)
+        if self.blocks.is_contiguous():
             return self.blocks.view(-1, *self.blocks.shape[4:]).index_select(0, rows)
-        cells = self._cells(rows)
-        stored = self._planes(self.blocks).view(torch.uint8)[cells].view(self.kv_dtype)
-        return (stored.float() * self._planes(self.scales)[cells].unsqueeze(-1)).to(self.dtype)
+        return self._planes(self.blocks)[self._cells(rows)]
 
     def _cells(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Block, plane (keys or values of a layer) and offset of numbers made by `row_of`."""
@@ -113,6 +196,34 @@ class PagedKV:
     def _planes(self, view: torch.Tensor) -> torch.Tensor:
         """`blocks` or `scales` as [block, plane, block_size, ...]."""
         return view.flatten(1, 2)
+
+
+def _places(layout: KVLayout) -> dict[int, tuple[Place, ...]]:
+    """The places of each layer, in the order of their heads."""
+    found: dict[int, dict[int, Place]] = {}
+    for index, group in enumerate(layout.groups):
+        parts = group.parts or (0,) * len(group.layers)
+        for number, (layer, part) in enumerate(zip(group.layers, parts, strict=True)):
+            found.setdefault(layer, {})[part] = Place(index, number)
+    own = {
+        layer: tuple(place for _, place in sorted(parts.items())) for layer, parts in found.items()
+    }
+    return own | {layer: own[source] for layer, source in layout.shared.items()}
+
+
+def _heads(group: LayerGroup) -> tuple[int, int]:
+    return group.num_kv_heads, group.head_dim
+
+
+def _page_bytes(
+    shapes: Mapping[tuple[int, int], int], page_tokens: int, stored: torch.dtype
+) -> int:
+    """Bytes of the largest block; `shapes`: the most layers of a group, by their heads."""
+    more = SCALE_BYTES if stored in LARGEST else 0
+    return max(
+        2 * page_tokens * num_layers * num_kv_heads * (head_dim * stored.itemsize + more)
+        for (num_kv_heads, head_dim), num_layers in shapes.items()
+    )
 
 
 def _zeroed(shape: tuple[int, int], device: torch.device) -> torch.Tensor:

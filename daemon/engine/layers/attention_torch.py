@@ -5,6 +5,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.attention import FULL, AttentionVariant
+
+_TILE_QUERIES = 256
+"""Queries behind a window that are computed together, at least."""
 
 
 class TorchAttention:
@@ -29,15 +33,17 @@ class TorchAttention:
         key: torch.Tensor,
         value: torch.Tensor,
         scale: float,
+        variant: AttentionVariant = FULL,
     ) -> torch.Tensor:
         """See `daemon.engine.layers.attention.PagedAttention`."""
         cache = self._cache
-        cache.write(layer, self._written, key, value)
+        if not variant.shared:
+            cache.write(layer, self._written, key, value)
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         if self._singles is not None:
             tokens = self._single_tokens
-            output[tokens] = self._singles.attend(layer, query[tokens], scale)
-        self._chunks.attend(layer, query, (key, value), scale, output)
+            output[tokens] = self._singles.attend(layer, query[tokens], scale, variant)
+        self._chunks.attend(layer, query, (key, value), scale, output, variant)
         return output
 
 
@@ -47,28 +53,48 @@ class Singles:
     def __init__(self, batch: FlatBatch, cache: PagedKV) -> None:
         device, rows = cache.blocks.device, batch.single_rows
         self._cache = cache
-        lens = torch.from_numpy(batch.starts[rows] + 1).to(device)
-        tables = torch.from_numpy(batch.block_tables[rows]).to(device).long()
-        position = torch.arange(int(lens.max()), device=device).expand(len(rows), -1)
-        beyond = position >= lens.unsqueeze(1)
-        # Masked positions read the row's own first token: another's NaN, times zero, is NaN.
-        self._context = context_rows(cache, tables, position.masked_fill(beyond, 0))
-        bias = torch.zeros(beyond.shape, dtype=cache.dtype, device=device)
-        self._bias = bias.masked_fill_(beyond, -torch.inf)[:, None, None]
+        self._lens = torch.from_numpy(batch.starts[rows] + 1).to(device)
+        self._tables = torch.from_numpy(batch.block_tables[rows]).to(device).long()
+        self._seen: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by window
 
-    def attend(self, layer: int, query: torch.Tensor, scale: float) -> torch.Tensor:
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        scale: float,
+        variant: AttentionVariant = FULL,
+    ) -> torch.Tensor:
         """Attention of these rows' `query` [S, heads, head_dim], as a tensor like it."""
-        keys, values = gather(self._cache, layer, self._context)
+        if variant.window not in self._seen:
+            self._seen[variant.window] = self._see(variant.window)
+        context, bias = self._seen[variant.window]
+        keys, values = gather(self._cache, layer, context)
         # Query heads that share a key head become rows of one small product: nothing is repeated.
         grouped = query.reshape(len(keys), keys.shape[2], -1, query.shape[2])
-        attended = scaled_dot_product_attention(
-            grouped,
-            keys.transpose(1, 2),
-            values.transpose(1, 2),
-            attn_mask=self._bias,
-            scale=scale,
-        )
+        keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+        if variant.weighs_anew:
+            sinks = variant.sinks
+            if sinks is not None:
+                sinks = sinks.view(1, grouped.shape[1], -1, 1)
+            attended = _weighed(grouped, keys, values, bias, scale, variant.cap, sinks)
+        else:
+            attended = scaled_dot_product_attention(
+                grouped, keys, values, attn_mask=bias, scale=scale
+            )
         return attended.reshape(query.shape)
+
+    def _see(self, window: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each row's positions as `context_rows` gives them, and what hides those of no token."""
+        lens = self._lens
+        firsts = (lens - window).clamp(min=0) if window else torch.zeros_like(lens)
+        seen = lens - firsts
+        index = torch.arange(int(seen.max()), device=lens.device).expand(len(lens), -1)
+        beyond = index >= seen.unsqueeze(1)
+        # Masked positions read the row's own first token: another's NaN, times zero, is NaN.
+        position = firsts.unsqueeze(1) + index.masked_fill(beyond, 0)
+        context = context_rows(self._cache, self._tables, position)
+        bias = torch.zeros(beyond.shape, dtype=self._cache.dtype, device=lens.device)
+        return context, bias.masked_fill_(beyond, -torch.inf)[:, None, None]
 
 
 class Chunks:
@@ -98,16 +124,19 @@ class Chunks:
         own: tuple[torch.Tensor, torch.Tensor] | None,
         scale: float,
         output: torch.Tensor,
+        variant: AttentionVariant = FULL,
     ) -> None:
         """Fill these rows' tokens of `output`; `own`: the step's keys and values."""
         for offset, count, start, context in self._rows:
-            tokens = slice(offset, offset + count)
+            tokens, first = slice(offset, offset + count), variant.first_key(start)
             if context is not None:
-                keys, values = gather(self._cache, layer, context)
+                keys, values = gather(self._cache, layer, context[first:])
             else:
                 assert own is not None, "chunks that were made to read the cache need none"
                 keys, values = own[0][tokens], own[1][tokens]
-            output[tokens] = attend_causally(query[tokens], keys, values, start, scale)
+            output[tokens] = attend_causally(
+                query[tokens], keys, values, start - first, scale, variant
+            )
 
 
 def context_rows(cache: PagedKV, tables: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
@@ -125,26 +154,91 @@ def gather(cache: PagedKV, layer: int, context: torch.Tensor) -> tuple[torch.Ten
 
 
 def attend_causally(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int, scale: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    start: int,
+    scale: float,
+    variant: AttentionVariant = FULL,
 ) -> torch.Tensor:
     """One sequence's `query` [count, heads, d] from `start` on, over all tokens up to its last.
 
-    `keys` and `values` [start + count, kv_heads, d]; returns [count, heads, d].
+    `keys` and `values` [start + count, kv_heads, d]; returns [count, heads, d]. Behind a window
+    tiles of queries are computed one after the other, each with the keys that it sees.
     """
+    window, count = variant.window, len(query)
+    if not window or start + count <= window:
+        return _attend_tile(query, keys, values, start, scale, variant)
+    tile = max(window, _TILE_QUERIES)
+    attended = torch.empty_like(query, memory_format=torch.contiguous_format)
+    for begin in range(0, count, tile):
+        end = min(begin + tile, count)
+        first, last = variant.first_key(start + begin), start + end
+        attended[begin:end] = _attend_tile(
+            query[begin:end],
+            keys[first:last],
+            values[first:last],
+            start + begin - first,
+            scale,
+            variant,
+        )
+    return attended
+
+
+def _attend_tile(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    start: int,
+    scale: float,
+    variant: AttentionVariant,
+) -> torch.Tensor:
+    """As `attend_causally`, all queries at once."""
     count, heads, head_dim = query.shape
     # Query heads that share a key head read it where it lies: nothing is repeated.
     grouped = query.unflatten(1, (keys.shape[1], -1)).permute(1, 2, 0, 3)
     shape = grouped.shape[0], grouped.shape[1], len(keys), head_dim
     keys, values = (states.transpose(0, 1)[:, None].expand(shape) for states in (keys, values))
-    mask = causal_bias(query, start) if start else None
-    attended = scaled_dot_product_attention(
-        grouped, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale
-    )
+    narrow = 0 < variant.window < shape[2]
+    if variant.weighs_anew:
+        bias, sinks = causal_bias(query, start, variant.window), variant.sinks
+        if sinks is not None:
+            sinks = sinks.view(shape[0], shape[1], 1, 1)
+        attended = _weighed(grouped, keys, values, bias, scale, variant.cap, sinks)
+    else:
+        mask = causal_bias(query, start, variant.window) if start or narrow else None
+        attended = scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale
+        )
     return attended.permute(2, 0, 1, 3).reshape(count, heads, head_dim)
 
 
-def causal_bias(query: torch.Tensor, start: int) -> torch.Tensor:
-    """A mask that hides later tokens from `query` [count, heads, d]: [count, start + count]."""
+def _weighed(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    bias: torch.Tensor,
+    scale: float,
+    cap: float,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """Attention [..., Q, d] whose scores are capped by `cap`, with `sinks` [..., Q or 1, 1]."""
+    scores = (query @ keys.transpose(-1, -2)).float() * scale
+    if cap:
+        scores = cap * torch.tanh(scores / cap)
+    scores = scores + bias
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.float().expand(*scores.shape[:-1], 1)), -1)
+    weights = torch.softmax(scores, -1)[..., : keys.shape[-2]]
+    return weights.to(values.dtype) @ values
+
+
+def causal_bias(query: torch.Tensor, start: int, window: int = 0) -> torch.Tensor:
+    """A mask that hides later tokens, and those in front of a window, from `query`
+    [count, heads, d]: [count, start + count]."""
     count = len(query)
-    bias = torch.full((count, start + count), -torch.inf, dtype=query.dtype, device=query.device)
-    return bias.triu_(start + 1)
+    shape, like = (count, start + count), {"dtype": query.dtype, "device": query.device}
+    bias = torch.full(shape, -torch.inf, **like).triu_(start + 1)
+    if window:
+        bias += torch.full(shape, -torch.inf, **like).tril_(start - window)
+    return bias

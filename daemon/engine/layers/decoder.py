@@ -1,7 +1,8 @@
 """A decoder of the usual kind, computed straight: no wrappers, merged projections, fused steps.
 
-Pre-norm, rotary positions, a gated MLP or a mixture: Llama, Mistral, Qwen and their like. `fuse`
-makes one from a loaded model, and a trial finds out whether it computes the same.
+Pre-norm, rotary positions, a gated MLP or a mixture: Llama, Mistral, Qwen and their like; with
+norms behind attention and MLP, Gemma; with sinks, gpt-oss. `fuse` makes one from a loaded model,
+and a trial finds out whether it computes the same.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,10 @@ Prepare = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """One layer, in the order in which it computes."""
+    """One layer, in the order in which it computes.
+
+    Where a model norms what attention and the MLP give, before it adds it, it has two norms more.
+    """
 
     input_norm: Norm
     query_key_value: Layer
@@ -30,6 +34,15 @@ class DecoderLayer:
     output: Layer
     mlp_norm: Norm
     mlp: GatedMlp | Mixture
+    output_norm: Norm | None = None
+    mlp_output_norm: Norm | None = None
+    rotary: int = 0  # which of the decoder's
+
+    def norms(self) -> list[Norm]:
+        """Every norm."""
+        heads = self.heads.query_norm, self.heads.key_norm
+        some = *heads, self.output_norm, self.mlp_output_norm
+        return [self.input_norm, self.mlp_norm, *(norm for norm in some if norm is not None)]
 
     def products(self) -> list[object]:
         """Every matrix product, and perhaps what is none."""
@@ -41,23 +54,21 @@ class Decoder:
     """All layers, and what they share."""
 
     embeddings: Embeddings
-    rotary: RotaryTable
+    rotary: tuple[RotaryTable, ...]  # by kinds of layers
     layers: tuple[DecoderLayer, ...]
     norm: Norm
-    head: Layer
+    vocabulary: Layer  # from states to logits
     ops: Ops
+    cap: float = 0.0  # a logit becomes cap * tanh(logit / cap); 0: it stays
 
     def products(self) -> list[object]:
         """Every matrix product, and perhaps what is none."""
-        return [*(product for layer in self.layers for product in layer.products()), self.head]
+        inner = (product for layer in self.layers for product in layer.products())
+        return [*inner, self.vocabulary]
 
     def small_weights(self) -> list[torch.Tensor]:
         """The weights that belong to no product: norms, and embeddings that are plain."""
-        norms = [self.norm]
-        for layer in self.layers:
-            norms += [layer.input_norm, layer.mlp_norm]
-            heads = layer.heads.query_norm, layer.heads.key_norm
-            norms += [norm for norm in heads if norm is not None]
+        norms = [self.norm, *(norm for layer in self.layers for norm in layer.norms())]
         rows = [self.embeddings.weight] if isinstance(self.embeddings, PlainEmbeddings) else []
         return [*rows, *(norm.weight for norm in norms)]
 
@@ -70,13 +81,21 @@ class Decoder:
     ) -> torch.Tensor:
         """The states of some tokens [R, width] as `head` takes them; `wanted` indexes them."""
         some = wanted if len(wanted) < len(tokens) else None
-        return self.ops.norm(*self._through_layers(tokens, positions, paged, some), self.norm)
+        return self._normed(*self._through_layers(tokens, positions, paged, some))
+
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits [R, vocab] of states [R, width] that `rows` or `normed` gave."""
+        logits = self.vocabulary(states)
+        return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
 
     def normed(
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:
         """The states of all tokens [T, width] as `head` takes them."""
-        return self.ops.norm(*self._through_layers(tokens, positions, paged), self.norm)
+        return self._normed(*self._through_layers(tokens, positions, paged))
+
+    def _normed(self, states: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
+        return self.ops.norm(states, added, self.norm, self.layers[-1].mlp_output_norm)
 
     def _through_layers(
         self,
@@ -91,16 +110,18 @@ class Decoder:
         and values, the others are not read.
         """
         states = self.embeddings(tokens)
-        angles = self.rotary.angles(positions)
-        added = None
+        angles = [rotary.angles(positions) for rotary in self.rotary]
+        added, of_added = None, None
         for index, layer in enumerate(self.layers):
-            normed = self.ops.norm(states, added, layer.input_norm)
+            normed = self.ops.norm(states, added, layer.input_norm, of_added)
             projected = layer.query_key_value(normed)
-            attended = self.ops.attend(paged, index, projected, layer.heads, angles)
+            turns = angles[layer.rotary]
+            attended = self.ops.attend(paged, index, projected, layer.heads, turns)
             if wanted is not None and index + 1 == len(self.layers):
                 states, attended = states[wanted], attended[wanted]
                 if not len(wanted):
                     return states, None
-            normed = self.ops.norm(states, layer.output(attended), layer.mlp_norm)
-            added = layer.mlp(normed, self.ops)
+            output = layer.output(attended)
+            normed = self.ops.norm(states, output, layer.mlp_norm, layer.output_norm)
+            added, of_added = layer.mlp(normed, self.ops), layer.mlp_output_norm
         return states, added

@@ -6,39 +6,52 @@ import torch
 from torch.nn.functional import embedding
 
 from daemon.engine.layers.ops import Ops
-from daemon.engine.quantised.linear import QuantisedEmbedding
+from daemon.engine.quantised.linear import QuantisedEmbedding, scale_of, scaled
 from daemon.engine.quantised.weight import QuantisedWeight
 
 
 class Embeddings(Protocol):
     """The states that tokens begin as."""
 
+    scale: float
+
     @property
     def width(self) -> int:
         """Numbers of a state."""
 
+    def rows(self, tokens: torch.Tensor, /) -> torch.Tensor:
+        """Rows [T, width] of `tokens` int64 [T] as they are stored."""
+
     def __call__(self, tokens: torch.Tensor, /) -> torch.Tensor:
-        """States [T, width] of `tokens` int64 [T]."""
+        """States [T, width] of `tokens` int64 [T]: their rows times `scale`."""
 
 
 class PlainEmbeddings:
-    """Rows of `weight` [vocab, width]."""
+    """Rows of `weight` [vocab, width], times `scale`."""
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, scale: float = 1.0) -> None:
         self.weight = weight
         self.width = weight.shape[1]
+        self.scale = scale
 
-    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+    def rows(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Embeddings`."""
         return embedding(tokens, self.weight)
 
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Embeddings`."""
+        return scaled(self.rows(tokens), self.scale)
+
 
 class QuantisedRows:
-    """Rows of a quantised weight, in the type that states have."""
+    """Rows of a quantised weight, in the type that states have, times `scale`."""
 
-    def __init__(self, weight: QuantisedWeight, dtype: torch.dtype, ops: Ops) -> None:
+    def __init__(
+        self, weight: QuantisedWeight, dtype: torch.dtype, ops: Ops, scale: float = 1.0
+    ) -> None:
         self.weight = weight
         self.width = weight.columns
+        self.scale = scale
         self._dtype = dtype
         self._ops = ops
 
@@ -47,13 +60,17 @@ class QuantisedRows:
         """The quantised weights that it holds, as layers have them."""
         return [self.weight]
 
-    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+    def rows(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Embeddings`."""
         return self._ops.look_up(self.weight, tokens).to(self._dtype)
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Embeddings`."""
+        return scaled(self.rows(tokens), self.scale)
 
 
 def embeddings_of(module: Any, ops: Ops) -> Embeddings:
     """How to look tokens up in a model's embedding."""
     if isinstance(module, QuantisedEmbedding):
-        return QuantisedRows(module.weights[0], module.dtype, ops)
-    return PlainEmbeddings(module.weight)
+        return QuantisedRows(module.weights[0], module.dtype, ops, module.scale)
+    return PlainEmbeddings(module.weight, scale_of(module))

@@ -1,6 +1,6 @@
 """The forward of a model: any batch of tokens, and whole decode steps prepared beforehand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -10,6 +10,9 @@ from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.sampler.rules import DrawRules
 from daemon.wire.columns import Bools, Int32
+
+Alone = Mapping[str, Callable[[], object]]
+"""Calls that compute each operator of a step in all layers, by its name; results are dropped."""
 
 
 class Forward(Protocol):
@@ -67,6 +70,9 @@ class Programs(Protocol):
         """Tokens sampled by `rules` where a batch of decodes is computed as often as they say, each
         time a token further; None where it cannot.
         """
+
+    def alone(self, batch: FlatBatch) -> Alone:
+        """Each operator of a batch that it takes; none where they are one whole."""
 
     def prepare(self) -> bool:
         """Compile one more step that may be wanted, while idle; False: all are there."""

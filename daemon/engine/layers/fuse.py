@@ -5,29 +5,39 @@ layers without positions) shows in the logits, which a trial compares before it 
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import gelu
 
+from daemon.engine.layers.attention import FULL, AttentionVariant
 from daemon.engine.layers.decoder import Decoder, DecoderLayer, Prepare
 from daemon.engine.layers.embeddings import embeddings_of
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture, is_mixture, router_of
-from daemon.engine.layers.ops import Heads, Norm, Ops
+from daemon.engine.layers.ops import Activation, Heads, Norm, Ops
 from daemon.engine.layers.prepare import prepared
 from daemon.engine.layers.rotary import RotaryTable
-from daemon.engine.quantised.experts import is_silu
+from daemon.engine.quantised.experts import QuantisedExperts, is_silu
 from daemon.engine.quantised.linear import QuantisedLinear
 
 _BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_AROUND = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
+"""Beside them, where norms stand before and behind attention and the MLP."""
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _ATTENTION_NORMS = {"q_norm", "k_norm"}
+_SINKS = "sinks"
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _LINEARS = ({nn.Linear}, {QuantisedLinear})
 """Layers that may be fused into a product: all of them plain, or all quantised."""
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
+
+_TRIED, _CLOSE = 64, 0.02
+"""Numbers with which a small module is tried, and how far roundings may lead."""
 
 PrepareBlock = Callable[[Any, Prepare], Any]
 """Prepares the block of a mixture, by a function that prepares a layer."""
@@ -39,24 +49,46 @@ def fuse(
     prepare: Prepare,
     num_positions: int,
     prepare_block: PrepareBlock = prepared,
+    windows: tuple[int, ...] = (),
 ) -> Decoder | None:
     """A decoder over the model's own weights; None where its modules are of another shape.
 
     It computes tokens at positions below `num_positions`. Merged weights replace the single ones,
     which become views of them: nothing is held twice. `prepare_block` copies the block of a mixture
-    with prepared layers.
+    with prepared layers; `windows` of each layer, where one has any (see `AttentionVariant`).
     """
     base = model.base_model
     if not recognised(base):
         return None
+    kinds = _rotary_kinds(base)
+    tables = [_turning(base.rotary_emb, kind) for kind in kinds]
     return Decoder(
         embeddings=embeddings_of(base.embed_tokens, ops),
-        rotary=RotaryTable(base.rotary_emb, num_positions, base.norm.weight.device),
-        layers=tuple(_layer(layer, prepare, prepare_block) for layer in base.layers),
+        rotary=tuple(RotaryTable(it, num_positions, base.norm.weight.device) for it in tables),
+        layers=tuple(
+            replace(
+                _layer(layer, prepare, prepare_block, windows[index] if windows else 0),
+                rotary=kinds.index(layer.self_attn.layer_type) if kinds[0] else 0,
+            )
+            for index, layer in enumerate(base.layers)
+        ),
         norm=_norm(base.norm),
-        head=prepare(model.get_output_embeddings()),
+        vocabulary=prepare(model.get_output_embeddings()),
         ops=ops,
+        cap=getattr(model.config, "final_logit_softcapping", None) or 0.0,
     )
+
+
+def _rotary_kinds(base: Any) -> list[str]:
+    """The kinds of layers that have angles of their own; one without a name where all have the
+    same.
+    """
+    return sorted(getattr(base.rotary_emb, "layer_types", ())) or [""]
+
+
+def _turning(rotary: Any, kind: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """The module of angles, for a kind of layers."""
+    return partial(rotary, layer_type=kind) if kind else rotary
 
 
 def recognised(base: nn.Module) -> bool:
@@ -64,6 +96,11 @@ def recognised(base: nn.Module) -> bool:
     if _names(base) != _BASE:
         return False
     layers: Any = base.layers
+    kinds = _rotary_kinds(base)
+    if kinds[0] and any(
+        getattr(layer.self_attn, "layer_type", None) not in kinds for layer in layers
+    ):
+        return False
     return (
         _is_norm(base.norm)
         and all(_recognised_layer(layer) for layer in layers)
@@ -72,22 +109,27 @@ def recognised(base: nn.Module) -> bool:
 
 
 def _has_own(module: nn.Module) -> bool:
-    """Whether a module that has others has weights beside theirs, such as a scale or sinks.
+    """Whether a module that has others has weights beside theirs, such as a scale; not attention's
+    sinks, which are known.
 
     One model's may be ones or zeros, so that its trial passes, and another's are not.
     """
-    own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    return bool(own) and next(module.children(), None) is not None
+    if isinstance(module, QuantisedExperts):
+        return False  # computed as a whole
+    inner = _names(module)
+    own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
+    known = {_SINKS} if inner >= _ATTENTION else set()
+    return bool(inner) and bool({name for name, _ in own} - known)
 
 
 def _recognised_layer(layer: Any) -> bool:
-    if _names(layer) != _LAYER:
+    if _names(layer) not in (_LAYER, _LAYER | _AROUND):
         return False
     attention, mlp = layer.self_attn, layer.mlp
     inner = _names(attention)
     if inner not in (_ATTENTION, _ATTENTION | _ATTENTION_NORMS):
         return False
-    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms = [getattr(layer, name) for name in _names(layer) - {"self_attn", "mlp"}]
     norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
     products = [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj]]
     if _is_gated(mlp):
@@ -100,7 +142,16 @@ def _recognised_layer(layer: Any) -> bool:
 
 
 def _is_gated(mlp: Any) -> bool:
-    return _names(mlp) == _MLP and is_silu(mlp.act_fn)
+    return _names(mlp) == _MLP and _activation(mlp.act_fn) is not None
+
+
+def _activation(activation: Any) -> Activation | None:
+    """The activation that one of transformers is, if it is one of those known."""
+    if is_silu(activation):
+        return Activation.SILU
+    states = torch.linspace(-8, 8, _TRIED)
+    same = torch.allclose(activation(states), gelu(states, approximate="tanh"), atol=1e-6)
+    return Activation.GELU if same else None
 
 
 def _names(module: Any) -> set[str]:
@@ -110,36 +161,64 @@ def _names(module: Any) -> set[str]:
 def _is_norm(module: Any) -> bool:
     """An RMS norm has a weight, an epsilon and no bias, whatever its class is called."""
     names = {name for name, _parameter in module.named_parameters()}
-    return names == {"weight"} and hasattr(module, "variance_epsilon")
+    return names == {"weight"} and _epsilon(module) is not None and _tried_norm(module) is not None
+
+
+def _epsilon(module: Any) -> float | None:
+    found: float | None = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    return found
 
 
 def _norm(module: Any) -> Norm:
-    return Norm(module.weight, module.variance_epsilon)
+    found = _tried_norm(module)
+    assert found is not None, "recognised"
+    return found
 
 
-def _layer(layer: Any, prepare: Prepare, prepare_block: PrepareBlock) -> DecoderLayer:
+def _tried_norm(module: Any) -> Norm | None:
+    """An RMS norm whose factors are the module's weight, or 1 more; None where it is neither."""
+    weight, epsilon = module.weight, _epsilon(module)
+    assert epsilon is not None
+    states = torch.linspace(-2, 3, len(weight), device=weight.device).to(weight.dtype)
+    with torch.inference_mode():
+        found = module(states.unsqueeze(0))[0].float()
+        for norm in (Norm(weight, epsilon), Norm(1 + weight.float(), epsilon)):
+            expected = norm(states).float()
+            if torch.allclose(found, expected, rtol=_CLOSE, atol=_CLOSE):
+                return norm
+    return None
+
+
+def _layer(layer: Any, prepare: Prepare, prepare_block: PrepareBlock, window: int) -> DecoderLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    heads = _heads(attention)
+    heads = _heads(attention, window)
     merged = merge([attention.q_proj, attention.k_proj, attention.v_proj])
+    around = _names(layer) >= _AROUND
+    behind = _norm(layer.post_attention_layernorm)
     return DecoderLayer(
         input_norm=_norm(layer.input_layernorm),
         query_key_value=prepare(merged),
         heads=heads,
         output=prepare(attention.o_proj),
-        mlp_norm=_norm(layer.post_attention_layernorm),
+        mlp_norm=_norm(layer.pre_feedforward_layernorm) if around else behind,
         mlp=_gated(mlp, prepare) if _is_gated(mlp) else _mixture(mlp, prepare, prepare_block),
+        output_norm=behind if around else None,
+        mlp_output_norm=_norm(layer.post_feedforward_layernorm) if around else None,
     )
 
 
 def _gated(mlp: Any, prepare: Prepare) -> GatedMlp:
-    return GatedMlp(prepare(merge([mlp.gate_proj, mlp.up_proj])), prepare(mlp.down_proj))
+    activation = _activation(mlp.act_fn)
+    assert activation is not None, "recognised"
+    merged = merge([mlp.gate_proj, mlp.up_proj])
+    return GatedMlp(prepare(merged), prepare(mlp.down_proj), activation)
 
 
 def _mixture(block: Any, prepare: Prepare, prepare_block: PrepareBlock) -> Mixture:
     return Mixture(prepare_block(block, prepare), router_of(block))
 
 
-def _heads(attention: Any) -> Heads:
+def _heads(attention: Any, window: int) -> Heads:
     has_norms = hasattr(attention, "q_norm")
     return Heads(
         num_heads=attention.q_proj.out_features // attention.head_dim,
@@ -148,7 +227,17 @@ def _heads(attention: Any) -> Heads:
         scale=attention.scaling,
         query_norm=_norm(attention.q_norm) if has_norms else None,
         key_norm=_norm(attention.k_norm) if has_norms else None,
+        variant=_variant(attention, window),
     )
+
+
+def _variant(attention: Any, window: int) -> AttentionVariant:
+    """A layer's deviations, as its attention's module tells transformers' interface of them."""
+    cap = getattr(attention, "attn_logit_softcapping", None) or 0.0
+    sinks = getattr(attention, _SINKS, None)
+    if not window and not cap and sinks is None:
+        return FULL
+    return AttentionVariant(window, cap, None if sinks is None else sinks.detach().float())
 
 
 def merge(linears: list[Any]) -> Layer:

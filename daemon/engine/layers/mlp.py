@@ -6,11 +6,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import linear
 
-from daemon.engine.layers.ops import Ops
+from daemon.engine.layers.ops import Activation, Ops
 
 Layer = Callable[[torch.Tensor], torch.Tensor]
 """From states [T, K] to [T, N]."""
+
+_ROUTERS = {"gate", "router"}
+"""Names of a router in its block."""
 
 _TRIED = 64
 """Random states with which a router is compared."""
@@ -22,6 +26,7 @@ class GatedMlp:
 
     gate_up: Layer
     down: Layer
+    activation: Activation = Activation.SILU
 
     def products(self) -> list[object]:
         """Its matrix products."""
@@ -29,7 +34,7 @@ class GatedMlp:
 
     def __call__(self, states: torch.Tensor, ops: Ops) -> torch.Tensor:
         """[T, width] of `states` [T, width]."""
-        return self.down(ops.silu_mul(self.gate_up(states)))
+        return self.down(ops.gated(self.gate_up(states), self.activation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +44,11 @@ class Router:
     weight: torch.Tensor  # [experts, width]
     num_chosen: int
     to_one: bool  # the shares of a token add up to 1
+    bias: torch.Tensor | None = None  # [experts]
 
     def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Experts int64 [T, k] of `states` [T, width], the likeliest first, and their shares."""
-        likely = (states @ self.weight.T).softmax(-1, torch.float32)
+        likely = linear(states, self.weight, self.bias).softmax(-1, torch.float32)
         shares, chosen = likely.topk(self.num_chosen)
         return chosen, shares / shares.sum(-1, keepdim=True) if self.to_one else shares
 
@@ -72,19 +78,24 @@ class Mixture:
 
 def is_mixture(block: Any) -> bool:
     """Whether a module has a router and experts, perhaps with others beside them."""
-    return {"gate", "experts"} <= {name for name, _child in block.named_children()}
+    names = {name for name, _child in block.named_children()}
+    return "experts" in names and bool(names & _ROUTERS)
 
 
 def router_of(block: Any) -> Router | None:
     """The router of a mixture that has nothing else beside its experts; None where a test shows
     that it chooses in another way.
     """
-    gate = block.gate
-    held = {name for name, _parameter in (*gate.named_parameters(), *gate.named_buffers())}
-    others = {name for name, _child in block.named_children()} - {"gate", "experts"}
-    if others or held != {"weight"} or not isinstance(getattr(gate, "top_k", None), int):
+    names = {name for name, _child in block.named_children()} - {"experts"}
+    if len(names) > 1:
         return None
-    router = Router(gate.weight, gate.top_k, bool(getattr(gate, "norm_topk_prob", True)))
+    gate = getattr(block, names.pop())
+    held = {name for name, _parameter in (*gate.named_parameters(), *gate.named_buffers())}
+    usual = held in ({"weight"}, {"weight", "bias"})
+    if not usual or not isinstance(getattr(gate, "top_k", None), int):
+        return None
+    to_one = bool(getattr(gate, "norm_topk_prob", True))
+    router = Router(gate.weight, gate.top_k, to_one, gate.bias if "bias" in held else None)
     with torch.inference_mode():
         return router if _same(gate, router) else None
 

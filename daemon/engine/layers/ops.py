@@ -1,23 +1,40 @@
 """The operations of a fused decoder between its matrix products, in plain torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
 import torch
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import gelu, rms_norm, silu
 
-from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.attention import FULL, AttentionVariant, PagedAttention
 from daemon.engine.quantised.weight import QuantisedWeight
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 """Cosine and sine of T tokens' angles, float32 [T, rotary_dim] each; both halves are alike."""
 
 
+class Activation(Enum):
+    """The function of the first half of a gated MLP's states."""
+
+    SILU = "x * sigmoid(x)"
+    GELU = "gelu, as approximated by tanh"
+
+
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """An RMS norm's parameters."""
+    """An RMS norm's parameters; a weight that is wider than the states is multiplied before they
+    are rounded.
+    """
 
     weight: torch.Tensor
     epsilon: float
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        """`states` [..., width], normed."""
+        if self.weight.dtype == states.dtype:
+            return rms_norm(states, self.weight.shape, self.weight, self.epsilon)
+        wide = rms_norm(states.to(self.weight.dtype), self.weight.shape, self.weight, self.epsilon)
+        return wide.to(states.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +50,7 @@ class Heads:
     scale: float
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    variant: AttentionVariant = field(default=FULL, kw_only=True)
 
 
 class Ops:
@@ -41,11 +59,20 @@ class Ops:
     States are rows of T tokens, and may be changed where said.
     """
 
-    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
-        """`states` [T, width] += `added`, then its RMS norm, as a new tensor."""
+    def norm(
+        self,
+        states: torch.Tensor,
+        added: torch.Tensor | None,
+        norm: Norm,
+        of_added: Norm | None = None,
+    ) -> torch.Tensor:
+        """`states` [T, width] += `added`, then its RMS norm, as a new tensor.
+
+        With `of_added` it is the norm of `added` that is added.
+        """
         if added is not None:
-            states += added
-        return rms_norm(states, norm.weight.shape, norm.weight, norm.epsilon)
+            states += added if of_added is None else self.norm(added, None, of_added)
+        return norm(states)
 
     def attend(
         self,
@@ -68,7 +95,7 @@ class Ops:
                 self.norm_heads(part, norm)
         # Queries and keys lie next to each other and turn by the same angles.
         self.rotate(projected[:, : num_heads + num_kv_heads], *angles)
-        return paged(layer, query, key, value, heads.scale).flatten(1)
+        return paged(layer, query, key, value, heads.scale, heads.variant).flatten(1)
 
     def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
         """Rows float32 [T, K] of a weight, `tokens` int64 [T]."""
@@ -76,7 +103,7 @@ class Ops:
 
     def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
         """RMS norm of each head of `states` [T, heads, head_dim], in place."""
-        states.copy_(rms_norm(states, norm.weight.shape, norm.weight, norm.epsilon))
+        states.copy_(norm(states))
 
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """Rotary positions of `states` [T, heads, head_dim], in place; `cos` [T, rotary_dim]."""
@@ -84,6 +111,15 @@ class Ops:
         low, high = rotated.chunk(2, -1)
         turned = torch.cat((-high, low), -1)
         rotated.copy_(rotated * cos.unsqueeze(1) + turned * sin.unsqueeze(1))
+
+    def gated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
+        """The activation of the first half * second half of `states` [T, 2 * width]."""
+        return self.silu_mul(states) if activation is Activation.SILU else self.gelu_mul(states)
+
+    def gelu_mul(self, states: torch.Tensor) -> torch.Tensor:
+        """`Activation.GELU` of the first half * second half of `states` [T, 2 * width]."""
+        gate, up = states.chunk(2, -1)
+        return gelu(gate, approximate="tanh") * up
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """silu(first half) * second half of `states` [T, 2 * width]."""

@@ -47,8 +47,11 @@ _WIDTHS = {
     ".ffn_gate_shexp.weight": "shared_expert_intermediate_size",
 }
 """Configuration fields for the rows of tensors, by the ends of the tensors' names."""
-_BIASES = {
+_SHOWN = {
     "attention_bias": re.compile(r"blk\.\d+\.attn_(q|k|v|output)\.bias"),
+    "attention_out_bias": re.compile(r"blk\.\d+\.attn_output\.bias"),
+    "use_bias": re.compile(r"blk\.\d+\.(attn|ffn)_\w+\.bias"),
+    "use_qk_norm": re.compile(r"blk\.\d+\.attn_q_norm\.weight"),
     "mlp_bias": re.compile(r"blk\.\d+\.ffn_(gate|up|down)\.bias"),
 }
 """Tensors that exist only where a configuration's field is set, by that field."""
@@ -60,7 +63,7 @@ def put_tensors(config: Any, tensors: Any) -> None:
         for end, field in _WIDTHS.items():
             if tensor.name.endswith(end) and hasattr(config, field):
                 setattr(config, field, int(tensor.shape[1]))
-    for field, name in _BIASES.items():
+    for field, name in _SHOWN.items():
         if hasattr(config, field):
             setattr(config, field, any(name.fullmatch(tensor.name) for tensor in tensors))
 
@@ -81,19 +84,22 @@ def convert(source: Path, target: Path, tell: Tell = lambda share: None) -> None
 
     tell(1 / _PARTS)
     config = _configuration(source, header)
+    if any(tensor.name == "output.weight" for tensor in header.tensors):
+        config.tie_word_embeddings = False  # transformers looks into the first part of a split file
+    config.pad_token_id = None  # a default of the type's, and no row of the embedding here
     tell(2 / _PARTS)
     unused = _put_all(source, config, header)
     with torch.device("meta"):
         model: Any = AutoModelForCausalLM.from_config(config)
     tell(3 / _PARTS)
-    indexer = Indexer(source, model)
+    indexer = Indexer(source, header, model)
     index, computed = indexer.index()
     index = msgspec.structs.replace(index, unused=unused)
     tell(4 / _PARTS)
     target.mkdir(parents=True, exist_ok=True)
     (target / INDEX).write_bytes(msgspec.json.encode(index))
     link(target, source)
-    compare(source, target, index, config, indexer.reader)
+    compare(source, target, index, config, header.architecture, indexer.tensors)
     if computed:
         save_file(computed, target / "model.safetensors", {"format": "pt"})
     config.architectures = [type(model).__name__]
@@ -118,6 +124,7 @@ def _configuration(source: Path, header: GgufHeader) -> Any:
     from transformers import AutoConfig
 
     from daemon.base.logs import in_a_line
+    from daemon.engine.loading.gguf_architectures import architecture_of
     from daemon.engine.loading.gguf_fields import check_fields
 
     try:
@@ -125,10 +132,26 @@ def _configuration(source: Path, header: GgufHeader) -> Any:
     except ModelError as error:
         raise ModelError(f"{source}: {error}") from None
     try:
+        if own := architecture_of(header):
+            return AutoConfig.for_model(own.model_type, **{**_sizes(header), **own.settings})
         return AutoConfig.from_pretrained(str(source.parent), gguf_file=source.name)
     except Exception as error:  # whatever a configuration's own checks raise
         said = f"transformers makes no configuration of it: {in_a_line(error)}"
         raise ModelError(f"{source}: {said}") from error
+
+
+def _sizes(header: GgufHeader) -> dict[str, Any]:
+    """The fields on which other values of a configuration depend, and no token of its defaults."""
+    from daemon.engine.loading.gguf_fields import num_layers
+
+    said, begin = header.fields, f"{header.architecture}."
+    num_tokens = len(said.get("tokenizer.ggml.tokens", ()))
+    return {
+        "num_hidden_layers": num_layers(header),
+        "vocab_size": said.get(f"{begin}vocab_size", num_tokens),
+        "tie_word_embeddings": all(tensor.name != "output.weight" for tensor in header.tensors),
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")),
+    }
 
 
 def _put_all(source: Path, config: Any, header: GgufHeader) -> tuple[str, ...]:
@@ -136,14 +159,13 @@ def _put_all(source: Path, config: Any, header: GgufHeader) -> tuple[str, ...]:
 
     Raises ModelError.
     """
-    import gguf  # as a module: what it holds may have been replaced
-
     from daemon.engine.loading.convert import put_tensors
+    from daemon.engine.loading.gguf_blocks import tensors_of
     from daemon.engine.loading.gguf_fields import put_fields
     from daemon.engine.loading.gguf_rope import scaled_rope
     from daemon.engine.loading.resolve import refuse_configuration
 
-    tensors = gguf.GGUFReader(source).tensors
+    tensors = tensors_of(header, source)
     put_tensors(config, tensors)
     try:
         unused = put_fields(config, header)

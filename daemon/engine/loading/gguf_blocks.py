@@ -11,35 +11,50 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import modeling_gguf_pytorch_utils as reading
 
-from daemon.engine.loading.gguf_rope import FACTORS
+from daemon.engine.loading.gguf_architectures import processor_of
+from daemon.engine.loading.gguf_fields import num_foretelling
+from daemon.engine.loading.gguf_rope import BY_LENGTH, FACTORS
 from daemon.models.formats import FORMATS, PLAIN
+from daemon.models.gguf_header import GgufHeader, part_paths
 from daemon.models.gguf_index import GgufIndex, IndexedTensor, row_order
 from daemon.models.shape import ModelError
 
-_OF_ROWS = ("TensorProcessor", "LlamaTensorProcessor")
+_OF_ROWS = ("TensorProcessor", "LlamaTensorProcessor", "MiniMaxM2TensorProcessor")
 _OF_VECTORS = ("Gemma2TensorProcessor", "NemotronTensorProcessor", "Qwen2MoeTensorProcessor")
 """Processors of transformers that move whole rows, or nothing; and that change vectors alone."""
-_TAKEN_ELSEWHERE = frozenset({FACTORS})
+_TAKEN_ELSEWHERE = frozenset({FACTORS, *BY_LENGTH})
 """Tensors that the configuration says."""
-_EXPERTS = re.compile(r"blk\.\d+\.ffn_(gate|up|down)_exps\.weight")
+_EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.(weight|bias)")
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_OWN_NAMES = (
+    (r"model\.layers\.(\d+)\.(?:.+\.)?e_score_correction_bias", "blk.{}.exp_probs_b.bias"),
+    (r"model\.layers\.(\d+)\..+\.experts\.down_proj", "blk.{}.ffn_down_exps"),
+    (r"model\.layers\.(\d+)\..+\.router\.weight", "blk.{}.ffn_gate_inp.weight"),
+)
+"""Weights that the `gguf` package has no name for, and their names in files."""
+_TURNS = ("gate", "up")
+"""The experts' layers that are one tensor in a model; where they have biases, rows take turns."""
 
 
 class Indexer:
     """One file's tensors for one model; `model` is on no device."""
 
-    def __init__(self, source: Path, model: Any) -> None:
-        self._source = source
-        self.reader = gguf.GGUFReader(source)
-        architecture = reading.read_field(self.reader, "general.architecture")[0]
+    def __init__(self, source: Path, header: GgufHeader, model: Any) -> None:
+        self._source, self._paths = source, files_of(header, source)
+        self.tensors = tensors_of(header, source)
+        self._parts_of = {tensor.name: tensor.part for tensor in header.tensors}
         config = model.config.to_dict()
-        maker = reading.TENSOR_PROCESSORS.get(architecture, reading.TensorProcessor)
-        self._processor = maker(config=config)
-        self._names: dict[str, str] = reading.get_gguf_hf_weights_map(model, self._processor)
+        self._processor = processor_of(header, config)
+        self._names = _names(model, self._processor, header.architecture)
+        self._num_layers = int(model.config.num_hidden_layers)
+        self._num_foretelling = num_foretelling(header)
+        self._parts = dict[str, torch.Tensor]()  # of all experts' gates, or of what is gated
         self._config = config
         self._heads = (config.get("num_attention_heads"), config.get("num_key_value_heads"))
         self._model = model
@@ -48,14 +63,22 @@ class Indexer:
         """The index, and what is not in it, computed. Raises ModelError for an unknown format."""
         self._check_formats()
         kept, computed = list[IndexedTensor](), dict[str, torch.Tensor]()
-        for tensor in self.reader.tensors:
-            if not self._take(tensor, kept, computed) and tensor.name not in _TAKEN_ELSEWHERE:
+        for tensor in self.tensors:
+            if tensor.name in _TAKEN_ELSEWHERE or self._foretells(tensor.name):
+                continue
+            if not self._take(tensor, kept, computed):
                 kind = self._model.config.model_type
                 said = f"a {kind} of transformers has no place for the tensor {tensor.name}"
                 raise ModelError(f"{self._source}: {said}")
         self._check_complete(kept, computed)
-        size_bytes = self._source.stat().st_size
-        return GgufIndex(size_bytes, bool(computed), tuple(kept)), computed
+        first, *further = (path.stat().st_size for path in self._paths)
+        index = GgufIndex(first, bool(computed), tuple(kept), further_bytes=tuple(further))
+        return index, computed
+
+    def _foretells(self, name: str) -> bool:
+        """Whether a tensor is of a layer behind the model's own, which foretells more tokens."""
+        layer = _LAYER.match(name)
+        return layer is not None and int(layer[1]) >= self._num_layers and self._num_foretelling > 0
 
     def _take(
         self, tensor: Any, kept: list[IndexedTensor], computed: dict[str, torch.Tensor]
@@ -65,7 +88,12 @@ class Indexer:
             if indexed := self._indexed(tensor):
                 kept += indexed
                 return True
+            experts = _EXPERTS.fullmatch(tensor.name)
+            if experts and _stack(experts) in self._names:
+                return self._compute_stack(tensor, experts, computed)
             return self._compute(tensor, computed)
+        except ModelError:
+            raise
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
             if tensor.name not in self._names:
                 return False
@@ -105,20 +133,38 @@ class Indexer:
 
     def _of_experts(self, name: str, shapes: dict[str, tuple[int, ...]]) -> bool:
         """Whether a stack of experts is there, each expert's rows by their own names."""
-        owner, _, kind = name.rpartition(".")
-        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(kind)
-        if parts is None or not owner.endswith(".experts"):
-            return False
-        count, rows, columns = self._model.state_dict()[name].shape
-        each = (rows // len(parts), columns)
-        return all(
-            shapes.get(f"{owner}.{expert}.{part}.weight") == each
+        parts, (count, *each) = self._stacks_of(name)
+        return bool(parts) and all(
+            shapes.get(part.replace(".experts.", f".experts.{expert}.") + ".weight") == tuple(each)
             for expert in range(count)
             for part in parts
         )
 
+    def _stacks_of(self, name: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """The parts of a model's stack of experts, each a tensor of the file, and the shape of one;
+        none where it is no such stack.
+        """
+        owner, _, kind = name.rpartition(".")
+        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(kind)
+        if parts is None or not owner.endswith(".experts"):
+            return (), (0,)
+        count, rows, columns = self._model.state_dict()[name].shape
+        if self._model.get_submodule(owner).is_transposed:
+            rows, columns = columns, rows
+        return tuple(f"{owner}.{part}" for part in parts), (count, rows // len(parts), columns)
+
+    def _check_stack(self, name: str, part: str, shape: tuple[int, ...]) -> None:
+        """Raise ModelError where all experts of a layer are not of the shape that the model has."""
+        owner = part.rpartition(".")[0]
+        stacks = [f"{owner}.gate_up_proj", f"{owner}.down_proj"]
+        for stack in self._model.state_dict().keys() & stacks:
+            parts, wanted = self._stacks_of(stack)
+            if part in parts and shape != wanted:
+                said = f"is {list(shape)}, and its fields ask for {list(wanted)}"
+                raise ModelError(f"{self._source}: the tensor {name} {said}")
+
     def _check_formats(self) -> None:
-        for tensor in self.reader.tensors:
+        for tensor in self.tensors:
             name = tensor.tensor_type.name
             if name not in FORMATS:
                 known = ", ".join(form for form in FORMATS if "/" not in form)
@@ -134,18 +180,23 @@ class Indexer:
         name = self._names.get(tensor.name)
         shape = tuple(int(side) for side in reversed(tensor.shape))
         form, start = tensor.tensor_type.name, int(tensor.data_offset)
+        part = self._parts_of[tensor.name]
         kind = type(self._processor).__name__
-        if kind == "Qwen2MoeTensorProcessor" and (experts := _EXPERTS.fullmatch(tensor.name)):
-            owner = self._names[tensor.name.removesuffix(".weight")].rpartition(".")[0]
-            names = (f"{owner}.{expert}.{experts[1]}_proj.weight" for expert in range(shape[0]))
+        experts = _EXPERTS.fullmatch(tensor.name)
+        if experts and experts[3] == "weight" and _stack(experts) in self._names:
+            owner = self._owner(experts)
+            self._check_stack(tensor.name, f"{owner}.{experts[2]}_proj", shape)
+            if form == "F32":
+                return []  # not kept expert by expert
+            names = (f"{owner}.{expert}.{experts[2]}_proj.weight" for expert in range(shape[0]))
             all_bytes = IndexedTensor("", form, shape, start).size_bytes
             starts = range(start, start + all_bytes, all_bytes // shape[0])
             places = zip(names, starts, strict=True)
-            return [IndexedTensor(name, form, shape[1:], at) for name, at in places]
+            return [IndexedTensor(name, form, shape[1:], at, part=part) for name, at in places]
         as_they_are = kind in _OF_ROWS or (kind in _OF_VECTORS and len(shape) == 2)
         if name is None or not as_they_are or len(shape) > 2:
             return []
-        found = self._moved(tensor.name, IndexedTensor(name, form, shape, start))
+        found = self._moved(tensor.name, IndexedTensor(name, form, shape, start, part=part))
         return [found] if found else []
 
     def _moved(self, name: str, indexed: IndexedTensor) -> IndexedTensor | None:
@@ -161,8 +212,38 @@ class Indexer:
             return None  # its numbers cannot be moved one by one
         for heads in {num for num in self._heads if num and shape[0] % (2 * num) == 0}:
             if np.array_equal(found, row_order(shape[0], heads)):
-                return IndexedTensor(*_fields(indexed), heads)
+                return msgspec.structs.replace(indexed, heads=heads)
         return None
+
+    def _owner(self, experts: re.Match[str]) -> str:
+        """The module of a layer's experts."""
+        return self._names[_stack(experts)].rpartition(".")[0]
+
+    def _compute_stack(
+        self, tensor: Any, experts: re.Match[str], computed: dict[str, torch.Tensor]
+    ) -> bool:
+        """Add what all experts of a layer have together, their biases or weights in float32, once
+        both parts of a joint tensor are there; whether the model has one.
+        """
+        owner, layer = self._owner(experts), experts[2]
+        end = "_proj_bias" if experts[3] == "bias" else "_proj"
+        own = f"{owner}.{'gate_up' if layer in _TURNS else layer}{end}"
+        if own not in self._model.state_dict():
+            return False
+        numbers = torch.from_numpy(np.copy(gguf.dequantize(tensor.data, tensor.tensor_type)))
+        takes_turns = f"{owner}.gate_up_proj_bias" in self._model.state_dict()
+        if layer in _TURNS:
+            self._parts[f"{own}.{layer}"] = numbers
+            parts = [self._parts.get(f"{own}.{part}") for part in _TURNS]
+            if any(part is None for part in parts):
+                return True
+            for part in _TURNS:
+                del self._parts[f"{own}.{part}"]
+            numbers = torch.stack(parts, 2).flatten(1, 2) if takes_turns else torch.cat(parts, 1)
+        if experts[3] == "weight" and self._model.get_submodule(owner).is_transposed:
+            numbers = numbers.transpose(1, 2).contiguous()
+        computed[own] = numbers
+        return True
 
     def _compute(self, tensor: Any, computed: dict[str, torch.Tensor]) -> bool:
         """Add what transformers makes of a tensor to `computed`, by the model's names; it may join
@@ -174,7 +255,7 @@ class Indexer:
             numbers, tensor.name, tensor_key_mapping=self._names, parsed_parameters=parsed
         )
         if made.name in self._names:
-            computed[self._names[made.name]] = torch.from_numpy(np.copy(made.weights))
+            computed[self._names[made.name]] = torch.from_numpy(np.array(made.weights, order="C"))
         return made.name is None or made.name in self._names
 
     def _process(self, name: str, rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -184,5 +265,28 @@ class Indexer:
         return np.asarray(made.weights)
 
 
-def _fields(indexed: IndexedTensor) -> tuple[str, str, tuple[int, ...], int]:
-    return indexed.name, indexed.format, indexed.shape, indexed.start
+def _names(model: Any, processor: Any, architecture: str) -> dict[str, str]:
+    """Names of a model's weights by the names of a file's tensors, as transformers knows them."""
+    names: dict[str, str] = reading.get_gguf_hf_weights_map(model, processor, architecture)
+    sinks = {name: own for name, own in names.items() if name.endswith(".attn_sinks")}
+    names |= {f"{name}.weight": own for name, own in sinks.items()}
+    for own in model.state_dict():
+        for pattern, name in _OWN_NAMES:
+            if found := re.fullmatch(pattern, own):
+                names.setdefault(name.format(found[1]), own)
+    return names
+
+
+def _stack(experts: re.Match[str]) -> str:
+    """The name that the matrices of a layer's experts have together, without its end."""
+    return f"blk.{experts[1]}.ffn_down_exps"
+
+
+def files_of(header: GgufHeader, source: Path) -> tuple[Path, ...]:
+    """The files of a model."""
+    return part_paths(source) if header.fields.get("split.count", 1) > 1 else (source,)
+
+
+def tensors_of(header: GgufHeader, source: Path) -> list[Any]:
+    """The `gguf` package's tensors of a model, of all its files."""
+    return [t for path in files_of(header, source) for t in gguf.GGUFReader(path).tensors]

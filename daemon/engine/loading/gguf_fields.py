@@ -10,16 +10,17 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from daemon.engine.loading.gguf_rope import put_scaling, rope_parameters
-from daemon.engine.loading.resolve import resolved_of
+from daemon.engine.loading.gguf_architectures import architecture_of
+from daemon.engine.loading.gguf_rope import BY_LENGTH, put_scaling, rope_parameters
+from daemon.engine.loading.resolve import CAP, caps_scores, resolved_of
 from daemon.models.gguf_header import GgufHeader
+from daemon.models.resolved import SLIDING
 from daemon.models.shape import ModelError
 
 _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("vocab_size",),
     "context_length": ("max_position_embeddings", "n_positions"),
     "embedding_length": ("hidden_size",),
-    "block_count": ("num_hidden_layers",),
     "feed_forward_length": ("intermediate_size", "n_inner", "ffn_hidden_size"),
     "attention.head_count": ("num_attention_heads",),
     "attention.head_count_kv": ("num_key_value_heads", "num_kv_heads"),
@@ -30,7 +31,9 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
         "norm_epsilon",
         "norm_eps",
     ),
-    "expert_count": ("num_experts", "num_local_experts"),
+    "expert_count": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "expert_shared_count": ("n_shared_experts",),
+    "leading_dense_block_count": ("first_k_dense_replace",),
     "expert_used_count": ("num_experts_per_tok",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
@@ -38,12 +41,28 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "expert_weights_scale": ("routed_scaling_factor",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "final_logit_softcapping": ("final_logit_softcapping",),
-    "logit_scale": ("logit_scale",),
+    "embedding_scale": ("embedding_multiplier",),
+    "residual_scale": ("residual_multiplier",),
+    "logit_scale": ("logit_scale", "logits_scaling"),
     "use_parallel_residual": ("use_parallel_residual",),
 }
 """By a field's name behind that of the architecture: its names in configurations."""
 _CHOSEN = frozenset({"expert_weights_norm", "use_parallel_residual"})
-"""Fields with a fixed value per architecture in llama.cpp and in transformers: they must agree."""
+"""Fields with a fixed value per architecture in llama.cpp and in transformers' reader: they must
+agree."""
+_FACTORS = frozenset({"expert_weights_scale", "embedding_scale", "residual_scale", "logit_scale"})
+"""Fields with which 0 says that nothing is multiplied."""
+_SIGMOID, _SIGMOID_TYPES = 2, frozenset({"dots1", "glm4_moe", "minimax_m2"})
+"""GGUF's number of the gate that these types compute."""
+_OF_THE_TYPE = frozenset({"partial_rotary_factor", "truncate"})
+"""Parameters of rotary positions whose defaults a type keeps where a file does not say."""
+_BEFORE = "original_max_position_embeddings"
+"""A parameter of rotary positions that some types have beside them: what is said there counts."""
+_WINDOW_THETA = {"gemma3": 10000.0}
+"""The base of positions in windows that llama.cpp takes, where it is not that of all layers."""
+_DIVIDED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
+"""Layers of the models whose scores are divided by the root of the width for each head, and not of
+a head's own size: no field says it."""
 _NOTHING: dict[str, tuple[Any, ...]] = {
     "attention.causal": (True,),
     "attention.clamp_kqv": (0,),
@@ -81,8 +100,8 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
     "tensor_data_layout": ("Meta AI original pth", "reference"),
 }
 """Values with which a field changes nothing, where a configuration has no name for it."""
-_TEXTS = ("rope.scaling.type", "tensor_data_layout")
-"""Fields of an architecture that are texts; all others are numbers, or lists of them."""
+_LISTS = frozenset({"attention.sliding_window_pattern", *_NOTHING} - {*_ATTRIBUTES})
+"""Fields that may have a value for each layer."""
 _NEEDED = ("context_length", "embedding_length", "block_count", "attention.head_count")
 _EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 _HEAD_DIMS = (
@@ -91,6 +110,11 @@ _HEAD_DIMS = (
     "attention.key_length_swa",
     "attention.value_length_swa",
 )
+_TURNED = "rope.scaling.finetuned"
+_TURNED_BY_A_FIELD = frozenset({"granite"})
+"""Architectures in which that field, where false, says that there are no positions."""
+_WINDOWS_UNSAID = frozenset({"gemma2"})
+"""Types with windows of one size, the same in llama.cpp and transformers where a file says none."""
 _ROPE_THETA = 10000.0
 """llama.cpp's, where a file does not say."""
 _SAYS_NOTHING = re.compile(
@@ -120,19 +144,29 @@ def check_fields(header: GgufHeader) -> None:
     if said.get("general.quantization_version", 2) != 2:
         version = said["general.quantization_version"]
         raise ModelError(f"general.quantization_version is {version!r}, and llmd reads 2")
-    for name in _NEEDED:
+    own_needs = getattr(architecture_of(header), "needs", ())
+    for name in (*_NEEDED, *own_needs):
         if begin + name not in said:
             raise ModelError(f"the field {begin}{name} is missing")
     if not any(begin + name in said for name in _EPSILONS):
         raise ModelError(f"the field {begin}{_EPSILONS[0]} is missing")
-    for name in _ATTRIBUTES:
-        _single(begin + name, said.get(begin + name))
     for name, value in said.items():
-        is_text = isinstance(value, str) or (isinstance(value, list) and str in map(type, value))
-        if is_text and name.startswith(begin) and name.removeprefix(begin) not in _TEXTS:
-            raise ModelError(f"{name} is {str(value)[:60]!r}, which is no number")
-    if said.get(f"{begin}expert_count") and said.get(f"{begin}expert_used_count") == 0:
+        own = name.removeprefix(begin)
+        if isinstance(value, list) and own != name and own not in _LISTS:
+            _refuse_list(name, value)
+    if num_layers(header) < 1:
+        count = said[f"{begin}nextn_predict_layers"]
+        raise ModelError(f"{begin}nextn_predict_layers is {count}, which are all of its layers")
+    experts, used = (said.get(f"{begin}{name}") for name in ("expert_count", "expert_used_count"))
+    if experts and used is None:
+        raise ModelError(f"the field {begin}expert_used_count is missing")
+    if experts and used == 0:
         raise ModelError(f"{begin}expert_used_count is 0: no expert would compute")
+    if experts and used > experts:
+        raise ModelError(f"{begin}expert_used_count is {used}, and there are {experts} experts")
+    width, heads = said[f"{begin}embedding_length"], said[f"{begin}attention.head_count"]
+    if width % heads and not any(begin + name in said for name in _HEAD_DIMS):
+        raise ModelError(f"{begin}attention.head_count is {heads}, which does not divide {width}")
 
 
 def put_fields(config: Any, header: GgufHeader) -> tuple[str, ...]:
@@ -141,6 +175,19 @@ def put_fields(config: Any, header: GgufHeader) -> tuple[str, ...]:
     """
     _Fields(config, header).put()
     return tuple(_unused(header))
+
+
+def num_layers(header: GgufHeader) -> int:
+    """Layers of a file's model, without those that foretell more tokens."""
+    return int(header.fields[f"{header.architecture}.block_count"]) - num_foretelling(header)
+
+
+def num_foretelling(header: GgufHeader) -> int:
+    """Layers behind a model's own that foretell more tokens; llmd does not compute them."""
+    own = architecture_of(header)
+    if own is None or not own.foretells:
+        return 0
+    return int(header.fields.get(f"{header.architecture}.nextn_predict_layers", 0))
 
 
 def recommended(header: GgufHeader) -> dict[str, Any]:
@@ -169,13 +216,23 @@ class _Fields:
             for name, value in header.fields.items()
             if name.startswith(self._begin)
         }
+        self._architecture = header.architecture
+        self._read_here = architecture_of(header) is not None
+        self._num_layers = num_layers(header)
+        self._by_length = any(tensor.name in BY_LENGTH for tensor in header.tensors)
         self._left = set(self._own)
 
     def put(self) -> None:
         """Use them all."""
+        self._config.num_hidden_layers = self._num_layers
+        self._left.discard("block_count")
+        if self._own["block_count"] > self._num_layers:
+            self._left.discard("nextn_predict_layers")
         for name, attributes in _ATTRIBUTES.items():
             if name in self._own:
                 self._attribute(name, attributes)
+        self._expert_width()
+        self._gating()
         self._key_heads()
         self._heads()
         self._positions()
@@ -189,19 +246,36 @@ class _Fields:
         has = [attribute for attribute in attributes if hasattr(self._config, attribute)]
         if not has:
             return
-        value = self._single(name)
+        value = self._own[name]
         if name in _NOTHING and _among(value, _NOTHING[name]):
             setting = getattr(self._config, has[0])
-            if not setting or name == "expert_weights_scale":
+            if not setting or (name == "expert_weights_scale" and not self._read_here):
                 self._left.discard(name)
                 return
-        if name in _CHOSEN and bool(getattr(self._config, has[0])) != bool(value):
+            value = value or type(value)(name in _FACTORS)
+        if name == CAP and not caps_scores(type(self._config)):
+            raise self._refused(name)
+        fixed = name in _CHOSEN and not self._read_here
+        if fixed and bool(getattr(self._config, has[0])) != bool(value):
             raise self._refused(name)
         setattr(self._config, has[0], value)
         self._left.discard(name)
 
-    def _single(self, name: str) -> Any:
-        return _single(self._begin + name, self._own[name])
+    def _expert_width(self) -> None:
+        """The width of experts, in a type whose layers are all mixtures: it has one width."""
+        name = "expert_feed_forward_length"
+        if name in self._left and hasattr(self._config, "num_local_experts"):
+            self._config.intermediate_size = self._own[name]
+            self._left.discard(name)
+
+    def _gating(self) -> None:
+        """Check how experts' scores are made of what the router gives."""
+        name = "expert_gating_func"
+        if self._config.model_type not in _SIGMOID_TYPES:
+            return  # softmax, or refused by its name
+        if self._own.get(name, 0) not in (0, _SIGMOID):
+            raise self._refused(name)
+        self._left.discard(name)
 
     def _key_heads(self) -> None:
         """As many heads of keys as of queries, where a file does not say."""
@@ -210,18 +284,19 @@ class _Fields:
             for attribute in _ATTRIBUTES[name]:
                 if hasattr(config, attribute):
                     setattr(config, attribute, config.num_attention_heads)
-        elif name in self._left and self._single(name) == config.num_attention_heads:
+        elif name in self._left and self._own[name] == config.num_attention_heads:
             self._left.discard(name)
 
     def _heads(self) -> None:
         """Set the size of a head, where the file gives it."""
         config = self._config
-        sizes = {self._single(name) for name in _HEAD_DIMS if name in self._own}
+        sizes = {self._own[name] for name in _HEAD_DIMS if name in self._own}
         if len(sizes) > 1:
             raise ModelError(f"heads of keys and values differ in size: {sorted(sizes)}")
         head_dim = sizes.pop() if sizes else config.hidden_size // config.num_attention_heads
-        if hasattr(config, "head_dim"):
-            config.head_dim = head_dim
+        follows = isinstance(getattr(type(config), "head_dim", None), property)
+        if not follows and (hasattr(config, "head_dim") or self._read_here):
+            config.head_dim = head_dim  # types without such a field ask for it nonetheless
         elif head_dim * config.num_attention_heads != config.hidden_size:
             raise self._refused(_HEAD_DIMS[0])
         self._head_dim = head_dim
@@ -232,9 +307,17 @@ class _Fields:
         kinds = rope_parameters(self._config)
         if not kinds:
             return  # a model without: the fields are refused by their names
+        if self._architecture in _TURNED_BY_A_FIELD and not self._own.get(_TURNED, True):
+            raise self._refused(_TURNED)
         base = float(self._own.get("rope.freq_base", _ROPE_THETA))
-        of_window = float(self._own.get("rope.freq_base_swa", _ROPE_THETA))
+        of_window = float(
+            self._own.get("rope.freq_base_swa", _WINDOW_THETA.get(self._architecture, base))
+        )
         for kind, parameters in kinds.items():
+            if self._read_here:
+                for name in set(parameters) - _OF_THE_TYPE:
+                    del parameters[name]
+                parameters["rope_type"] = "default"
             parameters["rope_theta"] = of_window if kind == "sliding_attention" else base
         self._left.discard("rope.freq_base")
         if "sliding_attention" in kinds:
@@ -244,12 +327,26 @@ class _Fields:
         scaled = kinds.get("full_attention") or next(iter(kinds.values()))
         scaling = {name: self._own[name] for name in self._left if name.startswith("rope.scal")}
         context_len = self._own["context_length"]
-        self._left -= put_scaling(self._begin, scaled, scaling, context_len)
+        self._left -= put_scaling(self._begin, scaled, scaling, context_len, self._by_length)
+        if hasattr(self._config, _BEFORE) and _BEFORE in scaled:
+            setattr(self._config, _BEFORE, scaled[_BEFORE])
+        self._temperature(scaled)
+
+    def _temperature(self, rope: dict[str, Any]) -> None:
+        """Set how queries grow with their positions, which Ministral 3 computes."""
+        name = "attention.temperature_scale"
+        if self._config.model_type == "ministral3":
+            rope["llama_4_scaling_beta"] = float(self._own[name])
+            original = self._own.get("rope.scaling.original_context_length")
+            rope.setdefault(_BEFORE, original or self._own["context_length"])
+            self._left.discard(name)
 
     def _turning(self, name: str, parameters: Any) -> None:
         if name not in self._own and name.endswith("swa"):
             return
         turning = self._own.get(name, self._head_dim)
+        if name in self._own and (turning > self._head_dim or turning % 2):
+            raise self._refused(name)
         for rope in parameters:
             if "partial_rotary_factor" in rope:
                 rope["partial_rotary_factor"] = turning / self._head_dim
@@ -259,25 +356,35 @@ class _Fields:
 
     def _scale(self) -> None:
         """Set the factor of attention's scores."""
-        name = "attention.scale"
-        if name in self._own:
-            scalar = getattr(self._config, "query_pre_attn_scalar", None) or self._head_dim
-            if not _among(self._own[name], (0, scalar**-0.5)):
-                raise self._refused(name)
-            self._left.discard(name)
+        name, config = "attention.scale", self._config
+        said = self._own.get(name, 0)
+        self._left.discard(name)
+        if hasattr(config, "attention_multiplier"):
+            config.attention_multiplier = said or self._head_dim**-0.5
+            return
+        scalar = self._head_dim
+        if hasattr(config, "query_pre_attn_scalar"):
+            if _DIVIDED_BY_WIDTH.get(self._architecture) == self._num_layers:
+                scalar = config.hidden_size // config.num_attention_heads
+            config.query_pre_attn_scalar = scalar
+        if not _among(said, (0, scalar**-0.5)):
+            raise self._refused(name)
 
     def _window(self) -> None:
         """Set how far layers look back."""
         name, config = "attention.sliding_window", self._config
-        window = self._single(name) if name in self._own else 0
+        window = self._own.get(name, 0)
         self._left.discard(name)
         if not window and config.model_type == "mistral":  # transformers takes one for granted
             config.sliding_window = None
         if window and hasattr(config, "sliding_window"):
             config.sliding_window = window
-        narrow = window and window < self._own["context_length"]
-        if narrow and resolved_of(config).window != window:
+        found, longest = resolved_of(config), self._own["context_length"]
+        if window and window < longest and found.window != window:
             raise self._refused(name)
+        narrow = SLIDING in found.layer_kinds and found.window < longest
+        if not window and narrow and config.model_type not in _WINDOWS_UNSAID:
+            raise self._refused(name) if name in self._own else self._missing(name)
         pattern = "attention.sliding_window_pattern"
         if pattern in self._own and resolved_of(config).window == window:
             self._check_pattern(self._own[pattern])
@@ -303,6 +410,9 @@ class _Fields:
         if name not in _NOTHING or not all(_among(item, _NOTHING[name]) for item in values):
             raise self._refused(name)
 
+    def _missing(self, name: str) -> ModelError:
+        return ModelError(f"the field {self._begin}{name} is missing")
+
     def _refused(self, name: str) -> ModelError:
         value = self._own[name]
         shown = f"{value:.6g}" if isinstance(value, float) else f"{value!r}"[:60]
@@ -312,13 +422,11 @@ class _Fields:
         )
 
 
-def _single(name: str, value: Any) -> Any:
-    """A field's value; of a list with a value for each layer, theirs if all are the same."""
-    if not isinstance(value, list):
-        return value
-    if not value or any(item != value[0] for item in value):
-        raise ModelError(f"{name} differs from layer to layer: {value[:8]}")
-    return value[0]
+def _refuse_list(name: str, values: list[Any]) -> None:
+    """Raise ModelError for a value for each layer: transformers reads none of a GGUF file."""
+    if any(value != values[0] for value in values):
+        raise ModelError(f"{name} differs from layer to layer: {values[:8]}")
+    raise ModelError(f"{name} is a list, {values[:8]}, and llmd reads one value for all layers")
 
 
 def _among(value: Any, known: tuple[Any, ...]) -> bool:

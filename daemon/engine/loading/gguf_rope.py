@@ -16,6 +16,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from daemon.models.shape import ModelError
 
 FACTORS = "rope_freqs.weight"
+BY_LENGTH = {"rope_factors_long.weight": "long_factor", "rope_factors_short.weight": "short_factor"}
+"""Tensors of factors for long and for short sequences, by their names in a configuration."""
 _OLD = "rope.scale_linear"
 _LLAMA_3 = {
     "rope_type": "llama3",
@@ -30,6 +32,7 @@ _YARN = {
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
+_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 _MAGNITUDES = ("rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor")
 
 
@@ -46,11 +49,16 @@ def rope_parameters(config: Any) -> dict[str, dict[str, Any]]:
 
 
 def put_scaling(
-    begin: str, parameters: dict[str, Any], fields: dict[str, Any], context_len: int
+    begin: str,
+    parameters: dict[str, Any],
+    fields: dict[str, Any],
+    context_len: int,
+    by_length: bool = False,
 ) -> set[str]:
     """Put what `rope.scaling.*` fields say into parameters of rotary positions; the fields' names.
 
-    `begin`: of the fields' whole names. Raises ModelError for what transformers does not compute.
+    `begin`: of the fields' whole names; `by_length`: whether the file has factors for long and for
+    short sequences. Raises ModelError for what transformers does not compute.
     """
     kind = fields.get("rope.scaling.type", "linear")
     factor = float(fields.get("rope.scaling.factor", fields.get(_OLD, 0)) or 1)
@@ -65,8 +73,19 @@ def put_scaling(
     left.discard("rope.scaling.original_context_length")
     magnitude = math.prod(float(fields.get(name, 1) or 1) for name in _MAGNITUDES)
     left -= set(_MAGNITUDES)
-    if kind == "yarn" and factor != 1:
-        original = int(fields.get("rope.scaling.original_context_length") or context_len)
+    original = int(fields.get("rope.scaling.original_context_length") or context_len)
+    if by_length:
+        if factor != 1:
+            raise ModelError(f"{begin}rope.scaling.factor is {factor}, beside factors by length")
+        parameters |= {
+            "rope_type": "longrope",
+            "original_max_position_embeddings": original,
+            "attention_factor": magnitude,
+        }
+    elif kind == "yarn" and factor != 1:
+        if begin == "mistral3." and (multiplier := float(fields.get(_LOG_MULTIPLIER, 0))):
+            magnitude /= 0.1 * multiplier * math.log(factor) + 1
+            left.discard(_LOG_MULTIPLIER)
         parameters |= {
             "rope_type": "yarn",
             "factor": factor,
@@ -93,9 +112,17 @@ def scaled_rope(config: Any, tensors: Any) -> None:
 
     Raises ModelError for factors that are not those of a known kind of scaling.
     """
+    by_length = {tensor.name: tensor.data for tensor in tensors if tensor.name in BY_LENGTH}
+    for name, parameter in BY_LENGTH.items() if by_length else ():
+        if name not in by_length:
+            raise ModelError(f"the tensor {name} is missing beside {next(iter(by_length))}")
+        config.rope_parameters[parameter] = [float(number) for number in by_length[name]]
     found = [tensor for tensor in tensors if tensor.name == FACTORS]
     if not found or np.all(found[0].data == 1):
         return
+    unknown = f"{FACTORS} scales its rotary positions in a way that llmd does not know"
+    if "" not in rope_parameters(config):
+        raise ModelError(unknown)  # none, or each kind of layer has its own
     if config.rope_parameters.get("rope_type", "default") != "default":
         raise ModelError(f"{FACTORS} scales rotary positions that fields scale already")
     factors = torch.from_numpy(np.array(found[0].data, np.float32))
@@ -107,11 +134,13 @@ def scaled_rope(config: Any, tensors: Any) -> None:
         if len(scaled) == len(factors) and torch.allclose(plain / scaled, factors, rtol=1e-3):
             config.rope_parameters = tried.rope_parameters
             return
-    raise ModelError(f"{FACTORS} scales its rotary positions in a way that llmd does not know")
+    raise ModelError(unknown)
 
 
 def _frequencies(config: Any) -> torch.Tensor:
     """The inverse frequencies [head_dim / 2] without any scaling."""
     theta = float(config.rope_parameters["rope_theta"])
-    steps = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
+    each = config.hidden_size // config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or each
+    steps = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
     return 1.0 / theta**steps

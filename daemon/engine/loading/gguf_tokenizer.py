@@ -8,6 +8,7 @@ that is unknown here is refused by name.
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,15 +83,16 @@ _BY_DIGITS = PreTokenizer((_DIGIT, _GPT_2))
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3"), _LIKE_LLAMA_3),
     **dict.fromkeys(("pixtral", "midm-2.0"), _LIKE_LLAMA_3),
-    **dict.fromkeys(("dbrx", "smaug-bpe"), PreTokenizer((_LLAMA_3,))),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer((_LLAMA_3,))),
+    "glm4": PreTokenizer((_LLAMA_3,), whole_words=True),
     **dict.fromkeys(
         ("qwen2", "deepseek-r1-qwen", "stablelm2", "f2llmv2"),
         PreTokenizer((_QWEN_2,), composes=True),
     ),
     **dict.fromkeys(("megrez", "kormo", "hunyuan"), PreTokenizer((_QWEN_2,))),
     "tekken": PreTokenizer((_TEKKEN,), whole_words=True, begins=True),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), PreTokenizer((_GPT_4O,))),
-    **dict.fromkeys(("gpt-2", "phi-2", "jais", "trillion"), _LIKE_GPT_2),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), PreTokenizer((_GPT_4O,))),
+    **dict.fromkeys(("gpt-2", "phi-2", "jais", "trillion", "exaone4"), _LIKE_GPT_2),
     **dict.fromkeys(("gigachat", "a.x-4.0", "mellum"), _LIKE_GPT_2),
     **dict.fromkeys(("mpt", "olmo"), PreTokenizer(composes=True)),  # as GPT-NeoX
     **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), _BY_DIGITS),
@@ -122,12 +124,12 @@ class GgufVocabulary:
         return self._fields.get(_BEGIN + name, default)
 
     def _listed(self, name: str) -> list[Any]:
-        value = self._field(name, [])
-        if not isinstance(value, list):
-            raise ModelError(f"{_BEGIN}{name} is no list")
+        value: list[Any] = self._field(name, [])
         return value
 
     def _check(self) -> None:
+        if not self.tokens:
+            raise ModelError(f"{_BEGIN}tokens is missing: the file has no vocabulary")
         for name, value in self._fields.items():
             if not name.startswith("tokenizer.") or _ASIDE.fullmatch(name):
                 continue
@@ -139,8 +141,9 @@ class GgufVocabulary:
                 raise ModelError(f"{name} is {str(value)[:60]}, which llmd does not know")
             if own.endswith("_token_id") and not 0 <= value < len(self.tokens):
                 raise ModelError(f"{name} is {value}, and there are {len(self.tokens)} tokens")
-        if not self.tokens:
-            raise ModelError(f"{_BEGIN}tokens is missing: the file has no vocabulary")
+        twice = [text for text, count in Counter(self.tokens).items() if count > 1 and text]
+        if twice:
+            raise ModelError(f"{_BEGIN}tokens has {twice[0]!r} twice")
         for name in ("token_type", "scores"):
             count = len(self._listed(name))
             if count not in (0, len(self.tokens)):
@@ -224,9 +227,12 @@ class GgufVocabulary:
     def json(self) -> dict[str, Any]:
         """The tokenizer.json of a byte-level vocabulary. Raises ModelError."""
         assert self.pre is not None
-        merges = self._listed("merges")
-        if not all(isinstance(merge, str) for merge in merges):
-            raise ModelError(f"{_BEGIN}merges is no list of texts")
+        if self._field("merges") is None:
+            raise ModelError(f"{_BEGIN}merges is missing: which letters become tokens is not known")
+        merges = [merge.split(" ", 1) for merge in self._listed("merges")]
+        for merge in merges:
+            if len(merge) != 2:
+                raise ModelError(f"{_BEGIN}merges has {merge[0]!r}, which is no pair of tokens")
         return {
             "version": "1.0",
             "truncation": None,
@@ -246,7 +252,7 @@ class GgufVocabulary:
                 "byte_fallback": False,
                 "ignore_merges": self.pre.whole_words,
                 "vocab": self._ids,
-                "merges": [merge.split(" ", 1) for merge in merges],
+                "merges": merges,
             },
         }
 
@@ -309,7 +315,8 @@ def write_tokenizer(source: Path, target: Path, header: GgufHeader) -> GgufVocab
     elif vocabulary.kind == "llama":
         made = _of_sentences(source, vocabulary)
     else:
-        raise ModelError(f"{_BEGIN}model is {vocabulary.kind!r}, and llmd reads gpt2 and llama")
+        kind = f"is {vocabulary.kind!r}" if vocabulary.kind else "is missing"
+        raise ModelError(f"{_BEGIN}model {kind}, and llmd reads gpt2 and llama")
     path = target / "tokenizer.json"
     path.write_text(json.dumps(made, ensure_ascii=False), encoding="utf-8")
     try:

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from daemon.models.quantisation import read_quantisation
 from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder
-from daemon.models.weights import folder_layers, weight_shapes
+from daemon.models.weights import folder_layers, weight_headers, weight_shapes
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,9 @@ _BESIDE = re.compile(
 than text, and change no logits of the model's own."""
 _LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
 _CPU = torch.device("cpu")
+_WHOLE_NUMBERS = frozenset(
+    {"BOOL", *(f"{kind}{bits}" for kind in "IU" for bits in (8, 16, 32, 64))}
+)
 _SIDES = (1, 2, 3)
 """Numbers of dimensions of a weight; a mask has four, its value none."""
 
@@ -100,7 +104,16 @@ def _loaded(
                 ignore_mismatched_sizes=True,  # they are reported below, in a sentence
                 output_loading_info=True,
             )
-        except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError) as error:
+        except (torch.OutOfMemoryError, torch.AcceleratorError):
+            raise
+        except (
+            ArithmeticError,
+            AttributeError,
+            ImportError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+        ) as error:
             said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
             raise ModelError(f"{folder}: {said}") from error
         if has_memory:
@@ -113,7 +126,7 @@ def _loaded(
             for name in report["unexpected_keys"] & weights.keys()
             if name.endswith(".bias") and not bool(weights[name][...].any())
         }
-    _check_loaded(folder, model, report)
+    _check_loaded(folder, model, report, weights.keys() - packed.keys())
     return model
 
 
@@ -128,8 +141,10 @@ def _shells(sides: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
     return {name: torch.empty(shape, device="meta") for name, shape in sides.items()}
 
 
-def _check_loaded(folder: Path, model: nn.Module, report: Any) -> None:
-    """Raise ModelError unless the model computes with the folder's weights, all of them."""
+def _check_loaded(folder: Path, model: nn.Module, report: Any, plain: AbstractSet[str]) -> None:
+    """Raise ModelError unless the model computes with the folder's weights, all of them; `plain`:
+    those in no blocks.
+    """
     if wrong := sorted(report["mismatched_keys"]):
         name, stored, wanted = wrong[0]
         said = f"{name} is {list(stored)}, and its configuration asks for {list(wanted)}"
@@ -142,6 +157,20 @@ def _check_loaded(folder: Path, model: nn.Module, report: Any) -> None:
         raise ModelError(f"{folder} holds {said}: {lost[0]} ...")
     if unread:
         log.warning("%s: %d weights are of no use here: %s ...", folder, len(unread), unread[0])
+    _check_numbers(folder, model, plain - report["unexpected_keys"])
+
+
+def _check_numbers(folder: Path, model: nn.Module, names: AbstractSet[str]) -> None:
+    """Raise ModelError where a weight is stored as whole numbers and nothing says what they mean:
+    they would be taken for the weight itself.
+    """
+    constants = {name for name, _ in model.named_buffers()}
+    for name, header in weight_headers(folder).items():
+        if header.dtype in _WHOLE_NUMBERS and name in names and name not in constants:
+            said = (
+                f"{name} is stored as {header.dtype}, and no quantization_config says what it means"
+            )
+            raise ModelError(f"{folder}: {said}")
 
 
 def _belongs(folder: Path, model: Any, name: str) -> bool:

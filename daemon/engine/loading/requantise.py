@@ -29,6 +29,7 @@ from daemon.engine.quantised.nearest import nearest_blocks
 from daemon.engine.quantised.place import claimed
 from daemon.engine.quantised.stored import LoadMeter, Stored, read_exactly, stored_tensors
 from daemon.memory.sizing import WEIGHT_KINDS
+from daemon.models.containers import text_names
 from daemon.models.formats import FORMATS, WeightFormat
 from daemon.models.gguf_index import OWN_FILE, OWN_INDEX, GgufIndex, IndexedTensor
 from daemon.models.quantise_plan import VALUES, is_quantised, planned_index
@@ -78,10 +79,11 @@ def requantise(source: Path, target: Path, kind: str, tell: Callable[[float], No
         shutil.copyfile(path, target / path.name)
     with ExitStack() as stack:
         stored: dict[str, Stored] = {}
+        name_of = text_names(source)
         for path in weight_files(source):
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)
-            stored |= stored_tensors(path, file)
+            stored |= stored_tensors(path, file, name_of)
         meter = LoadMeter(sum(tensor.size_bytes for tensor in stored.values()), tell)
         _write_others(target, index, stored)
         with (target / OWN_FILE).open("wb") as blocks:

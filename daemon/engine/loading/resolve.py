@@ -19,11 +19,14 @@ import msgspec
 
 from daemon.base.logs import in_a_line
 from daemon.engine.process import stay_offline
+from daemon.memory.layout import KVHeads
+from daemon.models.containers import is_container, text_fields
 from daemon.models.resolved import Resolved, Rope, read_shape
 from daemon.models.resolving import answer
 from daemon.models.shape import ModelError, ModelShape, read_json
 from daemon.models.supported import refusals
 from daemon.models.unread import ROPE_COMMON, ROPE_FIELDS
+from daemon.models.weights import weight_headers
 from daemon.wire.parent import die_with_parent
 
 _PLAIN = (bool, int, float, str)
@@ -38,7 +41,12 @@ _ASKED_OF_SELF = re.compile(r"\bself\.(\w+)")
 _ROPE_ABOVE = ("rope_theta", "partial_rotary_factor")
 """Fields that older files have beside the parameters of rotary positions."""
 _ROPE_NAMES = ("rope_scaling", *_ROPE_ABOVE)
-_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size")
+_RENAMED_ROPES = {"su": "longrope", "mrope": "default"}
+"""Kinds of rotary positions that older files call otherwise beside the newer name."""
+CAP = "attn_logit_softcapping"
+"""A field that some types' code keeps and hands to no attention."""
+_HEADS_OF_KEYS = ("num_key_value_heads", "head_dim")
+_HEADS = (*_HEADS_OF_KEYS, "num_attention_heads", "hidden_size")
 
 
 def shape_here(folder: Path) -> ModelShape:
@@ -49,30 +57,52 @@ def shape_here(folder: Path) -> ModelShape:
 def resolve_here(folder: Path) -> Resolved:
     """A folder's configuration, in a process that may load transformers. Raises ModelError."""
     config = read_config(folder)
-    fields, found = read_json(folder / "config.json"), resolved_of(config)
+    fields, found = text_fields(read_json(folder / "config.json")), resolved_of(config)
     conflicts = tuple(_conflicts(config, fields, found))
     return msgspec.structs.replace(found, unread=_unread(config, fields), conflicts=conflicts)
 
 
 def read_config(folder: Path) -> Any:
-    """transformers' configuration of a folder; no code of its own is run. Raises ModelError."""
+    """transformers' configuration of a folder's text model; no code of the folder is run. Raises
+    ModelError.
+    """
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if not folder.is_dir():
         raise ModelError(f"{folder} is not a folder")
     file = folder / "config.json"
-    name = read_json(file).get("model_type")
+    fields = read_json(file)
+    name = fields.get("model_type")
     if not isinstance(name, str) or not name:
         raise ModelError(f"{file} does not say model_type")
     if name not in CONFIG_MAPPING:
         known = f"transformers {version('transformers')} does not know the model type {name!r}"
         raise ModelError(f"{folder}: {known}")
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return _text_config(folder, config, fields) if is_container(fields) else config
+    except ModelError:
+        raise
     except Exception as error:  # whatever a configuration's own checks raise
         said = f"transformers does not take it for a {name}: {in_a_line(error)}"
         raise ModelError(f"{file}: {said}") from error
+
+
+def _text_config(folder: Path, container: Any, fields: dict[str, Any]) -> Any:
+    """The configuration of a container's text model, with what the container says for it.
+
+    Whether it shares its embeddings with its head is said by either, and the files decide.
+    """
+    config = container.get_text_config(decoder=True)
+    shared = any(_value(part, "tie_word_embeddings") for part in (container, config))
+    for name, value in text_fields(fields).items():
+        if name not in fields["text_config"]:
+            setattr(config, name.removeprefix("torch_"), value)
+    has_head = any(name.startswith("lm_head.") for name in weight_headers(folder))
+    config.tie_word_embeddings = shared and not has_head
+    config.architectures = [_causal_class(str(config.model_type))]
+    return config
 
 
 def resolved_of(config: Any) -> Resolved:
@@ -81,6 +111,7 @@ def resolved_of(config: Any) -> Resolved:
     name = str(config.model_type)
     causal_class = _causal_class(name)
     source = _source(type(config)) or _TAKES_ATTENTION  # unread: the worker finds out
+    layers = _layer_heads(config)
     return Resolved(
         model_type=name,
         architectures=tuple(str(architecture) for architecture in _listed(config.architectures)),
@@ -90,8 +121,8 @@ def resolved_of(config: Any) -> Resolved:
         counts_from_padding=_COUNTS_FROM_PADDING in source,
         num_layers=_size(config, "num_hidden_layers"),
         num_heads=num_heads,
-        num_kv_heads=_num_kv_heads(config) or num_heads,
-        head_dim=_size(config, "head_dim") or hidden_size // max(num_heads, 1),
+        num_kv_heads=max(heads.num_kv_heads for heads in layers),
+        head_dim=max(heads.head_dim for heads in layers),
         hidden_size=hidden_size,
         vocab_size=_size(config, "vocab_size"),
         context_len=_size(config, "max_position_embeddings"),
@@ -101,6 +132,8 @@ def resolved_of(config: Any) -> Resolved:
         ),
         layer_kinds=tuple(str(kind) for kind in _listed(_value(config, "layer_types"))),
         window=_window(config),
+        chunk=_size(config, "attention_chunk_size"),
+        layer_heads=layers if len(set(layers)) > 1 else (),
         ropes=tuple(_ropes(config)),
         by_layer=tuple(_by_layer(config)),
         fields={
@@ -122,6 +155,9 @@ def _unread(config: Any, fields: dict[str, Any]) -> dict[str, Any]:
     turning = "partial_rotary_factor"
     if turning not in code:
         asked.discard(turning)
+    if not caps_scores(kind):
+        declared.discard(CAP)
+        asked.discard(CAP)
     for rope in _ropes(config):
         known = asked | ROPE_COMMON | ROPE_FIELDS.get(rope.kind, frozenset(rope.parameters))
         fields = fields | {
@@ -134,6 +170,11 @@ def _unread(config: Any, fields: dict[str, Any]) -> dict[str, Any]:
         for key, value in fields.items()
         if key not in declared and key not in asked
     }
+
+
+def caps_scores(config_class: type) -> bool:
+    """Whether a type's code has attention cap its scores."""
+    return "softcap=" in (_text(_modelling(config_class)) or "")
 
 
 def _conflicts(config: Any, fields: dict[str, Any], found: Resolved) -> Iterator[str]:
@@ -151,11 +192,28 @@ def _conflicts(config: Any, fields: dict[str, Any], found: Resolved) -> Iterator
             used = found.ropes[0].parameters.get(name)
             yield f"{name} is {value}, and {used} in its parameters of rotary positions"
     newer, older = (fields.get(name) for name in ("rope_parameters", "rope_scaling"))
+    for parameters in (newer, older):
+        yield from _two_kinds(parameters)
     if isinstance(newer, dict) and isinstance(older, dict):
         for name, value in older.items():
             other = newer.get("rope_type" if name == "type" else name, value)
             if other != value:
                 yield f"rope_scaling has {name} {value}, and rope_parameters {other}"
+
+
+def _two_kinds(parameters: Any) -> Iterator[str]:
+    """Parameters of rotary positions whose two names of their kind differ, of each kind of layer.
+
+    Which one counts depends on the program that reads them.
+    """
+    if not isinstance(parameters, dict):
+        return
+    older, newer = parameters.get("type"), parameters.get("rope_type")
+    if None not in (older, newer) and _RENAMED_ROPES.get(str(older), older) != newer:
+        said = f"type is {str(older)[:40]} and rope_type is {str(newer)[:40]}"
+        yield f"{said} in its parameters of rotary positions"
+    for value in parameters.values():
+        yield from _two_kinds(value)
 
 
 def refuse_configuration(source: Path, config: Any) -> None:
@@ -182,6 +240,43 @@ def _listed(value: Any) -> Sequence[Any]:
     if value is None:
         return ()
     return value if isinstance(value, list | tuple) else (value,)
+
+
+def _layer_heads(config: Any) -> tuple[KVHeads, ...]:
+    """The heads of each layer's keys and values; of one alone, where nothing makes them differ:
+    how many layers a file says is not checked yet.
+    """
+    layers = [config]
+    if getattr(config, "per_layer_attributes", None):
+        layers = list(config.per_layer_config)
+    elif _num_sharing(config):
+        layers *= _size(config, "num_hidden_layers")
+    num_heads = _size(config, "num_attention_heads")
+    alike = _size(config, "hidden_size") // max(num_heads, 1)
+    found = [
+        KVHeads(_num_kv_heads(layer) or num_heads, _size(layer, "head_dim") or alike, source)
+        for layer, source in zip(layers, _sources(config, len(layers)), strict=True)
+    ]
+    return tuple(found)
+
+
+def _sources(config: Any, num_layers: int) -> list[int]:
+    """The layer whose keys and values each layer reads; -1: it has its own.
+
+    The last layers read those of the last one of their kind before them.
+    """
+    num_own = num_layers - _num_sharing(config)
+    kinds = [str(kind) for kind in _listed(_value(config, "layer_types"))]
+    if len(kinds) != num_layers:
+        kinds = [""] * num_layers
+    last = {kind: layer for layer, kind in enumerate(kinds[: max(num_own, 0)])}
+    return [-1 if layer < num_own else last.get(kind, -1) for layer, kind in enumerate(kinds)]
+
+
+def _num_sharing(config: Any) -> int:
+    """Layers without keys of their own, of a type whose code knows such."""
+    name = "num_kv_shared_layers"
+    return _size(config, name) if name in getattr(type(config), "__dataclass_fields__", {}) else 0
 
 
 def _num_kv_heads(config: Any) -> int:
@@ -221,9 +316,10 @@ def _ropes(config: Any) -> list[Rope]:
 
 
 def _by_layer(config: Any) -> list[str]:
-    """Names of the fields that configure each layer separately."""
+    """Names of the fields that configure each layer separately, but for heads of keys."""
     listed = [name for name in _HEADS if isinstance(_value(config, name), list | tuple)]
-    return sorted({*listed, *(getattr(config, "per_layer_attributes", None) or ())})
+    apart = {*(getattr(config, "per_layer_attributes", None) or ())} - {*_HEADS_OF_KEYS}
+    return sorted({*listed, *apart})
 
 
 def _causal_class(model_type: str) -> str:

@@ -6,6 +6,7 @@ all tensors, numbers of some rows of the first and the last one of each kind.
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +25,45 @@ _NUM_ROWS = 8
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 _LAYER = re.compile(r"\.layers\.(\d+)\.|\.h\.(\d+)\.")
 _KIND = re.compile(r"\d+")
-_TURNS_NEIGHBOURS = ("llama", "deci")
+_TURNS_NEIGHBOURS = ("arcee", "deci", "granite", "granitemoe", "llama", "mistral3", "smollm3")
 """Architectures in whose files neighbours turn together, where a model turns halves of a head."""
 
 
-def compare(source: Path, folder: Path, index: GgufIndex, config: Any, reader: Any) -> None:
+def compare(
+    source: Path,
+    folder: Path,
+    index: GgufIndex,
+    config: Any,
+    architecture: str,
+    tensors: Iterable[Any],
+) -> None:
     """Raise ModelError, naming the tensor, where the folder's index reads of `source` anything that
     the `gguf` package does not.
+
+    `tensors`: of that package.
     """
-    _Reading(source, folder, index, config, reader).compare()
+    _Reading(source, folder, index, config, architecture, tensors).compare()
 
 
 class _Reading:
     """A file's weights, by both readers."""
 
     def __init__(
-        self, source: Path, folder: Path, index: GgufIndex, config: Any, reader: Any
+        self,
+        source: Path,
+        folder: Path,
+        index: GgufIndex,
+        config: Any,
+        architecture: str,
+        tensors: Iterable[Any],
     ) -> None:
         self._source, self._index, self._config = source, index, config
-        field = reader.fields["general.architecture"]
-        self._architecture = str(field.contents())
+        self._architecture = architecture
         numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
         number = numbers.get(self._architecture)
         layers = int(config.num_hidden_layers)
         self._map = None if number is None else gguf.get_tensor_name_map(number, layers)
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self._tensors = {tensor.name: tensor for tensor in tensors}
         self._weights = GgufWeights(folder, torch.device("cpu"), torch.float32)
         self._weights.tells(LoadMeter(0, lambda _share: None))
 
@@ -87,7 +102,9 @@ class _Reading:
             layer = _LAYER.search(name)
             number = "" if layer is None else layer[1] or layer[2]
             return f"blk.{number}.ffn_{found[3]}_exps.weight", int(found[2])
-        base, _, end = name.rpartition(".")
+        base, _, end = name.removesuffix("_bias").rpartition(".")
+        if name.endswith("_bias"):  # of scores, which are no module
+            base, end = f"{base}.{end}", "bias"
         own = None if self._map is None else self._map.get_name(base)
         return (f"{own}.{end}" if own else ""), None
 

@@ -25,6 +25,7 @@ from daemon.engine.quantised.stored import (
     read_exactly,
     stored_tensors,
 )
+from daemon.models.containers import text_names
 from daemon.models.quantised_layers import tensors_aside
 from daemon.models.schemes import Quantisation
 from daemon.models.weights import folder_layers, weight_files
@@ -54,12 +55,12 @@ def open_weights(
     files are stored. Raises ModelError.
     """
     with ExitStack() as stack:
-        paths = weight_files(folder)
+        paths, name_of = weight_files(folder), text_names(folder)
         stored: dict[str, Stored] = {}
         for path in paths:
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)
-            stored |= stored_tensors(path, file)
+            stored |= stored_tensors(path, file, name_of)
         gguf = GgufWeights(folder, device, dtype)
         total_bytes = gguf.size_bytes + sum(tensor.size_bytes for tensor in stored.values())
         meter = LoadMeter(total_bytes, tell)
@@ -72,7 +73,7 @@ def open_weights(
             sender = stack.enter_context(WeightSender(stored, device, meter))
             weights |= {name: sender.slice(name) for name in stored}
         else:
-            weights |= _mapped_slices(paths, stored, meter, stack)
+            weights |= _mapped_slices(paths, stored, meter, stack, name_of)
             if narrow is not None:
                 packed |= narrow_weights(stored, narrow, meter)
         layers = folder_layers(folder, quantisation)
@@ -87,13 +88,18 @@ def open_weights(
 
 
 def _mapped_slices(
-    paths: Sequence[Path], stored: Mapping[str, Stored], meter: LoadMeter, stack: ExitStack
+    paths: Sequence[Path],
+    stored: Mapping[str, Stored],
+    meter: LoadMeter,
+    stack: ExitStack,
+    name_of: Callable[[str], str | None],
 ) -> dict[str, Slice]:
     mapped = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
     return {
-        name: MappedSlice(stored[name], file.get_slice(name), meter)
+        name: MappedSlice(stored[name], file.get_slice(inside), meter)
         for file in mapped
-        for name in file.keys()  # noqa: SIM118 - it is no dict
+        for inside in file.keys()  # noqa: SIM118 - it is no dict
+        if (name := name_of(inside)) is not None
     }
 
 

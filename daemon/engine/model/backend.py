@@ -108,7 +108,7 @@ def _compiled() -> Backend:
         return CpuAttention(batch, cache, team, constants)
 
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
-        if not isinstance(forward, Decoder) or not program.possible(forward):
+        if not isinstance(forward, Decoder) or not program.possible(forward, cache):
             return None
         return program.StepPrograms(forward, cache, slots, team, constants)
 
@@ -156,9 +156,10 @@ def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
         rows = padded_sizes(len(slots.block_table))
         choose_products(forward.products(), rows, by_torch=by_torch)
-        # Which experts compute is read on the host, which no graph does.
+        # Which experts compute is read on the host, which no graph does; a captured step reads one
+        # block of all layers.
         on_host = any(isinstance(product, QuantisedExperts) for product in forward.products())
-        if on_host or by_torch & {GRAPHS, *CAPTURED}:
+        if on_host or cache.num_groups > 1 or by_torch & {GRAPHS, *CAPTURED}:
             return None
         return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)
 

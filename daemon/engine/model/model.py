@@ -8,12 +8,27 @@ from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.upload import upload_all
 from daemon.engine.cpu.packed_linear import PackedLinear
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.attention import GroupedAttention, PagedAttention
 from daemon.engine.layers.decoder import Decoder
-from daemon.engine.layers.forward import Differing, Programs, Repeated
+from daemon.engine.layers.forward import Alone, Differing, Programs, Repeated
 from daemon.engine.layers.modules import Modules
+from daemon.engine.layers.operators import operators_alone
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.linear import quantised_bytes
 from daemon.engine.sampler.rules import DrawRules
+
+
+def attention_of(batch: FlatBatch, cache: PagedKV, backend: Backend) -> PagedAttention:
+    """One step's attention over all groups of layers."""
+    if cache.layout is None or cache.is_direct:
+        return backend.attend(batch, cache)
+    groups = []
+    for number, (group, view) in enumerate(zip(cache.layout.groups, cache.views, strict=True)):
+        rows = batch.of_group(number)
+        if group.chunked:
+            rows = rows.of_chunks(group.window, cache.block_size)
+        groups.append(backend.attend(rows, view))
+    return GroupedAttention(groups, cache.places, cache.layout.shared)
 
 
 class CausalModel:
@@ -102,8 +117,22 @@ class CausalModel:
         """The states [R, width] of a batch's sampled tokens, as `head` takes them."""
         columns = batch.positions, batch.sampled_tokens
         positions, sampled = upload_all(columns, cache.blocks.device)
-        paged = backend.attend(batch, cache)
+        paged = attention_of(batch, cache, backend)
         return self._forward.rows(slots.inputs(batch), positions, sampled, paged)
+
+    def alone(self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend) -> Alone:
+        """Each operator of a batch, as a step of it would compute it; none where transformers'
+        modules compute, which are one whole.
+        """
+        if not isinstance(self._forward, Decoder) or not len(batch.tokens):
+            return {}
+        if self._programs is not None and self.compiles(batch):
+            found = self._programs.alone(batch)
+            if found:
+                return found
+        (positions,) = upload_all((batch.positions,), cache.blocks.device)
+        paged, num_sampled = attention_of(batch, cache, backend), len(batch.sampled_tokens)
+        return operators_alone(self._forward, slots.inputs(batch), positions, num_sampled, paged)
 
     def head(self, states: torch.Tensor) -> torch.Tensor:
         """Logits [R, vocab] of some states [R, width]."""

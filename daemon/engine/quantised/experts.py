@@ -6,7 +6,7 @@ stay where and as they are stored, and it computes the tokens that were sent to 
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -17,24 +17,50 @@ from daemon.engine.quantised.linear import QuantisedLinear
 
 PARAMETERS = {"gate_up_proj": "gate_up", "down_proj": "down"}
 """Parameters of transformers' experts, and the layers that replace them here."""
-_SAID = {
-    "has_gate": True,
-    "has_bias": False,
-    "has_post_expert_norm": False,
-    "is_transposed": False,
-    "is_concatenated": True,
-}
+_BIASES = {f"{name}_bias": layer for name, layer in PARAMETERS.items()}
+"""Their biases [experts, rows], where they have any."""
+_SAID = {"has_gate": True, "has_post_expert_norm": False}
 """Attributes of transformers' experts that `QuantisedExperts` computes alike."""
+
+
+_TRIED = 64
+"""Random states with which a gate is compared."""
+
+
+class SiluGate(NamedTuple):
+    """silu(first half) * second half."""
+
+
+class ClampedGate(NamedTuple):
+    """gpt-oss's: x * sigmoid(alpha * x) * (up + 1), of gate x and up clamped by a limit."""
+
+    limit: float
+    alpha: float
+
+    def __call__(self, states: torch.Tensor) -> torch.Tensor:
+        """[T, inner] of `states` [T, 2 * inner], in which gates and ups take turns."""
+        gate, up = states[..., ::2].clamp(max=self.limit), states[..., 1::2]
+        return gate * torch.sigmoid(gate * self.alpha) * (up.clamp(-self.limit, self.limit) + 1)
+
+
+Gate = SiluGate | ClampedGate
 
 
 class QuantisedExperts(nn.Module):
     """The experts of a layer, with its weights taken from `original`, transformers' own."""
 
-    def __init__(self, original: Any) -> None:
+    def __init__(self, original: Any, apart: bool = False) -> None:
+        """`apart`: gates and what they gate are stored one after the other, not taking turns."""
         super().__init__()
-        num_experts, rows, width = original.gate_up_proj.shape
-        inner = original.down_proj.shape[2]
+        self.apart = apart and not original.is_concatenated
+        num_experts, *sides = original.gate_up_proj.shape
+        rows, width = reversed(sides) if original.is_transposed else sides
+        inner = original.down_proj.shape[1 if original.is_transposed else 2]
         for name in PARAMETERS:
+            delattr(original, name)
+        self.has_bias = original.has_bias
+        for name in _BIASES if self.has_bias else ():
+            self.register_parameter(name, getattr(original, name))
             delattr(original, name)
         self.gated = original._apply_gate  # from [T, rows] to [T, inner]; not below this module
         self.exact = True
@@ -47,10 +73,26 @@ class QuantisedExperts(nn.Module):
         return [*self.gate_up, *self.down]
 
     @property
-    def plainly_gated(self) -> bool:
-        """Whether an expert computes silu(first half) * second half between its layers."""
-        gated = getattr(self.gated, "__func__", None) is _default_apply_gate
-        return gated and is_silu(self.gated.__self__.act_fn)
+    def gate(self) -> Gate | None:
+        """The gate between an expert's layers, where it is one of those known here."""
+        if getattr(self.gated, "__func__", None) is _default_apply_gate:
+            return SiluGate() if is_silu(self.gated.__self__.act_fn) else None
+        owner = getattr(self.gated, "__self__", None)
+        limit, alpha = (getattr(owner, name, None) for name in ("limit", "alpha"))
+        if not isinstance(limit, float) or not isinstance(alpha, float):
+            return None
+        gate = ClampedGate(limit, alpha)
+        states = 2 * limit * torch.randn(_TRIED, 2, generator=torch.Generator().manual_seed(0))
+        return gate if torch.allclose(self.gated(states), gate(states)) else None
+
+    def bias(self, layer: str) -> torch.Tensor | None:
+        """Biases [experts, rows] of a layer, in the order of its rows; None: it has none."""
+        if not self.has_bias:
+            return None
+        found: torch.Tensor = getattr(self, f"{layer}_proj_bias")
+        if self.apart and layer == "gate_up":
+            return torch.cat((found[:, ::2], found[:, 1::2]), 1)
+        return found
 
     def prepared(
         self, prepare: Callable[[QuantisedLinear], nn.Module], exact: bool
@@ -80,9 +122,17 @@ class QuantisedExperts(nn.Module):
         """
         made = states.new_empty(*chosen.shape, states.shape[1])
         for expert, tokens, places in sent(chosen):
-            inner = self.gated(self.gate_up[expert](states[tokens]))
-            made[tokens, places] = self.down[expert](inner).to(made.dtype)
+            inner = self.gated(self._product("gate_up", expert, states[tokens]))
+            made[tokens, places] = self._product("down", expert, inner).to(made.dtype)
         return (made * shares.unsqueeze(-1)).sum(1).to(states.dtype)
+
+    def _product(self, layer: str, expert: int, states: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = getattr(self, layer)[expert](states)
+        if self.apart and layer == "gate_up":
+            product = torch.stack(product.chunk(2, -1), -1).flatten(-2)
+        if not self.has_bias:
+            return product
+        return product + getattr(self, f"{layer}_proj_bias")[expert].to(product.dtype)
 
 
 def sent(chosen: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
@@ -95,7 +145,8 @@ def can_replace(module: Any) -> bool:
     """Whether a module is transformers' experts, of the kind that `QuantisedExperts` computes."""
     held = {name: parameter.ndim for name, parameter in module.named_parameters(recurse=False)}
     said = {name: getattr(module, name, None) for name in _SAID}
-    return held == dict.fromkeys(PARAMETERS, 3) and said == _SAID
+    biases = dict.fromkeys(_BIASES, 2) if getattr(module, "has_bias", False) else {}
+    return held == dict.fromkeys(PARAMETERS, 3) | biases and said == _SAID
 
 
 def is_silu(activation: Any) -> bool:

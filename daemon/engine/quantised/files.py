@@ -13,7 +13,7 @@ from daemon.engine.quantised.linear import PIECE_ELEMENTS
 from daemon.engine.quantised.stored import CHUNK_BYTES, LoadMeter, Stored
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, PLAIN
-from daemon.models.gguf_index import IndexedTensor, linked_file, read_index, row_order
+from daemon.models.gguf_index import IndexedTensor, linked_files, read_index, row_order
 
 Packed = Mapping[str, Callable[[], QuantisedWeight]]
 """Factories of weights, by name."""
@@ -40,15 +40,15 @@ class _MappedFile:
 
 
 class GgufWeights:
-    """The tensors of a folder's GGUF file, where it was made of one: each may be taken as it is
-    stored, if it may stay so, or in plain numbers.
+    """The tensors of a folder's GGUF file, in all its parts, where it was made of one: each may be
+    taken as it is stored, if it may stay so, or in plain numbers.
     """
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
         """Raises ModelError."""
         self._device = device
         index = read_index(folder)
-        self._path = linked_file(folder, index) if index else None
+        self._paths = linked_files(folder, index) if index else ()
         tensors = index.tensors if index else ()
         self.size_bytes = sum(tensor.size_bytes for tensor in tensors)
         # A GPU has more ways to multiply with plain numbers of two bytes.
@@ -65,12 +65,11 @@ class GgufWeights:
 
     def tells(self, meter: LoadMeter) -> None:
         """Count reads from now on."""
-        if self._path is not None:
-            self._file = _MappedFile(self._path, meter)
+        self._files = [_MappedFile(path, meter) for path in self._paths]
 
     def _weight(self, tensor: IndexedTensor) -> QuantisedWeight:
         form, columns = FORMATS[tensor.format], tensor.shape[-1]
-        data = self._file.part(tensor.start, tensor.size_bytes)
+        data = self._files[tensor.part].part(tensor.start, tensor.size_bytes)
         row_bytes = form.row_bytes(
             columns if len(tensor.shape) > 1 else 1 if tensor.heads else columns
         )

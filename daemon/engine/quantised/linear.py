@@ -96,19 +96,29 @@ class QuantisedLinear(_Unpacking):
 
 
 class QuantisedEmbedding(_Unpacking):
-    """An embedding whose rows are unpacked when they are looked up."""
+    """An embedding whose rows are unpacked when they are looked up, and multiplied by `scale`."""
 
-    def __init__(self, num_rows: int, width: int, dtype: torch.dtype) -> None:
+    def __init__(self, num_rows: int, width: int, dtype: torch.dtype, scale: float = 1.0) -> None:
         super().__init__()
         self.out_features, self.in_features = num_rows, width
-        self.dtype = dtype
+        self.dtype, self.scale = dtype, scale
         self.weights: list[QuantisedWeight] = []
         self.unpack: Unpack = unpack
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """States [..., width] of `tokens` int64 [...]."""
         rows = self.weights[0].pick(tokens.reshape(-1)).numbers(self.unpack).to(self.dtype)
-        return rows.view(*tokens.shape, -1)
+        return scaled(rows, self.scale).view(*tokens.shape, -1)
+
+
+def scale_of(embedding: nn.Module) -> float:
+    """The factor of an embedding's rows in transformers."""
+    return float(getattr(embedding, "scalar_embed_scale", 1.0))
+
+
+def scaled(rows: torch.Tensor, scale: float) -> torch.Tensor:
+    """`rows` times `scale`, which is rounded to their type before, as in transformers."""
+    return rows if scale == 1.0 else rows * torch.tensor(scale, dtype=rows.dtype)
 
 
 def quantised_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:

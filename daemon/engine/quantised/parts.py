@@ -4,6 +4,7 @@ How a checkpoint's names and tensors become a model's is transformers' knowledge
 it loads a folder is asked here of names alone.
 """
 
+import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -14,6 +15,11 @@ from transformers.core_model_loading import (
     WeightConverter,
     rename_source_key,
 )
+
+_OF_AN_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+_PARAMETERS = {"gate": ("gate_up_proj", 0), "up": ("gate_up_proj", 1), "down": ("down_proj", 0)}
+"""The parameters of models whose checkpoints have none for a single expert, and of what a GGUF
+file has of one: which parameter it is a part of, and where."""
 
 
 class StackPart(NamedTuple):
@@ -37,8 +43,16 @@ def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[StackPart
     state, prefix = model.state_dict(), model.base_model_prefix
     found = dict[str, dict[StackPart, str]]()
     for name in names:
+        stack, _, place = name.rpartition(".")
+        if place.isdecimal():  # a matrix of a stored stack, whose name is the parameter's
+            target, _ = rename_source_key(stack, renamings, converters, prefix, state)
+            found.setdefault(target, {})[StackPart(int(place), 0)] = name
+            continue
         target, pattern = rename_source_key(name, renamings, converters, prefix, state)
         if pattern not in places:
+            if own := _OF_AN_EXPERT.fullmatch(name):
+                parameter, below = _PARAMETERS[own[3]]
+                found.setdefault(f"{own[1]}.{parameter}", {})[StackPart(int(own[2]), below)] = name
             continue
         *_, expert = (int(word) for word in name.split(".") if word.isdecimal())
         found.setdefault(target, {})[StackPart(expert, places[pattern])] = name

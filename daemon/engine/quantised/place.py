@@ -9,11 +9,9 @@ from torch import nn
 
 from daemon.engine.quantised.experts import PARAMETERS, QuantisedExperts, can_replace
 from daemon.engine.quantised.files import Packed
-from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear
+from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear, scale_of
 from daemon.engine.quantised.parts import StackPart, stored_parts
 from daemon.models.shape import ModelError
-
-_TAKES = (nn.Linear, nn.Embedding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +41,7 @@ def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPla
     """
     with torch.device("meta"):
         model = model_class(config)
-    layers = {name: module for name, module in model.named_modules() if type(module) in _TAKES}
+    layers = {name: module for name, module in model.named_modules() if _takes(module)}
     found: dict[str, tuple[str, ...]] = {
         name: (f"{name}.weight",) for name in layers if f"{name}.weight" in packed
     }
@@ -60,6 +58,12 @@ def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPla
     whole = {name: rows for name, module in experts.items() if (rows := _rows(name, module, parts))}
     of_experts = {layer: names for rows in whole.values() for layer, names in rows.items()}
     return PackedPlaces(found, tuple(whole), of_experts)
+
+
+def _takes(module: nn.Module) -> bool:
+    """Whether a layer is replaced: a plain one, or an embedding that scales its rows."""
+    usual = type(module) in (nn.Linear, nn.Embedding)
+    return usual or (isinstance(module, nn.Embedding) and hasattr(module, "scalar_embed_scale"))
 
 
 def _rows(
@@ -92,22 +96,23 @@ def with_layers(model_class: Any, places: PackedPlaces) -> Any:
             for name in (*places.layers, *places.experts):
                 parent, _, own = name.rpartition(".")
                 owner = self.get_submodule(parent)
-                setattr(owner, own, _layer(getattr(owner, own)))
+                apart = len(places.of_experts.get(f"{name}.gate_up.0", ())) > 1
+                setattr(owner, own, _layer(getattr(owner, own), apart))
 
     for said in ("__name__", "__qualname__", "__module__"):
         setattr(Quantised, said, getattr(model_class, said))
     return Quantised
 
 
-def _layer(layer: Any) -> nn.Module:
-    """The layer for quantised weights in place of a plain one."""
+def _layer(layer: Any, apart: bool) -> nn.Module:
+    """The layer for quantised weights in place of a plain one; `apart`: see QuantisedExperts."""
     if isinstance(layer, nn.Embedding):
         return QuantisedEmbedding(
-            layer.num_embeddings, layer.embedding_dim, torch.get_default_dtype()
+            layer.num_embeddings, layer.embedding_dim, torch.get_default_dtype(), scale_of(layer)
         )
     if isinstance(layer, nn.Linear):
         return QuantisedLinear(layer.in_features, layer.out_features, layer.bias)
-    return QuantisedExperts(layer)
+    return QuantisedExperts(layer, apart)
 
 
 def fill(model: nn.Module, places: PackedPlaces, packed: Packed) -> None:

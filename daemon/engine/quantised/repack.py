@@ -1,4 +1,4 @@
-"""From the tensors of AWQ, GPTQ, compressed tensors and FP8 to rows of blocks.
+"""From the tensors of AWQ, GPTQ, compressed tensors, FP8 and MXFP4 to rows of blocks.
 
 A block's numbers are worth scale * (number - zero), in float32. Where numbers are integers of 8
 bits at most and scales are narrower than float32 this is exact, and so it is what the formats'
@@ -45,6 +45,15 @@ def blocks_of(
             cut = low | (high << 4)
         made[first:last, :, _HEAD_BYTES:] = cut
     return made.view(rows, -1)
+
+
+def mxfp4_blocks(pairs: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """uint8 [N, bytes of a row] of numbers in pairs uint8 [N, blocks, 16], the first in the low
+    half byte, and of exponents uint8 [N, blocks].
+    """
+    numbers = torch.stack((pairs & 15, pairs >> 4), 3).flatten(2)
+    low, high = numbers.chunk(2, 2)
+    return torch.cat((scales.unsqueeze(2), low | (high << 4)), 2).flatten(1)
 
 
 def nibbles(words: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,7 @@ from daemon.engine.quantised.repack import (
     blocks_of,
     bytes_in,
     group_order,
+    mxfp4_blocks,
     nibbles,
     spread,
     transposed,
@@ -55,6 +56,11 @@ class _Reader:
     def weight(self, device: torch.device) -> QuantisedWeight:
         """The weight on a device. Raises ModelError."""
         layer = self._layer
+        if layer.scheme.layout == "experts":
+            blocks, scales = self._take_place("blocks"), self._take_place("scales")
+            return QuantisedWeight(
+                FORMATS[layer.format], mxfp4_blocks(blocks, scales).to(device), layer.columns
+            )
         make = {"awq": self._awq, "gptq": self._gptq, "packed": self._packed, "plain": self._plain}
         order = self._order()
         numbers, scales, zeros = make[layer.scheme.layout]()
@@ -131,7 +137,18 @@ class _Reader:
         return scales if scales.ndim == 2 else scales.view(-1, 1)
 
     def _take(self, what: str) -> torch.Tensor:
+        return self._read(self._stored[self._layer.tensors[what]])
+
+    def _take_place(self, what: str) -> torch.Tensor:
+        """The layer's own part of a tensor of several layers."""
         stored = self._stored[self._layer.tensors[what]]
+        size_bytes = stored.size_bytes // stored.shape[0]
+        start = stored.start + self._layer.place * size_bytes
+        return self._read(
+            stored._replace(start=start, size_bytes=size_bytes, shape=stored.shape[1:])
+        )
+
+    def _read(self, stored: Stored) -> torch.Tensor:
         found = torch.empty(stored.shape, dtype=stored.dtype)
         flat = memoryview(found.view(-1).view(torch.uint8).numpy())
         for start, count in chunks(stored):

@@ -63,12 +63,19 @@ class LoadMeter:
                 self._tell(min(1.0, self._done_bytes / self._total_bytes))
 
 
-def stored_tensors(path: Path, file: int) -> dict[str, Stored]:
-    """All tensors of a safetensors file, open at the descriptor `file`. Raises ModelError."""
+def stored_tensors(
+    path: Path, file: int, name_of: Callable[[str], str | None]
+) -> dict[str, Stored]:
+    """The tensors of a safetensors file, open at the descriptor `file`, by the names that `name_of`
+    gives them; those without one are left out. Raises ModelError.
+    """
     header, begin = safetensors_header(path)
     length = os.fstat(file).st_size
     found = {}
-    for name, entry in header.items():
+    for stored_name, entry in header.items():
+        name = name_of(stored_name)
+        if name is None:
+            continue
         try:
             first, last = entry["data_offsets"]
             stored = Stored(

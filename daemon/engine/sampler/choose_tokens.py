@@ -5,8 +5,8 @@ import numpy.typing as npt
 import torch
 
 from daemon.engine.sampler.columns import Params, filtered
-from daemon.engine.sampler.draws import draw
 from daemon.engine.sampler.filters import Filters, draw_filtered
+from daemon.engine.sampler.gumbel import sample
 from daemon.engine.sampler.noise import UInts, keys
 
 Positions = npt.NDArray[np.int64]
@@ -28,12 +28,12 @@ def choose_tokens(logits: torch.Tensor, params: Params, positions: Positions) ->
     if len(drawing):
         index = torch.from_numpy(drawing)
         noise = keys(params["seed"][drawing], positions[drawing])
-        drawn = _drawn(logits, torch.from_numpy(best), index, params[drawing], noise)
+        drawn = _sampled_of(logits, torch.from_numpy(best), index, params[drawing], noise)
         tokens[drawing] = drawn.numpy()
     return torch.from_numpy(np.stack((tokens, broken)))
 
 
-def _drawn(
+def _sampled_of(
     logits: torch.Tensor,
     best: torch.Tensor,
     index: torch.Tensor,
@@ -50,13 +50,13 @@ def _drawn(
     if cut.all():
         return draw_filtered(scaled, filters, noise)
     if not cut.any():
-        return draw(-scaled, noise)
+        return sample(-scaled, noise)
     tokens = torch.empty(len(index), dtype=torch.int64)
     some, rest = np.flatnonzero(cut), np.flatnonzero(~cut)
     index = torch.from_numpy(some)
     tokens[index] = draw_filtered(scaled[index], filters.rows(index), noise[some])
     index = torch.from_numpy(rest)
-    tokens[index] = draw(-scaled[index], noise[rest])
+    tokens[index] = sample(-scaled[index], noise[rest])
     return tokens
 
 

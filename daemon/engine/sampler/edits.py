@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from daemon.engine.sampler.draw_columns import (
+from daemon.engine.sampler.sample_columns import (
     BIAS,
     BIAS_IDS,
     ENDS,
@@ -71,7 +71,7 @@ class SlotEdits:
         self._length += 1
 
     def fill(self, row: Int64, position: int, times: int) -> None:
-        """Write into a row of `draw_columns` what `apply` does for `times` tokens from `position`
+        """Write into a row of `sample_columns` what `apply` does for `times` tokens from `position`
         on; its addresses stay valid until this is gone or more is appended.
 
         Raises ValueError as `apply` does.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from daemon.engine.sampler.draws import draw, draw_listed
+from daemon.engine.sampler.gumbel import sample, sample_listed
 from daemon.engine.sampler.noise import UInts
 
 WIDTH = 128
@@ -40,12 +40,12 @@ def draw_filtered(logits: torch.Tensor, filters: Filters, keys: UInts) -> torch.
     mass = logits.exp().sum(-1)
     values, ids = best_tokens(logits, min(WIDTH, logits.shape[1]))
     cut, settled = _cuts(values, mass, filters)
-    tokens = draw_listed(_depths(values, cut), ids, keys)
+    tokens = sample_listed(_depths(values, cut), ids, keys)
     rest = (~settled).nonzero().squeeze(1)
     if len(rest):
         some = logits if len(rest) == len(logits) else logits[rest]
         cut, _ = _cuts(_falling(some), mass[rest], filters.rows(rest))
-        tokens[rest] = draw(_depths(some, cut), keys[rest.numpy()])
+        tokens[rest] = sample(_depths(some, cut), keys[rest.numpy()])
     return tokens
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from daemon.engine.sampler.draw_columns import EDIT_COLUMNS, RULE_COLUMNS
 from daemon.engine.sampler.noise import UInts
+from daemon.engine.sampler.sample_columns import EDIT_COLUMNS, RULE_COLUMNS
 from daemon.wire.columns import Int64
 
 Float64 = npt.NDArray[np.float64]
@@ -14,7 +14,7 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class DrawRules:
-    """The rules of R rows for some tokens each; the columns are `draw_columns`."""
+    """The rules of R rows for some tokens each; the columns are `sample_columns`."""
 
     rules: Float64  # [R, RULE_COLUMNS]
     keys: UInts  # [times, R] of `noise`

@@ -19,12 +19,12 @@ from daemon.engine.batch.upload import upload
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.columns import Params, SlotColumns
 from daemon.engine.sampler.drafted import Drafted
-from daemon.engine.sampler.drawn import Drawn
 from daemon.engine.sampler.edits import edits_logits, end_ids
 from daemon.engine.sampler.logprobs import logprobs_of
 from daemon.engine.sampler.on_host import HostSamplerOps
 from daemon.engine.sampler.ops import Edited, SamplerOps, TorchSamplerOps
 from daemon.engine.sampler.rules import DrawRules
+from daemon.engine.sampler.sampled import Sampled
 from daemon.state.request import SamplingParams
 
 Integers = Sequence[int] | npt.NDArray[np.integer[Any]]
@@ -89,7 +89,7 @@ class Sampler:
         positions: Integers,
         allowed: Allowed | None = None,
         drafted: Drafted | None = None,
-    ) -> Drawn:
+    ) -> Sampled:
         """Sample a token of each row.
 
         `logits` [R, vocab_size] of any float type, left unchanged; `positions` [R] are the absolute
@@ -116,7 +116,7 @@ class Sampler:
         if len(changed):
             self._ops.append(chosen[0], edited if kept is None else edited.of(kept))
         scores = logprobs_of(logits, chosen[0], params["logprobs"])
-        return Drawn(chosen[0], download(chosen), scores, kept)
+        return Sampled(chosen[0], download(chosen), scores, kept)
 
     def _choose(
         self,

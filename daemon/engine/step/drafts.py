@@ -19,7 +19,7 @@ import numpy as np
 from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.slots import Slots
 from daemon.engine.sampler.drafted import Drafted
-from daemon.engine.sampler.drawn import Draws
+from daemon.engine.sampler.sampled import SampledTokens
 from daemon.protocol.worker import Logprobs, Plan
 from daemon.state.batch import Batch
 from daemon.wire.columns import Column, Int32, Int64, int32
@@ -104,10 +104,10 @@ class KeptDraws:
         slots: Int32 = flat.sampled_slots[self.rows]
         return slots
 
-    def draws(self, draws: Draws) -> Draws:
+    def draws(self, draws: SampledTokens) -> SampledTokens:
         """The draws at these T rows."""
         (broken,) = np.isin(self.rows, draws.broken).nonzero()
-        return Draws(draws.tokens[self.rows], self._logprobs(draws.logprobs), broken)
+        return SampledTokens(draws.tokens[self.rows], self._logprobs(draws.logprobs), broken)
 
     def _logprobs(self, scores: Logprobs | None) -> Logprobs | None:
         if scores is None:

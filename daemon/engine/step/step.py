@@ -22,7 +22,7 @@ from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.forward import Repeated
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.model import CausalModel
-from daemon.engine.sampler import Drafted, Drawn, Draws, Sampler
+from daemon.engine.sampler import Drafted, Sampled, SampledTokens, Sampler
 from daemon.engine.step.drafts import KeptDraws, kept_of, rows_of
 from daemon.engine.step.grammar import SlotGrammars
 from daemon.engine.step.scoring import PromptScorer, Scored, score, with_spans
@@ -34,7 +34,7 @@ from daemon.wire.columns import int32
 
 _NOT_NUMBERS = "the model's output for this answer is not a number: no token can be sampled from it"
 
-_NO_DRAWS = Draws(int32(), None, np.zeros(0, np.intp))
+_NO_DRAWS = SampledTokens(int32(), None, np.zeros(0, np.intp))
 
 
 log = logging.getLogger(__name__)
@@ -118,9 +118,10 @@ class Engine:
         if batch.times > 1:
             return self._begin_several(batch, (came_s, waited_s))
         rows = rows_of(plan, self.slots, self.model.alike)
-        flat = flatten(rows.batch, rows.inputs, self.slots.block_table, self.cache.block_size)
+        flat = flatten(rows.batch, rows.inputs, self.slots.block_table, *self.cache.shape)
         if self.swap is not None and self.swap.pool.compressed:
-            self.cache.fill(flat.blocks, flat.offsets)
+            for blocks in (flat.blocks, *(blocks for blocks, _ in flat.further)):
+                self.cache.fill(blocks, flat.offsets)
         logits, scored = self._compute(flat)
         drawn = self._draw(flat, logits, rows.drafted)
         kept = None
@@ -165,7 +166,7 @@ class Engine:
         """Run a multi-step program where no row asks for scores; None where there is none."""
         if self.swap is not None and self.swap.pool.compressed:  # each fill has to be noted
             return None
-        flat = flatten(batch, int32(), self.slots.block_table, self.cache.block_size)
+        flat = flatten(batch, int32(), self.slots.block_table, *self.cache.shape)
         if not self.model.compiles(flat):
             return None
         rules = self.sampler.rules(batch.slots, batch.starts + 1, batch.times)
@@ -247,7 +248,7 @@ class Engine:
 
     def _draw(
         self, flat: FlatBatch, logits: torch.Tensor | None, drafted: Drafted | None
-    ) -> Drawn | None:
+    ) -> Sampled | None:
         """Sample the rows' tokens; None where none is sampled."""
         if logits is None or not len(flat.sampled_slots):
             return None
@@ -259,7 +260,7 @@ class Engine:
         self,
         batch: Batch,
         flat: FlatBatch,
-        drawn: Drawn | None,
+        drawn: Sampled | None,
         kept: KeptDraws | None,
         scored: Scored,
         began: tuple[float, float],

@@ -11,6 +11,11 @@ class HostPoolError(Exception):
     """The host pool cannot be had; the message says what would help."""
 
 
+def host_block_bytes(cache: PagedKV, compress: bool) -> int:
+    """Bytes of a block in a host pool."""
+    return packed_bytes(cache.blocks.shape) if compress else cache.block_bytes
+
+
 class HostPool:
     """Rows of bytes, one per block: as in `PagedKV.raw`, or packed (`daemon.engine.kv.host_int8`).
 
@@ -23,7 +28,7 @@ class HostPool:
         assert not compress or cache.scales is None, "an 8-bit cache is not packed once more"
         self.num_blocks = num_blocks
         self.compressed = compress
-        self.block_bytes = packed_bytes(cache.blocks.shape) if compress else cache.block_bytes
+        self.block_bytes = host_block_bytes(cache, compress)
         self.rows = self._pages(cache.blocks.is_cuda).view(num_blocks, self.block_bytes)
         # Tokens written of what each row holds, as `PagedKV.fills`.
         self.fills = np.full(num_blocks, cache.block_size, np.int32)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import msgspec
 
 from daemon.engine.kv.pool import PagedKV
+from daemon.memory.layout import LayerGroup
+from daemon.memory.sizing import SCALE_BYTES
 
 WHOLE = -1
 """In place of a layer: all of a block."""
@@ -31,6 +33,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str  # of the states
     kv_dtype: str  # as stored
     block_bytes: int
+    groups: tuple[LayerGroup, ...] = ()  # of layers, where a block has not all
 
     def spans(self, layer: int) -> tuple[ByteSpan, ...]:
         """Spans of a layer's keys, values and scales in a block; all of it for `WHOLE`."""
@@ -38,7 +41,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return (ByteSpan(0, self.block_bytes),)
         per_token = self.num_kv_heads * self.head_dim
         cells = 2 * self.block_size * per_token * _ITEM_BYTES[self.kv_dtype]
-        scales = self.block_bytes // self.num_layers - cells
+        eight_bit = self.kv_dtype in _EIGHT_BIT
+        scales = 2 * self.block_size * self.num_kv_heads * SCALE_BYTES if eight_bit else 0
         spans = [ByteSpan(layer * cells, cells)]
         if scales:
             spans.append(ByteSpan(self.num_layers * cells + layer * scales, scales))
@@ -73,6 +77,7 @@ _ITEM_BYTES = {
     "int8": 1,
     "float8_e4m3fn": 1,
 }
+_EIGHT_BIT = ("int8", "float8_e4m3fn")
 
 
 def layout_of(cache: PagedKV) -> Layout:
@@ -86,4 +91,5 @@ def layout_of(cache: PagedKV) -> Layout:
         dtype=str(cache.dtype).removeprefix("torch."),
         kv_dtype=str(cache.blocks.dtype).removeprefix("torch."),
         block_bytes=cache.block_bytes,
+        groups=() if cache.layout is None else cache.layout.groups,
     )

@@ -133,10 +133,10 @@ class WorkerLinks:
 
 def _fills(order: StartTransfer, block_size: int) -> Int32:
     """Tokens written of each block. Raises ValueError where there are not as many blocks."""
-    count = len(order.blocks)
-    last = order.num_tokens - (count - 1) * block_size
-    if not count or not 0 < last <= block_size:
+    count, num_last = len(order.blocks), order.num_groups
+    last, rest = divmod(order.num_tokens - (count - num_last) * block_size, num_last)
+    if count < num_last or rest or not 0 < last <= block_size:
         raise ValueError(f"{count} blocks do not hold {order.num_tokens} tokens")
     fills = np.full(count, block_size, np.int32)
-    fills[-1] = last
+    fills[-num_last:] = last
     return fills

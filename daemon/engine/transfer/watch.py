@@ -7,8 +7,8 @@ import torch
 
 from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.kv.pool import PagedKV
-from daemon.engine.layers.attention import PagedAttention
-from daemon.engine.layers.ops import Angles, Heads, Norm, Ops
+from daemon.engine.layers.attention import FULL, AttentionVariant, PagedAttention
+from daemon.engine.layers.ops import Activation, Angles, Heads, Norm, Ops
 from daemon.engine.model.backend import Backend
 from daemon.engine.quantised.weight import QuantisedWeight
 
@@ -43,9 +43,10 @@ class WatchedAttention:
         key: torch.Tensor,
         value: torch.Tensor,
         scale: float,
+        variant: AttentionVariant = FULL,
     ) -> torch.Tensor:
         """See `daemon.engine.layers.attention.PagedAttention`."""
-        output = self.paged(layer, query, key, value, scale)
+        output = self.paged(layer, query, key, value, scale, variant)
         self.after_layer(layer)
         return output
 
@@ -56,9 +57,15 @@ class WatchedOps(Ops):
 
     ops: Ops
 
-    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
+    def norm(
+        self,
+        states: torch.Tensor,
+        added: torch.Tensor | None,
+        norm: Norm,
+        of_added: Norm | None = None,
+    ) -> torch.Tensor:
         """See `Ops`."""
-        return self.ops.norm(states, added, norm)
+        return self.ops.norm(states, added, norm, of_added)
 
     def attend(
         self,
@@ -86,6 +93,14 @@ class WatchedOps(Ops):
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """See `Ops`."""
         self.ops.rotate(states, cos, sin)
+
+    def gated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
+        """See `Ops`."""
+        return self.ops.gated(states, activation)
+
+    def gelu_mul(self, states: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return self.ops.gelu_mul(states)
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""

@@ -11,7 +11,6 @@ inherited socket (`--links-fd N`) come links to other workers, whose KV pools it
 import argparse
 import contextlib
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ import time
 from typing import TYPE_CHECKING
 
 from daemon.base import logs
+from daemon.base.garbage import settle
 from daemon.config.paths import default_cache
 from daemon.engine.process import (
     bound_caches,
@@ -46,6 +46,7 @@ from daemon.protocol.worker import (
     Ready,
     Reply,
     StartTransfer,
+    TimeOperators,
     ToWorker,
 )
 from daemon.state.batch import MOST_BESIDE_DRAFTS
@@ -64,7 +65,7 @@ log = logging.getLogger(__name__)
 
 _SWITCH_S = 0.0005
 """The longest that one thread computes while another has an answer to send."""
-_ORDERS = Plan | StartTransfer | CancelTransfer
+_ORDERS = Plan | TimeOperators | StartTransfer | CancelTransfer
 _IDLE_S = 0.02
 """Time without a message after which a worker prepares things for later steps."""
 
@@ -138,14 +139,13 @@ class EngineWorker:
             if swap is not None:
                 copy_block_s = measure_copy(swap)
                 swap.listen(self._tell, self._ended)
-        # What was loaded lives as long as the process: collections need not look at it again.
-        gc.collect()
-        gc.freeze()
+        settle()  # what was loaded lives as long as the process
         give_back()
         self._send(
             Ready(
                 num_blocks=engine.cache.num_blocks,
                 block_bytes=engine.cache.block_bytes,
+                windows=engine.cache.windows,
                 weight_bytes=engine.model.weight_bytes,
                 step_s=step_s,
                 num_host_blocks=swap.pool.num_blocks if swap else 0,
@@ -173,6 +173,8 @@ class EngineWorker:
     ) -> None:
         import torch
 
+        from daemon.engine.step.operators import time_operators
+
         beside = engine.cache.blocks.is_cuda
         answers = AnswersBeside(self._answer, self._ended) if beside else AnswersHere(self._answer)
         with torch.inference_mode():
@@ -181,6 +183,8 @@ class EngineWorker:
                     begun = steps.begin(message, time.perf_counter())
                     links.after_step()
                     answers.take(begun)
+                elif isinstance(message, TimeOperators):
+                    self._tell(time_operators(engine, message))
                 else:
                     links.take(message)
         answers.close()

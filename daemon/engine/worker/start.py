@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from daemon.base.logs import in_a_line
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.streams import compute_stream
 from daemon.engine.families import DRAW, EDIT, NONE, ByTorch, Fallen, unheard
 from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.rotary import settle_rotary
 from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import Backend, choose_backend
@@ -22,15 +24,18 @@ from daemon.engine.sampler.ops import SamplerOps, TorchSamplerOps
 from daemon.engine.step.grammar import SlotGrammars
 from daemon.engine.step.scoring import PromptScorer
 from daemon.engine.step.step import Engine
+from daemon.engine.swap.host_pool import host_block_bytes
 from daemon.engine.swap.link import swap_link
 from daemon.engine.transfer.watch import AfterLayer, watched
 from daemon.engine.verify.kernels.choose_families import by_torch
 from daemon.engine.verify.model.kept import TrialVerdict
+from daemon.engine.verify.model.listen import AskedOfAttention, listen
 from daemon.engine.verify.model.reading import check_reading
 from daemon.engine.verify.model.served import TrialPool
 from daemon.engine.verify.model.trial import fastest
 from daemon.engine.worker.warm_up import warm_up
-from daemon.memory.sizing import block_bytes
+from daemon.memory.layout import row_blocks
+from daemon.memory.sizing import block_bytes, model_layout, packed_block_bytes
 from daemon.models.grammar import Compiler
 from daemon.models.shape import ModelError, ModelShape
 from daemon.protocol.worker import WEIGHTS_END, Load
@@ -113,12 +118,19 @@ def assemble(
     the daemon must say how large the KV pool is, or no way to compute the model gives its logits.
     """
     device = torch.device(load.device)
+    try:
+        settle_rotary(model, load.max_len)
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+        said = f"its rotary positions cannot be computed: {in_a_line(error)}"
+        raise ModelError(f"{load.model}: {said}") from error
     backend = backend or choose_backend(device, torch_dtype(load.dtype))
     progress("kv cache", WEIGHTS_END)
-    cache = _kv_cache(load, shape, device)
+    cache = _kv_cache(load, shape, device, _asked(model, shape, load))
     progress("host pool", 0.75)
-    swap = swap_link(cache, load.num_host_blocks, load.compress, backend.by_torch)
-    max_blocks = -(-load.max_len // load.block_size) + 1
+    compress = load.compress and cache.is_uniform  # packing knows one shape of blocks
+    num_places = _host_bytes(load, shape) // host_block_bytes(cache, compress)
+    swap = swap_link(cache, num_places, compress, backend.by_torch)
+    max_blocks = cache.num_groups * row_blocks(load.max_len, load.block_size)
     own = backend.sampler_ops or (lambda size: sampler_ops_of(size, device, backend.by_torch))
     slots = Slots(load.max_slots, max_blocks, shape.eos_token_ids, device)
     return Engine(
@@ -138,23 +150,45 @@ def assemble(
     )
 
 
-def _kv_cache(load: Load, shape: ModelShape, device: torch.device) -> PagedKV:
+def _asked(model: Any, shape: ModelShape, load: Load) -> AskedOfAttention:
+    """The windows of layers, where the configuration says that any has one: what the model's own
+    masks say. None where all layers see all, or the trial will refuse the model.
+    """
+    nothing = AskedOfAttention((), [])
+    if not any(shape.windows):
+        return nothing
+    asked = listen(model, shape, load.max_len)
+    for size in {asked.windows[layer] for layer in asked.chunked}:
+        if size % load.block_size:
+            said = f"its attention has chunks of {size} tokens, which are no whole blocks"
+            raise ModelError(f"{load.model}: {said} of {load.block_size} (memory.block_size)")
+    return nothing if asked.reasons else asked
+
+
+def _kv_cache(
+    load: Load, shape: ModelShape, device: torch.device, asked: AskedOfAttention
+) -> PagedKV:
     kv_dtype = KV_DTYPES[load.kv_dtype]
     if fault := kv_fault(kv_dtype, device):
         raise ModelError(fault)
-    num_blocks = load.num_blocks
+    kinds = load.dtype, load.kv_dtype or "auto"
+    num_blocks, per_block = load.num_blocks, block_bytes(shape, load.block_size, *kinds)
     if not num_blocks:
         if device.type != "cuda":
             raise ModelError("the daemon must size a CPU's KV pool")
-        per_block = block_bytes(shape, load.block_size, load.dtype, load.kv_dtype or "auto")
         num_blocks = int(GPU_RESERVE * torch.cuda.mem_get_info(device)[0]) // per_block
-    return PagedKV(
-        num_blocks,
-        shape.num_layers,
-        load.block_size,
-        shape.num_kv_heads,
-        shape.head_dim,
-        torch_dtype(load.dtype),
-        device,
-        kv_dtype,
-    )
+    layout = model_layout(shape, asked.windows, load.block_size, *kinds, asked.chunked)
+    dtype = torch_dtype(load.dtype)
+    if not layout.is_plain:
+        num_pages = num_blocks * per_block // layout.page_bytes
+        return PagedKV.of_layout(num_pages, layout, dtype, device, kv_dtype)
+    sizes = shape.num_layers, load.block_size, shape.num_kv_heads, shape.head_dim
+    return PagedKV(num_blocks, *sizes, dtype, device, kv_dtype)
+
+
+def _host_bytes(load: Load, shape: ModelShape) -> int:
+    """Bytes of the host pool that the daemon planned."""
+    if load.compress:
+        return load.num_host_blocks * packed_block_bytes(shape, load.block_size)
+    kinds = load.dtype, load.kv_dtype or "auto"
+    return load.num_host_blocks * block_bytes(shape, load.block_size, *kinds)

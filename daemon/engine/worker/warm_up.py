@@ -1,5 +1,6 @@
 """The first steps and copies, before requests come: kernels load and workspaces grow."""
 
+from collections.abc import Sequence
 from queue import SimpleQueue
 
 import msgspec
@@ -61,13 +62,13 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
     """
     if engine.cache.blocks.is_cuda:
         warm(engine.sampler, engine.cache.dtype)
-    blocks = min(engine.cache.num_blocks, engine.slots.block_table.shape[1])
+    blocks = _most_blocks(engine)
     room = min(blocks * load.block_size, load.max_len)
     longest = load.max_batch_tokens if engine.cache.blocks.is_cuda else _CPU_PROMPT_TOKENS
     length = max(1, min(longest, load.max_batch_tokens, room - _DECODE_STEPS))
     sampling = SamplingParams(temperature=0.0, ignore_eos=True)
     join = Join(0, 0, length, sampling, int32())
-    engine.run(_plan(0, length, np.zeros(length, np.int32), range(blocks), (join,)))
+    engine.run(_plan(0, length, np.zeros(length, np.int32), _cells(engine, blocks), (join,)))
     times = [
         engine.run(_plan(length + step, 1, int32(), (), ())).elapsed_s
         for step in range(min(_DECODE_STEPS, room - length))
@@ -102,11 +103,11 @@ def measure_size(engine: Engine, load: Load) -> int:
     Nothing else may compute meanwhile: one slow step looks as if throughput had levelled off.
     Scribbles on the empty pool and leaves its slot again.
     """
-    blocks = min(engine.cache.num_blocks, engine.slots.block_table.shape[1])
+    blocks = _most_blocks(engine)
     most = min(blocks * load.block_size, load.max_len, load.max_batch_tokens)
     length = min(most, _SIZES_FROM)
     join = Join(0, 0, most, SamplingParams(temperature=0.0, ignore_eos=True), int32())
-    engine.run(_plan(0, length, np.zeros(length, np.int32), range(blocks), (join,)))
+    engine.run(_plan(0, length, np.zeros(length, np.int32), _cells(engine, blocks), (join,)))
     times: dict[int, float] = {}
     spent_s = 0.0
     while length not in times and spent_s <= _SIZES_S:
@@ -150,15 +151,31 @@ def measure_copy(swap: SwapLink) -> float:
     return sum(fastest) / len(fastest)
 
 
+def _most_blocks(engine: Engine) -> int:
+    """The blocks of each group of layers that one sequence can have."""
+    num_groups, width = engine.cache.num_groups, engine.slots.block_table.shape[1]
+    return min(engine.cache.num_blocks // num_groups, width // num_groups)
+
+
+def _cells(engine: Engine, num_blocks: int) -> list[int]:
+    """The cells of a row for a sequence of `num_blocks`."""
+    width = engine.slots.block_table.shape[1] // engine.cache.num_groups
+    return [
+        group * width + block
+        for group in range(engine.cache.num_groups)
+        for block in range(num_blocks)
+    ]
+
+
 def _plan(
     start: int,
     count: int,
     inputs: np.ndarray,
-    blocks: range | tuple[int, ...],
+    cells: Sequence[int],
     joins: tuple[Join, ...],
     left: tuple[int, ...] = (),
 ) -> Plan:
-    """A step of one sequence in slot 0."""
+    """A step of one sequence in slot 0, which gets blocks 0, 1, ... in `cells` of its row."""
     yes = np.ones(1, np.uint8)
     batch = Batch(
         instance=0,
@@ -168,9 +185,9 @@ def _plan(
         counts=int32([count]),
         samples=yes,
         fed=yes if len(inputs) else np.zeros(1, np.uint8),
-        table_slots=int32([0] * len(blocks)),
-        table_indices=int32(range(len(blocks))),
-        table_blocks=int32(blocks),
+        table_slots=int32([0] * len(cells)),
+        table_indices=int32(cells),
+        table_blocks=int32(range(len(cells))),
         left_slots=int32(left),
         joined_slots=int32([join.slot for join in joins]),
         joined_sequences=np.zeros(len(joins), np.int64),

@@ -94,13 +94,13 @@ def longer_prompts(most_tokens: int) -> list[Experiment]:
     """Single prompts, each twice as long as the last, to find the size beyond which tokens gain
     nothing.
     """
-    return [_chunk(Kind.TOKENS, count, 0, 0) for count in _doubling(16, most_tokens)]
+    return [_chunk(Kind.TOKENS, count, 0, 0) for count in doubling(16, most_tokens)]
 
 
 def _tokens(limits: LoadedLimits) -> list[Experiment]:
     """Single prompts from their start: the token-level operators, products' tiles included."""
     most = min(limits.max_batch_tokens, limits.max_len)
-    coarse = _doubling(2, most)
+    coarse = doubling(2, most)
     finer = [3 * count // 2 for count in coarse]
     past = [count + 1 for count in coarse if count >= 16]
     found = [_chunk(Kind.TOKENS, count, 0, 0) for count in coarse]
@@ -113,7 +113,7 @@ def _tokens(limits: LoadedLimits) -> list[Experiment]:
 def _decodes(limits: LoadedLimits) -> list[Experiment]:
     """Single-token rows of equal contexts, over a grid."""
     found = []
-    coarse = _doubling(1, limits.max_slots)
+    coarse = doubling(1, limits.max_slots)
     finer = sorted({3, 5, 6, 7, *(3 * count // 2 for count in coarse[2:]), 33})
     contexts = [16, *(context for context in (256, 1024, 4096) if context <= limits.max_len)]
     for rank, counts, columns in ((0, coarse, contexts), (1, finer, contexts[:3:2])):
@@ -128,7 +128,7 @@ def _prefills(limits: LoadedLimits) -> list[Experiment]:
     """Prompts that continue stored tokens, and several prompts in one step."""
     found = []
     for rank, before in enumerate(_BEFORE, 1):
-        for count in _doubling(16, limits.max_batch_tokens, 4):
+        for count in doubling(16, limits.max_batch_tokens, 4):
             start = min(before, limits.max_len - count)
             found.append(_chunk(Kind.PREFILL, count, start, rank, sampled=False))
     for place, (number, count, before) in enumerate(
@@ -179,7 +179,7 @@ def _chunk(kind: Kind, count: int, before: int, rank: int, sampled: bool = True)
     return Experiment(kind, (StepRow(count, before, sampled),), rank)
 
 
-def _doubling(first: int, last: int, factor: int = 2) -> list[int]:
+def doubling(first: int, last: int, factor: int = 2) -> list[int]:
     """first, first * factor, ... and last."""
     found = []
     while first < last:

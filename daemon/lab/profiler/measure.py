@@ -12,18 +12,21 @@ import numpy as np
 
 from daemon.cost.curve import Curve
 from daemon.cost.forward_size import forward_size
+from daemon.cost.work import NO_WORK, StepWork
 from daemon.lab.profiler.experiments import (
     Experiment,
+    Kind,
     LoadedLimits,
     experiments,
     longer_prompts,
 )
 from daemon.lab.profiler.host import CpuTimes, cpu_times
+from daemon.lab.profiler.operators import COPIED_BLOCKS, AlonePoint, operator_steps
 from daemon.lab.profiler.points import Point
 from daemon.lab.profiler.synthetic import PlanMaker, StepRow
 from daemon.lab.profiler.worker import MeasuredWorker, PlanTiming
 from daemon.lab.profiles.errors import ProfileError
-from daemon.protocol.worker import Load
+from daemon.protocol.worker import Load, Plan
 
 _MOST_SAMPLES = 12  # of one experiment: more would tell nothing new
 _COPIED_BLOCKS = 64  # in one plan
@@ -32,6 +35,9 @@ _WARM_TOKENS = 64  # steps up to here are computed once before they count
 _LEAST_SHARE = 0.4  # of the budget, however long the model took to load
 _WARM_SHARE = 0.1  # of the budget, at most, for steps that do not count
 _LONGER_SHARE = 0.3  # likewise, until the target forward size is known
+_STEPS_SHARE = 0.75  # of the budget, when whole steps end and operators alone begin
+_LEAST_OPERATOR_STEPS = 6  # measured however long they take: of both kinds, and of several sizes
+_OPERATOR_REPEATS = 2  # in a round, of which the fastest counts
 
 Progress = Callable[[float, str], None]
 """Receives the share that is done, and the current work."""
@@ -48,6 +54,7 @@ class Measurements:
     block_bytes: int
     num_blocks: int
     wanted: list[Point]  # without samples: all possible experiments
+    alone: list[AlonePoint]  # operators; empty where the worker tells none apart
     used_by_others: float  # share of the cores that other processes used meanwhile
     most_times: int = 1  # as in `Profile`
 
@@ -84,15 +91,14 @@ class _Session:
         self._maker = PlanMaker(load.block_size, load.max_slots)
         self._num_blocks = worker.ready.num_blocks
         self._cpus = load.cpus or tuple(os.sched_getaffinity(0))
-        self._wanted = experiments(
-            LoadedLimits(
-                step_tokens or load.max_batch_tokens,
-                load.max_slots,
-                load.max_len,
-                self._num_blocks,
-                load.block_size,
-            )
+        self._limits = LoadedLimits(
+            step_tokens or load.max_batch_tokens,
+            load.max_slots,
+            load.max_len,
+            self._num_blocks,
+            load.block_size,
         )
+        self._wanted = experiments(self._limits)
         room = self._num_blocks * load.block_size
         self._longer = longer_prompts(min(load.max_batch_tokens, load.max_len, room))
         self._told = progress
@@ -110,8 +116,9 @@ class _Session:
         before = self._cpu_times()
         while await self._round():
             pass
+        alone = await self._operators()
         used_by_others = self._cpu_times().used_by_others(before, len(self._cpus))
-        return self._measurements(copy_bytes_per_s, used_by_others)
+        return self._measurements(copy_bytes_per_s, alone, used_by_others)
 
     def _cpu_times(self) -> CpuTimes:
         return cpu_times(self._cpus, (os.getpid(), self._worker.pid))
@@ -189,18 +196,48 @@ class _Session:
             if len(self._samples.get(experiment, ())) < _MOST_SAMPLES
         ]
         for experiment in open_ones:
-            if self._share >= 1.0:
+            if self._share >= _STEPS_SHARE:
                 return False
             self._told(self._share, f"{experiment.kind}: {_shown(experiment)}")
             await self._measure(experiment)
         return bool(open_ones)
+
+    async def _operators(self) -> list[AlonePoint]:
+        """Measure the operators of each step alone, in rounds until the time is over; nothing where
+        the model is one whole.
+        """
+        found: list[AlonePoint] = []
+        while not found or self._share < 1.0:
+            for number, rows in enumerate(operator_steps(self._limits)):
+                if self._share >= 1.0 and number >= _LEAST_OPERATOR_STEPS:
+                    return found
+                self._told(self._share, f"operators: {_shown(Experiment(Kind.TOKENS, rows))}")
+                self._step += 2
+                await self._worker.run(self._maker.tables(self._step - 1, rows))
+                plan = self._maker.step(self._step, rows)
+                found += await self._alone(plan, self._maker.work(rows), 0)
+                if not found:
+                    return found
+            for count in COPIED_BLOCKS:
+                if 2 * count <= self._num_blocks:
+                    self._step += 1
+                    sources = np.arange(count, dtype=np.int32)
+                    copies = self._maker.copies(self._step, sources, sources + np.int32(count))
+                    found += await self._alone(copies, NO_WORK, count)
+        return found
+
+    async def _alone(self, plan: Plan, work: StepWork, num_copied: int) -> list[AlonePoint]:
+        answer = await self._worker.operators(plan, _OPERATOR_REPEATS)
+        return [AlonePoint(name, work, num_copied, time_s) for name, time_s in answer.times_s]
 
     async def _compute(self, rows: tuple[StepRow, ...]) -> PlanTiming:
         self._step += 2
         await self._worker.run(self._maker.tables(self._step - 1, rows))
         return await self._worker.run(self._maker.step(self._step, rows))
 
-    def _measurements(self, copy_bytes_per_s: float, used_by_others: float) -> Measurements:
+    def _measurements(
+        self, copy_bytes_per_s: float, alone: list[AlonePoint], used_by_others: float
+    ) -> Measurements:
         if not self._samples:
             raise ProfileError(f"nothing was measured in {self._budget_s:g} s: allow more time")
         points = [
@@ -227,6 +264,7 @@ class _Session:
                 Point(experiment.kind, self._maker.work(experiment.rows), ())
                 for experiment in self._wanted
             ],
+            alone=alone,
             used_by_others=used_by_others,
             most_times=self._worker.ready.most_times,
         )

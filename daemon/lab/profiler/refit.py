@@ -78,6 +78,7 @@ def refit(profile: Profile, observed: list[Observation]) -> Refit:
     new = msgspec.structs.replace(
         profile,
         step=step,
+        operators=None,  # a journal shows whole steps alone
         fit=Fit(
             num_points=len(known),
             mape=mape,

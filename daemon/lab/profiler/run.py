@@ -14,6 +14,7 @@ from daemon.lab.profiler.experiments import HELD_OUT
 from daemon.lab.profiler.fit import Fitted, fit
 from daemon.lab.profiler.host import copy_bytes_per_s, dense_flops
 from daemon.lab.profiler.measure import Measurements, Progress, measure
+from daemon.lab.profiler.operators import fit_alone
 from daemon.lab.profiler.points import Point, disturbed_share
 from daemon.lab.profiler.quality import lacks, refuse_unfit
 from daemon.protocol.worker import Load
@@ -57,6 +58,7 @@ def profile_machine(
         fit=msgspec.structs.replace(fitted.fit, lacks=tuple(doubts)),
         edges=Edges(gap_s=float(f"{measured.gap_s:.4g}")),
         most_times=measured.most_times,
+        operators=fit_alone(measured.alone, measured.points),
         source=_source(load, measured, fitted),
     )
     return Profiled(profile, fitted, measured)

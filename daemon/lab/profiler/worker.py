@@ -5,7 +5,7 @@ import time
 from typing import NamedTuple, Self
 
 from daemon.lab.profiles.errors import ProfileError
-from daemon.protocol.worker import Load, Plan, Ready, Reply
+from daemon.protocol.worker import Load, OperatorTimes, Plan, Ready, Reply, TimeOperators
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 
 
@@ -27,11 +27,12 @@ class MeasuredWorker:
             loading=lambda _instance, _progress: None,
             ready=self._settle,
             reply=self._settle,
+            operators=self._settle,
             lost=self._lost,
             hopeless=lambda _instance, why: self._fail(why),
         )
         self._worker = WorkerProcess(0, "profile", load, hooks)
-        self._answer: asyncio.Future[Ready | Reply] | None = None
+        self._answer: asyncio.Future[Ready | Reply | OperatorTimes] | None = None
         self._life: asyncio.Task[None] | None = None
         self._fault = ""
         self._measured = False
@@ -69,12 +70,23 @@ class MeasuredWorker:
             raise ProfileError("the worker answered something else than the plan")
         return PlanTiming(reply.elapsed_s, round_trip_s)
 
+    async def operators(self, plan: Plan, repeats: int) -> OperatorTimes:
+        """Have the operators of a plan's step timed alone, with no plan in flight."""
+        if self._fault:
+            raise ProfileError(self._fault)
+        self._answer = asyncio.get_running_loop().create_future()
+        self._worker.time_operators(TimeOperators(plan, repeats))
+        answer = await self._answer
+        if not isinstance(answer, OperatorTimes) or answer.step != plan.batch.step:
+            raise ProfileError("the worker answered something else than operators' times")
+        return answer
+
     async def _end(self) -> None:
         await self._worker.close()
         if self._life is not None:
             await self._life
 
-    def _settle(self, _instance: int, answer: Ready | Reply) -> None:
+    def _settle(self, _instance: int, answer: Ready | Reply | OperatorTimes) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 

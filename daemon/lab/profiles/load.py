@@ -55,7 +55,10 @@ def _derived(profile: Profile, said: re.Match[str]) -> Profile:
 
 def save_profile(profile: Profile, path: Path) -> None:
     """Write a profile as JSON, readable and with stable bytes. Raises ProfileError."""
-    text = msgspec.json.format(msgspec.json.encode(profile), indent=1)
+    fields = msgspec.to_builtins(profile)
+    if profile.operators is None:
+        del fields["operators"]
+    text = msgspec.json.format(msgspec.json.encode(fields), indent=1)
     try:
         write_whole(path, _BETWEEN_NUMBERS.sub(b"", text) + b"\n")
     except OSError as error:

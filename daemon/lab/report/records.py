@@ -84,6 +84,15 @@ class RequestLog:
 
 
 @dataclass(slots=True)
+class OperatorLog:
+    """One operator of an instance over the run."""
+
+    calls: int = 0
+    size: int = 0  # of all its inputs
+    time_s: float = 0.0
+
+
+@dataclass(slots=True)
 class InstanceLog:
     """One instance over the run. Samples are taken at steps; each holds until the next one."""
 
@@ -98,10 +107,12 @@ class InstanceLog:
     capped_s: float = 0.0  # the part of `busy_s` in which the power cap bound
     preemptions: int = 0
     swaps: int = 0
+    uploaded_ahead_blocks: int = 0
     role: str = ""  # "": unknown
     transfers: int = 0  # of KV to other instances
     sent_bytes: float = 0.0  # by them
     transfer_s: float = 0.0  # their total time
+    operators: dict[str, OperatorLog] = field(default_factory=dict)  # where they are wanted
     sample_s: list[float] = field(default_factory=list)
     sample_allocated: list[float] = field(default_factory=list)  # share of blocks held
     sample_written: list[float] = field(default_factory=list)  # share of token places stored
@@ -134,6 +145,11 @@ class RunLog:
     handoffs_failed: int = 0  # transfers that failed or arrived wrong
     decision_s: Float64 = field(default_factory=lambda: np.zeros(0))  # of each choice of instance
     flips: int = 0  # changes of instances' roles
+
+    @property
+    def uploaded_ahead_blocks(self) -> int:
+        """Blocks that came back from host memory before their sequences had a slot."""
+        return sum(instance.uploaded_ahead_blocks for instance in self.instances)
 
     @property
     def swaps(self) -> int:

@@ -65,6 +65,8 @@ def as_text(report: Report) -> str:
         instance.transfers or instance.role not in ("", Role.MIXED) for instance in report.instances
     ):
         parts.append(aligned(_role_rows(report)))
+    if any(instance.operators for instance in report.instances):
+        parts.append(aligned(_operator_rows(report)))
     return "\n\n".join("\n".join(wrapped(part, WIDTH)) for part in parts)
 
 
@@ -125,7 +127,8 @@ def _facts(report: Report) -> Iterator[str]:
         facts["preemptions"] = (
             f"{report.preemptions:,}; {percent(report.preempted_requests_fraction)} of requests "
             f"after their first token; {_count(report.recomputed_tokens)} tokens recomputed, "
-            f"{_count(report.swaps)} swaps"
+            f"{_count(report.swaps)} swaps, "
+            f"{_count(report.uploaded_ahead_blocks)} blocks uploaded ahead"
         )
     if report.loans:
         facts["loans"] = f"{report.loans:,} of reserved memory, until it is needed"
@@ -187,6 +190,20 @@ def _role_rows(report: Report) -> list[list[str]]:
         for instance in report.instances
     ]
     return [["INSTANCE", "ROLE", "TRANSFERS", "SENT", "IN"], *rows]
+
+
+def _operator_rows(report: Report) -> list[list[str]]:
+    rows = [
+        [
+            printable(f"{instance.name[:20]} {name}"),
+            f"{operator.calls:,}",
+            three_digits(operator.mean_size),
+            seconds(operator.time_s),
+        ]
+        for instance in report.instances
+        for name, operator in instance.operators.items()
+    ]
+    return [["OPERATOR", "CALLS", "MEAN INPUT", "TIME"], *rows]
 
 
 def _instance_row(instance: InstanceReport) -> list[str]:

@@ -28,6 +28,14 @@ UNKNOWN = Stats(None, None, None, None, None)
 """The statistics of a measure that no request has, or that an older llmd did not take."""
 
 
+class OperatorReport(msgspec.Struct, frozen=True):
+    """One operator of an instance over the run (Vidur, section 5.2)."""
+
+    calls: int
+    mean_size: float  # of its input: tokens, rows, or pairs of tokens for attention
+    time_s: float  # in all, as the profile says
+
+
 class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     """One instance over the run."""
 
@@ -44,6 +52,7 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     transfers: int = 0  # of KV to other instances
     sent_bytes: int = 0  # by them
     transfer_s: float = 0.0  # their total time
+    operators: dict[str, OperatorReport] = {}  # by name, with `simulate --operators`
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +94,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     recomputed_tokens: int | None
     loans: int | None = None  # of reserved blocks, until they are needed
     swaps: int | None
+    uploaded_ahead_blocks: int | None = None  # of KV, before their sequences had a slot
     kv_allocated_fraction: float | None  # mean over time, from 10 % to 90 % of completions
     kv_written_fraction: float | None
     unserved_tokens_fraction: float  # of the output tokens asked, undelivered at the last arrival

@@ -16,7 +16,14 @@ from daemon.lab.report.measures import (
     tokens_delivered,
 )
 from daemon.lab.report.records import InstanceLog, Outcome, RequestLog, RunLog
-from daemon.lab.report.report import UNKNOWN, Decisions, InstanceReport, Report, Stats
+from daemon.lab.report.report import (
+    UNKNOWN,
+    Decisions,
+    InstanceReport,
+    OperatorReport,
+    Report,
+    Stats,
+)
 
 PERCENTILES = (50, 90, 95, 99)
 
@@ -115,6 +122,7 @@ def _moves(run: RunLog, inside: bool) -> dict[str, Any]:
         "recomputed_tokens": int(requests.recomputed_tokens.sum()),
         "loans": int(requests.loans.sum()),
         "swaps": run.swaps,
+        "uploaded_ahead_blocks": run.uploaded_ahead_blocks,
         "handoffs": run.handoffs,
         "handoffs_failed": run.handoffs_failed,
         "flips": run.flips,
@@ -236,6 +244,10 @@ def _instance(log: InstanceLog, run: RunLog) -> InstanceReport:
         transfers=log.transfers,
         sent_bytes=round(log.sent_bytes),
         transfer_s=log.transfer_s,
+        operators={
+            name: OperatorReport(operator.calls, operator.size / operator.calls, operator.time_s)
+            for name, operator in log.operators.items()
+        },
     )
 
 

@@ -6,7 +6,7 @@ from daemon.lab.report.records import RunLog
 from daemon.lab.report.report import Report
 from daemon.lab.report.summarize import About, Promise, summarize
 from daemon.lab.simulator.run import Prepared
-from daemon.length_models.registry import length_predictor
+from daemon.length_models.registry import predictor_without_text
 
 POOR = " (measured poorly)"
 """Marks a profile that has measurement faults, behind its name."""
@@ -20,7 +20,7 @@ def report_of(prepared: Prepared, run: RunLog) -> Report:
 def about_of(prepared: Prepared) -> About:
     """A report's facts about a scenario."""
     scenario, workload = prepared.scenario, prepared.workload
-    predictor = length_predictor(scenario.predictor)
+    predictor = predictor_without_text(scenario.predictor)
     return About(
         kind="simulated",
         label=workload.label + (f", {scenario.n} answers each" if scenario.n > 1 else ""),

@@ -7,17 +7,18 @@ from daemon.base.nearest import not_one_of
 from daemon.config.instance_text import device_fault, num_devices, parallel_fault, role_fault
 from daemon.config.instances import OWN_CHOICES, OWN_COUNTS
 from daemon.cost.profile import Profile
+from daemon.cost.step_cost import OPERATORS, STEP_TIMES
 from daemon.lab.simulator.links import transfer_s
 from daemon.lab.simulator.power import check_cap
 from daemon.lab.simulator.scenario import HandoffSpec, InstanceGroup, Scenario, ScenarioError
-from daemon.length_models.registry import length_predictor
+from daemon.length_models.registry import predictor_without_text
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import NAMES, PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
 from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
-from daemon.state.role import ROLES_MODES
-from daemon.state.transfer_mode import HANDOFF_MODES
+from daemon.state.role import IDLE, ROLES_MODES, TRANSITIONS
+from daemon.state.transfer_mode import HANDOFF_MODES, PAIRINGS
 
 MOST_SIGMA = 4.0
 """Largest error of a predictor, in logarithms: e^4 either way is meaningless already."""
@@ -45,7 +46,7 @@ def check(scenario: Scenario) -> None:
         *_roles(scenario),
     ):
         raise ScenarioError(fault)
-    length_predictor(scenario.predictor)
+    predictor_without_text(scenario.predictor)
     kind, _, sigma = scenario.predictor.partition(":")
     if kind == "noisy" and float(sigma) > MOST_SIGMA:
         raise ScenarioError(f"predictor: noisy:SIGMA must be at most {MOST_SIGMA:g}, got {sigma}")
@@ -58,6 +59,8 @@ def check_profiles(
     for profile, group in zip(profiles, groups, strict=True):
         check_cap(profile, group.power_cap)
         _check_devices(profile, group.device)
+        if scenario.step_times == OPERATORS and profile.operators is None:
+            raise ScenarioError(f"step_times: {profile.name} has no operators measured alone")
     for fault in scenario.fault:
         reload_s(profiles[fault.instance])
 
@@ -88,6 +91,8 @@ def _choices(scenario: Scenario) -> Iterator[str]:
         yield f"placement {not_one_of(scenario.placement, PLACEMENTS)}"
     if not 1 <= scenario.n <= MAX_SEQUENCES_PER_REQUEST:
         yield f"n must be from 1 to {MAX_SEQUENCES_PER_REQUEST}, got {scenario.n}"
+    if scenario.step_times and scenario.step_times not in STEP_TIMES:
+        yield f"step_times {not_one_of(scenario.step_times, STEP_TIMES)}"
     if scenario.seed < 0:
         yield f"seed must be at least 0, got {scenario.seed}"
 
@@ -115,6 +120,8 @@ def _handoff(spec: HandoffSpec) -> Iterator[str]:
             yield f"handoff.{name} must be a number from 0 on, got {value}"
     if spec.mode not in HANDOFF_MODES:
         yield f"handoff.mode {not_one_of(spec.mode, HANDOFF_MODES)}"
+    if spec.pair not in PAIRINGS:
+        yield f"handoff.pair {not_one_of(spec.pair, PAIRINGS)}"
 
 
 def _roles(scenario: Scenario) -> Iterator[str]:
@@ -123,8 +130,11 @@ def _roles(scenario: Scenario) -> Iterator[str]:
     if roles in ("", *ROLES_MODES):
         return
     parts = roles.split(":")
+    if len(parts) == 3 and parts[2] in TRANSITIONS:
+        del parts[2]
     if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
-        yield f"roles must be auto, mixed or P:D such as 2:6, got {roles!r}"
+        known = ", ".join(ROLES_MODES)
+        yield f"roles must be {known}, P:D such as 2:6 or P:D:{IDLE}, got {roles!r}"
         return
     num_prefill, num_decode = (int(part[:9]) for part in parts)
     if not num_prefill or not num_decode:
@@ -139,7 +149,7 @@ def _instances(scenario: Scenario) -> Iterator[str]:
             yield f"instance.count must be at least 1, got {group.count}"
         if not 0.0 < group.power_cap <= 1.0:
             yield f"instance.power_cap must be above 0 and at most 1, got {group.power_cap}"
-        for name in ("kv_bytes", "host_bytes", "link_bytes_per_s"):
+        for name in ("kv_bytes", "host_bytes", "link_bytes_per_s", "wake_s"):
             value = getattr(group, name)
             if not 0.0 <= value < math.inf:
                 yield f"instance.{name} must be a number from 0 on, got {value}"
@@ -155,6 +165,8 @@ def _instances(scenario: Scenario) -> Iterator[str]:
         for name, choices in OWN_CHOICES.items():
             if getattr(group, name) not in ("", *choices):
                 yield f"instance.{name} {not_one_of(getattr(group, name), choices)}"
+    if scenario.instance and scenario.instance[0].asleep:
+        yield "instance.asleep: the first instance has to be awake"
     for fault in scenario.fault:
         if not 0 <= fault.instance < scenario.num_instances:
             yield f"fault.instance {fault.instance}: there is no such instance"

@@ -33,7 +33,7 @@ class CopyEngine:
         self._spec = profile.device.host_link
         self._out = SimulatedLink(f"{name} host link out", "swap out", "blocks", spans)
         self._in = SimulatedLink(f"{name} host link in", "swap in", "blocks", spans)
-        self._shard_bytes = pool.block_bytes / profile.num_devices
+        self._shard_bytes = pool.host_block_bytes / profile.num_devices
         self._arrives_s = np.zeros(pool.num_host_blocks)
         self._ended_s = 0.0
 

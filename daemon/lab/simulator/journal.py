@@ -10,16 +10,27 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.core.actions import Action, Deliver, Finished, Rejected, Send, Started, Submit
-from daemon.core.checkpoint import Checkpoint, checkpoint, restore
 from daemon.core.core import Core
-from daemon.core.events import (
+from daemon.core.instance.instance import Instance, WorkerState
+from daemon.core.values.actions import (
+    Action,
+    Deliver,
+    Finished,
+    Rejected,
+    Send,
+    Started,
+    Submit,
+    Wake,
+    WakeAt,
+)
+from daemon.core.values.events import (
     Configured,
     CopiesDone,
     DrainBegun,
     Event,
     InstanceDrained,
     InstanceResumed,
+    LinkChanged,
     MoveOrdered,
     PlacementChosen,
     PolicyChosen,
@@ -30,19 +41,24 @@ from daemon.core.events import (
     RoleChosen,
     RolesChosen,
     StepDone,
+    Tick,
     TransferEnded,
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.instance import Instance, WorkerState
-from daemon.core.limits import limits_of
+from daemon.core.values.limits import limits_of
+from daemon.core.view.checkpoint import Checkpoint, checkpoint, restore
+from daemon.core.wakes import NEVER
 from daemon.cost.work import StepWork
 from daemon.journal.reader import JournalError, read_records
 from daemon.journal.records import Gap, Note, Record
 from daemon.lab.report.records import InstanceLog, Outcome, RequestLog
+from daemon.lab.simulator.drafts import RecordedDrafts
 from daemon.lab.simulator.pool import Pool
+from daemon.lab.simulator.recorded_transfers import JournalTransfer, RecordedLinks
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.worker import Computed
+from daemon.memory.hashing import split_hashes
 from daemon.placement import NAMES
 from daemon.scheduler.policies import POLICIES
 from daemon.state.request import FinishReason, sequence_id
@@ -138,6 +154,9 @@ class JournalInstance:
     warm_token_s: float = 0.0
     forward_tokens: int = 0
     most_times: int = 1
+    row_s: float = 0.0
+    same_until: tuple[int, ...] = ()
+    wake_s: float = 0.0  # how long it took to wake; 0: it was awake from the beginning
 
 
 @dataclass(slots=True)
@@ -158,7 +177,12 @@ class Incident:
     handoffs: int = 0
     handoffs_failed: int = 0
     num_missing: int = 0  # events that the journal could not take
-    num_drafted: int = 0  # drafted tokens that were accepted
+    drafts: RecordedDrafts = field(default_factory=RecordedDrafts)
+    # Of blocks that answers filled, by sequence and index in it.
+    hashes: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    links: RecordedLinks = field(default_factory=RecordedLinks)
+    # When a tick came, or other events did in its place, by the time for which it was asked.
+    ticks: dict[float, float] = field(default_factory=dict)
 
     @property
     def policy(self) -> str:
@@ -258,11 +282,13 @@ class _Reader:
         self._recorder = Recorder(RequestLog.empty(0), [None] * len(configs), configs)
         incident.instances = self._recorder.instances
         self._core = Core(incident.config)
-        self._sent: dict[tuple[int, int], tuple[float, StepWork]] = {}
+        self._sent: dict[tuple[int, int], tuple[float, Submit]] = {}
         self._copying: dict[tuple[int, int], float] = {}
         self._answered_s: dict[int, float] = {}
         self._sending: dict[int, Send] = {}
-        self._counted = (0, 0, 0)  # handoffs, failed ones, accepted drafts
+        self._tick_s = NEVER  # the tick that was asked for
+        self._woken_s: dict[int, float] = {}
+        self._counted = (0, 0)  # handoffs, failed ones
 
     def begin(self, core: Core) -> None:
         """A Core begins: a new one, or a checkpoint's with ready workers."""
@@ -270,6 +296,7 @@ class _Reader:
         self._sent.clear()
         self._copying.clear()
         self._sending.clear()
+        self._tick_s = NEVER
         self._count()
         incident = self._incident
         if not incident.streams and core.instances:
@@ -288,10 +315,23 @@ class _Reader:
                 incident.streams[sequence_id(event.request, index)] = JournalStream(event)
         elif isinstance(event, WorkerReady):
             pool = Pool(
-                event.num_blocks, event.block_bytes, event.num_host_blocks, event.copy_block_s
+                event.num_blocks,
+                event.block_bytes,
+                event.num_host_blocks,
+                event.copy_block_s,
+                windows=event.windows,
             )
-            reported = event.step_s, event.token_s, event.forward_tokens, event.most_times
-            home = JournalInstance(event.now, pool, *reported)
+            home = JournalInstance(
+                event.now,
+                pool,
+                event.step_s,
+                event.token_s,
+                event.forward_tokens,
+                event.most_times,
+                event.row_s,
+                event.same_until,
+                event.now - self._woken_s.pop(event.instance, event.now),
+            )
             incident.homes.setdefault(event.instance, home)
         elif isinstance(event, CopiesDone):
             self._copied(event)
@@ -300,6 +340,10 @@ class _Reader:
             self._recorder.stopped(self._core.instances[event.instance], event.now)
         elif isinstance(event, TransferEnded):
             self._landed(event)
+        elif isinstance(event, Tick):
+            self._woke(event.now, NEVER)
+        elif isinstance(event, LinkChanged):
+            incident.links.changes.append(event)
         elif isinstance(event, _INPUTS):
             incident.inputs.append(event)
         for action in actions:
@@ -311,31 +355,44 @@ class _Reader:
         more = [now - then for now, then in zip(self._counted, before, strict=True)]
         incident.handoffs += more[0]
         incident.handoffs_failed += more[1]
-        incident.num_drafted += more[2]
 
     def _count(self) -> None:
         counters = self._core.counters
-        counted = counters.handoffs, counters.handoffs_failed, counters.accepted_tokens
-        self._counted = counted
+        self._counted = counters.handoffs, counters.handoffs_failed
 
     def _answer(self, event: StepDone) -> None:
         sent = self._sent.pop((event.instance, event.step), None)
         before_s = self._answered_s.get(event.instance, 0.0)
         self._answered_s[event.instance] = event.now
+        if event.hashes:
+            blocks = zip(event.filled.tolist(), event.filled_at.tolist(), strict=True)
+            self._incident.hashes.update(zip(blocks, split_hashes(event.hashes), strict=True))
         if sent is not None:
-            start_s = max(sent[0], before_s)
-            step = _Step(event.instance, event.step, sent[1], start_s, event.now, event.elapsed_s)
+            sent_s, plan = sent
+            start_s, work = max(sent_s, before_s), plan.work
+            step = _Step(event.instance, event.step, work, start_s, event.now, event.elapsed_s)
             self._incident.steps.append(step)
             done = Computed(start_s, event.now, event.now - start_s, event.reasons, None)
-            self._recorder.answered(self._core.instances[event.instance], sent[1], done)
+            self._recorder.answered(self._core.instances[event.instance], work, done)
+            if event.offers.size or (plan.batch.drafts.size and event.counts.size):
+                _note_drafts(self._incident.drafts, plan, event)
 
     def _copied(self, event: CopiesDone) -> None:
         sent_s = self._copying.pop((event.instance, event.step), event.now)
         self._incident.swaps.append(Swap(event.step, sent_s, event))
 
+    def _woke(self, now: float, next_s: float) -> None:
+        """The tick that was asked for is over; the next is asked for."""
+        if self._tick_s < NEVER:
+            self._incident.ticks[self._tick_s] = now
+        self._tick_s = next_s
+
     def _landed(self, event: TransferEnded) -> None:
-        """A transfer is over at its target."""
+        """A transfer is over at one of its ends."""
         sent = self._sending.get(event.transfer)
+        recorded = self._incident.links.transfers.get(event.transfer)
+        if recorded is not None:
+            recorded.ends.append(event)
         if sent is not None and event.instance == sent.target:
             block_size = self._incident.config.block_size
             token_bytes = self._core.instances[sent.source].block_bytes / block_size
@@ -349,13 +406,20 @@ class _Reader:
         streams = self._incident.streams
         if isinstance(action, Submit):
             batch = action.batch
-            self._sent[batch.instance, batch.step] = (now, action.work)
+            self._sent[batch.instance, batch.step] = (now, action)
             if action.work.num_tokens:
                 self._recorder.planned(self._core.instances[batch.instance], now)
             if batch.out_blocks.size or batch.in_blocks.size:
                 self._copying[batch.instance, batch.step] = now
+        elif isinstance(action, WakeAt):
+            self._woke(now, action.time_s)
         elif isinstance(action, Send):
             self._sending[action.transfer] = action
+            self._incident.links.transfers[action.transfer] = JournalTransfer(
+                now, action.source, action.target, action.blocks.size, action.num_tokens
+            )
+        elif isinstance(action, Wake):
+            self._woken_s[action.instance] = now
         elif isinstance(action, Started):
             stream = streams[action.sequence]
             stream.started_s, stream.instance = now, action.instance
@@ -379,15 +443,31 @@ class _Reader:
                 streams[sequence_id(action.request, index)].outcome = Outcome.REJECTED
 
 
+def _note_drafts(drafts: RecordedDrafts, plan: Submit, event: StepDone) -> None:
+    """Note the drafts that a step tried, and those offered behind what it sampled."""
+    batch = plan.batch
+    sampled = batch.samples.view(bool)
+    lengths = (batch.starts + batch.counts)[sampled].tolist()
+    counts = event.counts.tolist() or [1] * len(lengths)
+    offers = event.offers.tolist() or [0] * len(lengths)
+    tried = batch.drafts[sampled].tolist() if batch.drafts.size and event.counts.size else []
+    rows = zip(plan.sequences.tolist(), lengths, counts, offers, strict=True)
+    for row, (sequence, length, count, offer) in enumerate(rows):
+        drafts.offered(sequence, length + count, offer)
+        if tried and tried[row]:
+            drafts.tried(sequence, length, tried[row], min(count - 1, tried[row]))
+
+
 def _home(instance: Instance) -> JournalInstance:
     """A worker's report when it was ready, from what a checkpoint kept of it."""
     scheduler = instance.scheduler
     swap = scheduler.swap_stats()
     pool = Pool(
-        scheduler.kv.pool.num_blocks,
+        instance.kv.pool.num_blocks,
         instance.block_bytes,
         swap.host.total,
         swap.copy_block_s,
+        windows=instance.windows,
     )
     step_time = instance.step_time
     return JournalInstance(
@@ -395,6 +475,7 @@ def _home(instance: Instance) -> JournalInstance:
         pool,
         step_time.mean_s,
         step_time.chunk_s(1),
-        scheduler.limits.forward_tokens,
-        scheduler.steady_decodes.most_times,
+        instance.forward_tokens,
+        instance.most_times,
+        same_until=instance.same_until,
     )

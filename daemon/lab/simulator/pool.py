@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from daemon.core.limits import InstanceLimits
+from daemon.core.values.limits import InstanceLimits
 from daemon.cost.profile import Profile
 from daemon.lab.simulator.scenario import InstanceGroup, ScenarioError
 from daemon.memory.sizing import (
@@ -12,6 +12,8 @@ from daemon.memory.sizing import (
     Room,
     SizingError,
     gpu_panel_bytes,
+    model_layout,
+    packed_block_bytes,
     size_pool,
 )
 
@@ -27,25 +29,60 @@ class Pool:
     block_bytes: int
     num_host_blocks: int = 0
     copy_block_s: float = 0.0
+    packed_bytes: int = 0  # of a block in host memory; 0: not packed
+    windows: tuple[int, ...] = ()  # of groups of layers, as a worker reports them
+
+    @property
+    def host_block_bytes(self) -> int:
+        """Bytes of a block in host memory, and on the link to it."""
+        return self.packed_bytes or self.block_bytes
 
 
 def pools_of(
-    profile: Profile, group: InstanceGroup, block_size: int, limits: InstanceLimits
+    profile: Profile,
+    group: InstanceGroup,
+    block_size: int,
+    limits: InstanceLimits,
+    compress: bool = False,
 ) -> Pool:
-    """Device and host pool of one instance; no host pool where the link's bandwidth is unknown."""
+    """Device and host pool of one instance; no host pool where the link's bandwidth is unknown.
+    With `compress`, blocks in host memory are packed into 8 bits, on the device and in no time.
+    """
     budget = limits.max_batch_tokens
     size = pool_of(profile, group.kv_bytes, block_size, limits.max_running, budget)
     most = MOST_HOST_POOLS * size.num_blocks
-    num_host_blocks = min(int(group.host_bytes) // size.block_bytes, most)
-    return over_link(profile, Pool(size.num_blocks, size.block_bytes, num_host_blocks))
+    if compress and profile.model.kv_dtype != "auto":
+        held = f"{profile.name} holds {profile.model.kv_dtype} anyway"
+        raise ScenarioError(f"limits.compress packs blocks into 8 bits, but {held}")
+    packed = packed_block_bytes(profile.model, block_size) if compress else 0
+    num_host_blocks = min(int(group.host_bytes) // (packed or size.block_bytes), most)
+    pool = Pool(size.num_blocks, size.block_bytes, num_host_blocks, packed_bytes=packed)
+    return over_link(profile, _in_pages(profile, pool, block_size))
+
+
+def _in_pages(profile: Profile, pool: Pool, block_size: int) -> Pool:
+    """The pool in pages of groups of layers, as a worker has it where some have windows."""
+    model = profile.model
+    layout = model_layout(model, model.windows, block_size, model.dtype, model.kv_dtype)
+    if layout.is_plain:
+        return pool
+    times = pool.block_bytes / layout.page_bytes
+    return replace(
+        pool,
+        num_blocks=int(pool.num_blocks * times),
+        num_host_blocks=int(pool.num_host_blocks * times),
+        block_bytes=layout.page_bytes,
+        packed_bytes=int(pool.packed_bytes / times),
+        windows=layout.windows,
+    )
 
 
 def over_link(profile: Profile, pool: Pool) -> Pool:
     """The pool on a profile's devices, with the time to copy a block if there is a link."""
     link = profile.device.host_link
     if not link.bytes_per_s:
-        return Pool(pool.num_blocks, pool.block_bytes)
-    copy_block_s = pool.block_bytes / (link.bytes_per_s * profile.num_devices)
+        return Pool(pool.num_blocks, pool.block_bytes, windows=pool.windows)
+    copy_block_s = pool.host_block_bytes / (link.bytes_per_s * profile.num_devices)
     return replace(pool, copy_block_s=copy_block_s)
 
 

@@ -46,7 +46,7 @@ class RecordedWorker:
         duration_s, elapsed_s = duration_s * share, elapsed_s * share
         self._free_s = end_s = max(now, self._free_s) + duration_s + more_s
         copies = self._copy(now, batch)
-        reasons, counts = self._answers.reasons(batch), self._answers.counts(batch)
+        reasons, counts = self._answers.sampled(batch)
         # The Core learns from the worker's measurement, as it did then.
         return Computed(
             start_s=end_s - elapsed_s,
@@ -92,6 +92,16 @@ class RecordedWorker:
     def most_times(self) -> int:
         """The real worker's report."""
         return self._home.most_times
+
+    @property
+    def row_s(self) -> float:
+        """The real worker's report."""
+        return self._home.row_s
+
+    @property
+    def same_until(self) -> tuple[int, ...]:
+        """The real worker's report."""
+        return self._home.same_until
 
     @property
     def capped_s(self) -> float:

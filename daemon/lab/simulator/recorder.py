@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from daemon.core.events import InstanceConfig
-from daemon.core.instance import Instance
+from daemon.core.instance.instance import Instance
+from daemon.core.values.events import InstanceConfig
 from daemon.cost.profile import Profile
+from daemon.cost.step_cost import StepCost
 from daemon.cost.work import StepWork
-from daemon.lab.report.records import InstanceLog, Outcome, RequestLog, Span
+from daemon.lab.report.records import InstanceLog, OperatorLog, Outcome, RequestLog, Span
 from daemon.lab.simulator.worker import Computed
 from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.state.sequence import Sequence as Running
@@ -39,6 +40,7 @@ class Recorder:
         pairs = zip(configs, profiles, strict=True)
         self.instances = [_instance_log(config, profile) for config, profile in pairs]
         self.spans: list[Span] | None = None  # a list: steps and copies are wanted one by one
+        self.costs: list[StepCost] | None = None  # by instance, where operators are wanted
         self.sequences: list[Running | None] = [None] * len(log)
         self._flops = [_FlopCount(profile) for profile in profiles]
         self._idle = [True] * len(configs)
@@ -74,6 +76,8 @@ class Recorder:
             log.tokens += work.num_tokens
             log.busy_s += done.busy_s
             log.flops += work.times * self._flops[instance.index].of(work.once)
+            if self.costs is not None:
+                _note_operators(log.operators, self.costs[instance.index], work)
             if self.spans is not None:
                 self.spans.append(step_span(log.name, work, done.start_s, done.end_s))
         if not instance.scheduler.in_flight:
@@ -88,10 +92,9 @@ class Recorder:
 
     def _sample(self, instance: Instance, now: float) -> None:
         log, scheduler = self.instances[instance.index], instance.scheduler
-        slots, kv = scheduler.slots, scheduler.kv
+        kv, running = instance.kv, scheduler.running
         ledger = kv.pool.ledger()
-        order = slots.order()
-        written = kv.num_written(order, slots.computed[order])
+        written = kv.num_written(running.slots, running.computed)
         log.sample_s.append(now)
         log.sample_allocated.append(ledger.held / max(1, ledger.total))
         log.sample_written.append(written / max(1, ledger.total * kv.block_size))
@@ -182,6 +185,14 @@ class _FlopCount:
         _, pairs = work.prompts()
         attended = work.decode_context + pairs / 2
         return self._token * work.num_tokens + self._pair * attended
+
+
+def _note_operators(logs: dict[str, OperatorLog], cost: StepCost, work: StepWork) -> None:
+    for name, size, time_s in cost.parts(work.once):
+        log = logs.setdefault(name, OperatorLog())
+        log.calls += work.times
+        log.size += work.times * size
+        log.time_s += work.times * time_s
 
 
 def _instance_log(config: InstanceConfig, profile: Profile | None) -> InstanceLog:

@@ -5,19 +5,28 @@ Each stream of a request with n > 1 is a request of its own here.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from daemon.base.nearest import not_one_of
-from daemon.core.checkpoint import Checkpoint
-from daemon.core.events import Configured, Event, MoveOrdered, PolicyChosen, Predicted
-from daemon.core.limits import limits_of
-from daemon.core.snapshot import Counters
+from daemon.core.values.events import (
+    Configured,
+    Event,
+    InstanceConfig,
+    MoveOrdered,
+    PolicyChosen,
+    Predicted,
+)
+from daemon.core.values.limits import limits_of
+from daemon.core.values.snapshot import Counters
+from daemon.core.view.checkpoint import Checkpoint
 from daemon.core.wakes import NEVER
 from daemon.cost.profile import Profile
 from daemon.journal.reader import JournalError
 from daemon.lab.report.records import Outcome, RunLog
+from daemon.lab.simulator.drafts import RecordedDrafts
 from daemon.lab.simulator.journal import Incident, JournalInstance, JournalStream
 from daemon.lab.simulator.pool import over_link
 from daemon.lab.simulator.recorded import RecordedWorker
@@ -42,11 +51,11 @@ def rerun(
 ) -> RunLog:
     """Simulate an incident's traffic on its own instances.
 
-    Without a profile each step takes its recorded time, which is best under the recorded policy:
-    another policy has other steps; and the Core begins in the state at the journal's beginning,
-    with cached blocks and all that it had learned. With a profile, steps take the modelled time,
-    and the Core begins new. Recorded predictions are repeated. Raises ScenarioError, JournalError,
-    SimulationError.
+    Without a profile each step and each transfer takes its recorded time, which is best under the
+    recorded policy: another policy has other steps; and the Core begins in the state at the
+    journal's beginning, with cached blocks and all that it had learned. With a profile, steps and
+    transfers take the modelled time, and the Core begins new. Recorded predictions are repeated.
+    Raises ScenarioError, JournalError, SimulationError.
     """
     options = options or Options()
     config = configured(incident, policy, profile)
@@ -65,6 +74,11 @@ def rerun(
     recorder.spans = [] if options.spans else None
     chance, *noises = chances(seed, 1 + len(names))
     inputs = _inputs(incident, rows, bool(policy), options.predictor is not None)
+    numbers = {
+        sequence: sequence_id(number, 0)
+        for number, sequence in enumerate(list(incident.streams)[row] for row in rows)
+    }
+    drafts = incident.drafts.of(numbers)
     state = _state(incident, config) if profile is None else None
     journal = journal_of(options, config)
     if journal is not None and state is not None:
@@ -77,8 +91,15 @@ def rerun(
         state=state,
         progress=options.progress,
         after_event=options.after_event,
+        drafts=drafts,
+        ticks=incident.ticks if profile is None else {},
+        hashes={
+            (numbers[sequence], block): block_hash
+            for (sequence, block), block_hash in incident.hashes.items()
+            if sequence in numbers
+        },
     )
-    machine = _machine(incident, config, traffic, profile, noises, recorder)
+    machine = _machine(incident, config, traffic, profile, noises, recorder, drafts)
     return Simulator(config, traffic, machine, recorder, extras).run()
 
 
@@ -112,9 +133,7 @@ def configured(incident: Incident, policy: str, profile: Profile | None) -> Conf
 
 
 def _state(incident: Incident, config: Configured) -> Checkpoint | None:
-    """The Core's initial state, under the policies of `config`. Nothing is counted yet, and there
-    are no links, as a journal does not record how long copies over them take.
-    """
+    """The Core's initial state, under the policies of `config`. Nothing is counted yet."""
     if incident.state is None:
         return None
     instances = [
@@ -131,10 +150,8 @@ def _state(incident: Incident, config: Configured) -> Checkpoint | None:
         instances=instances,
         counters=Counters(),
         wake_at_s=NEVER,
-        links=[],
-        link_times=[],
-        num_transfers=0,
         num_flips=0,
+        flips=[],
     )
 
 
@@ -190,20 +207,28 @@ def _machine(
     profile: Profile | None,
     noises: Sequence[np.random.Generator],
     recorder: Recorder,
+    drafts: RecordedDrafts,
 ) -> Machine:
-    if not any(home.pool.num_blocks for home in incident.homes.values()):
+    ready = next((home for home in incident.homes.values() if home.pool.num_blocks), None)
+    if ready is None:
         raise JournalError(
             f"{incident.source}: no worker was ever ready, so there is no memory to run it in"
         )
     count = len(config.instances)
-    homes = [incident.homes.get(instance, JournalInstance()) for instance in range(count)]
+    homes = [
+        incident.homes.get(instance, _never_ready(own, ready))
+        for instance, own in enumerate(config.instances)
+    ]
     pools = [home.pool for home in homes]
     max_running = [limits_of(instance, config).max_running for instance in config.instances]
     workers: Sequence[Worker]
-    routes = None  # a journal does not record how long copies between instances take
+    routes = None
     if profile is None:
         workers = [
-            RecordedWorker(incident, instance, home, Answers(traffic.stops_at, slots))
+            RecordedWorker(
+                *(incident, instance, home),
+                Answers(traffic.stops_at, slots, drafts, home.same_until),
+            )
             for instance, (home, slots) in enumerate(zip(homes, max_running, strict=True))
         ]
     else:
@@ -219,9 +244,25 @@ def _machine(
             max_running,
             noises,
             spans=recorder.spans,
+            drafts=drafts,
         )
     sizes = [home.forward_tokens for home in homes]
     if profile is not None:
         sizes = forward_tokens(config, [profile] * count)
-    ready_s = [home.ready_s for home in homes]
-    return Machine(workers, pools, ready_s, routes=routes, forward_tokens=sizes)
+    owned = zip(homes, config.instances, strict=True)
+    return Machine(
+        workers,
+        pools,
+        [home.ready_s for home in homes],
+        wake_s=[home.wake_s or own.wakes_in_s for home, own in owned],
+        routes=routes,
+        recorded=incident.links if profile is None else None,
+        forward_tokens=sizes,
+    )
+
+
+def _never_ready(config: InstanceConfig, ready: JournalInstance) -> JournalInstance:
+    """An instance without a worker: one that slept to the end would have been as the `ready` one,
+    should it wake now.
+    """
+    return replace(ready, wake_s=0.0) if config.wakes_in_s else JournalInstance()

@@ -1,21 +1,28 @@
 """From a scenario to its run: profiles, pools, workers and the workload, put together."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from daemon.core.core import Core
-from daemon.core.events import Configured, InstanceConfig
-from daemon.core.limits import limits_of, says_budget, says_chunk
+from daemon.core.values.events import POLICY_NAMES, Configured, InstanceConfig
+from daemon.core.values.limits import (
+    largest_step,
+    limits_of,
+    says_budget,
+    says_chunk,
+)
 from daemon.cost.forward_size import size_of
 from daemon.cost.profile import Profile
+from daemon.cost.step_cost import chosen, cost_of
 from daemon.journal.writer import JournalWriter
 from daemon.lab.profiles.load import load_profile
 from daemon.lab.report.records import RunLog, Span
 from daemon.lab.simulator.checks import check, check_profiles, reload_s
+from daemon.lab.simulator.drafts import Drafts, stated
 from daemon.lab.simulator.pool import Pool, pools_of
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.routes import Routes
@@ -26,9 +33,9 @@ from daemon.lab.simulator.workers import chances, simulated_workers
 from daemon.lab.workload.build import build
 from daemon.lab.workload.workload import Workload
 from daemon.length_models.prediction import Predictor
-from daemon.length_models.registry import length_predictor
+from daemon.length_models.registry import predictor_without_text
 from daemon.scheduler.policies import POLICIES
-from daemon.state.role import AUTO, Role
+from daemon.state.role import WATCHED, Role
 
 _NO_BOUND = 1 << 40
 
@@ -39,6 +46,7 @@ class Options:
 
     journal: Path | None = None  # a folder
     spans: bool = False  # every step, for the trace viewer
+    operators: bool = False  # the input and the time of each one
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None
     predictor: Predictor | None = None  # instead of the one that the scenario names
@@ -64,7 +72,10 @@ def prepare(scenario: Scenario, workload: Workload | None = None) -> Prepared:
         for group, role in zip(each, scenario.role_of_each, strict=True)
     )
     known = {name: load_profile(name) for name in {group.profile_name for group in groups}}
-    profiles = tuple(_with_link(known[group.profile_name], group) for group in groups)
+    profiles = tuple(
+        chosen(_with_link(known[group.profile_name], group), scenario.step_times)
+        for group in groups
+    )
     check_profiles(scenario, groups, profiles)
     context = min(profile.model.context_len for profile in profiles)
     pools = pools_for(scenario, profiles, groups)
@@ -100,22 +111,27 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
         scenario.limits.exact_max_tokens,
         scenario.n,
         scenario.workload.seed,
-        named=config.roles == AUTO
+        named=bool(config.roles)
         or any(instance.role is not Role.MIXED for instance in config.instances),
     )
     names = [instance.name for instance in config.instances]
     recorder = Recorder(traffic.log(), prepared.profiles, config.instances, traffic.n)
     recorder.spans = [] if options.spans else None
+    if options.operators:
+        costs = {profile: cost_of(profile) for profile in dict.fromkeys(prepared.profiles)}
+        recorder.costs = [costs[profile] for profile in prepared.profiles]
     chance, *noises = chances(scenario.seed, 1 + len(names))
+    drafts = stated(scenario.drafts, scenario.workload.seed)
     extras = Extras(
-        predictor=options.predictor or length_predictor(scenario.predictor),
+        predictor=options.predictor or predictor_without_text(scenario.predictor),
         chance=chance,
         journal=journal_of(options, config),
         faults=scenario.fault,
         progress=options.progress,
         after_event=options.after_event,
+        drafts=drafts,
     )
-    machine = _machine(prepared, config, traffic, noises, recorder.spans)
+    machine = _machine(prepared, config, traffic, noises, recorder.spans, drafts)
     return Simulator(config, traffic, machine, recorder, extras).run()
 
 
@@ -139,6 +155,7 @@ def configured(prepared: Prepared) -> Configured:
             **asdict(limits_of(group, written)),
             chunk_is_own=not says_chunk(group, written),
             budget_is_own=not says_budget(group, written),
+            wakes_in_s=(group.wake_s or reload_s(profile)) if group.asleep else 0.0,
         )
         for index, (profile, group) in enumerate(
             zip(prepared.profiles, prepared.groups, strict=True)
@@ -164,7 +181,10 @@ def configured(prepared: Prepared) -> Configured:
         decode_admission=shared.decode_admission,
         slo_ttft_s=scenario.slo.ttft_s,
         slo_tpot_s=scenario.slo.tpot_s,
-        roles=AUTO if scenario.roles == AUTO else "",
+        roles=scenario.watched,
+        policy_names=POLICY_NAMES,
+        pair=scenario.handoff.pair,
+        mixed_pool=scenario.handoff.mixed_pool,
     )
 
 
@@ -173,21 +193,35 @@ def pools_for(
 ) -> list[Pool]:
     """The pools of one instance of each group."""
     block_size, shared = scenario.limits.block_size, scenario.shared_limits
-    return [
-        pools_of(profile, group, block_size, limits_of(group, shared))
-        for profile, group in zip(profiles, groups, strict=True)
-    ]
+    pools = []
+    for profile, group in zip(profiles, groups, strict=True):
+        limits = limits_of(group, shared)
+        may_prefill = scenario.num_instances > 1 and (
+            bool(scenario.watched) or group.role == Role.PREFILL
+        )
+        is_open = not says_budget(group, shared) and not profile.device.is_cpu
+        limits = replace(limits, max_batch_tokens=largest_step(limits, may_prefill, is_open))
+        pools.append(pools_of(profile, group, block_size, limits, scenario.limits.compress))
+    return pools
 
 
 def forward_tokens(config: Configured, profiles: Sequence[Profile]) -> list[int]:
     """The target forward size of each instance, by its profile; 0 where its policy does
     not use it.
     """
-    limits = [limits_of(instance, config) for instance in config.instances]
-    return [
-        size_of(profile).within(own.max_batch_tokens) if POLICIES[own.policy].fills_device else 0
-        for profile, own in zip(profiles, limits, strict=True)
-    ]
+    return [_size(config, *pair) for pair in zip(config.instances, profiles, strict=True)]
+
+
+def _size(config: Configured, instance: InstanceConfig, profile: Profile) -> int:
+    own = limits_of(instance, config)
+    if POLICIES[own.policy].fills_device:
+        return size_of(profile).within(own.max_batch_tokens)
+    may_prefill = len(config.instances) > 1 and (
+        config.roles in WATCHED or instance.role is Role.PREFILL
+    )
+    is_open = instance.budget_is_own and not profile.device.is_cpu  # as in the daemon
+    largest = largest_step(own, may_prefill, is_open)
+    return size_of(profile).within(largest) if largest > own.max_batch_tokens else 0
 
 
 def _machine(
@@ -196,6 +230,7 @@ def _machine(
     traffic: Traffic,
     noises: Sequence[np.random.Generator],
     spans: list[Span] | None,
+    drafts: Drafts | None = None,
 ) -> Machine:
     scenario, profiles, groups = prepared.scenario, prepared.profiles, prepared.groups
     pools = pools_for(scenario, profiles, groups)
@@ -210,6 +245,7 @@ def _machine(
         noises,
         scenario.noise,
         spans,
+        drafts,
     )
     return Machine(
         workers,

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from daemon.config.schema import MemoryConfig, SchedulerConfig, SloConfig
-from daemon.core.limits import InstanceLimits
+from daemon.config.schema import MemoryConfig, PredictConfig, SchedulerConfig, SloConfig
+from daemon.core.values.limits import InstanceLimits
 from daemon.lab.workload.workload import WorkloadSpec
-from daemon.state.role import Role
+from daemon.state.role import WATCHED, Role
 from daemon.state.transfer_mode import HandoffMode
 
 _SCHEDULER, _MEMORY = SchedulerConfig(), MemoryConfig()
@@ -39,6 +39,8 @@ class InstanceGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     decode_admission: str = ""
     device: str = ""  # such as cuda:0,1, which must fit the profile; "": the profile's
     parallel: str = ""  # tpN | ppN: the profile's variant of this name
+    asleep: bool = False  # without a worker until the others have no room
+    wake_s: float = 0.0  # how long it takes to wake; 0: to load the weights over the host link
 
     @property
     def profile_name(self) -> str:
@@ -53,6 +55,8 @@ class HandoffSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     latency_s: float | None = None  # None: likewise
     layer_sync_s: float = 20e-6  # additional step time per layer to report it as computed: assumed
     mode: str = HandoffMode.AUTO.value
+    pair: str = _SCHEDULER.pair
+    mixed_pool: bool = _SCHEDULER.mixed_pool
 
 
 class ScenarioLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +71,7 @@ class ScenarioLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     prefix_cache: bool = _SCHEDULER.prefix_cache
     depth: int = _SCHEDULER.depth
     swap: str = _MEMORY.swap  # "": the policy's own
+    compress: bool = _MEMORY.compress  # swapped blocks are packed into 8 bits
     decode_admission: str = _SCHEDULER.decode_admission
     starve_s: float = _SCHEDULER.starve_s
     max_pause_s: float | None = None  # None: as `Scenario.max_pause_s` says
@@ -92,10 +97,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     policy: str = _SCHEDULER.policy
     placement: str = _SCHEDULER.placement
     roles: str = (
-        ""  # auto: by the load; mixed: all are mixed; P:D: counts; "": as in each [[instance]]
+        # auto, low_load, idle: by the load; mixed: all are mixed; P:D: counts, P:D:idle: counts at
+        # first; "": as in each [[instance]]
+        ""
     )
-    predictor: str = "mean"  # the daemon's own default reads prompts; a scenario has lengths alone
+    predictor: str = PredictConfig().kind  # where it reads prompts, its stand-in
+    drafts: str = ""  # SHARE:LENGTH of quotes in answers, which prompt lookup drafts; "": none
     seed: int = 0  # of the step times' noise and the predictor's error; the workload has its own
+    step_times: str = ""  # of whole "steps", or of "operators" alone; "": whichever errs less
     noise: bool = True  # step times vary as the profile measured it
     limits: ScenarioLimits = ScenarioLimits()
     handoff: HandoffSpec = HandoffSpec()
@@ -107,9 +116,15 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.roles == Role.MIXED.value:
             return (Role.MIXED.value,) * self.num_instances
         if ":" in self.roles:
-            num_prefill, num_decode = map(int, self.roles.split(":"))
+            num_prefill, num_decode = map(int, self.roles.split(":")[:2])
             return (Role.PREFILL.value,) * num_prefill + (Role.DECODE.value,) * num_decode
         return tuple(group.role for group in self.instance for _ in range(group.count))
+
+    @property
+    def watched(self) -> str:
+        """The way in which a watcher sets roles: one of WATCHED; "": they stay."""
+        mode = self.roles.rpartition(":")[2]
+        return mode if mode in WATCHED else ""
 
     @property
     def num_instances(self) -> int:

@@ -2,14 +2,18 @@
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from daemon.core.actions import (
+from daemon.core.core import Core
+from daemon.core.instance.instance import Instance, WorkerState
+from daemon.core.placing.dispatch import Decide
+from daemon.core.values.actions import (
     Action,
     CancelSend,
     Deliver,
@@ -22,12 +26,10 @@ from daemon.core.actions import (
     Send,
     Started,
     Submit,
+    Wake,
     WakeAt,
 )
-from daemon.core.checkpoint import Checkpoint, restore
-from daemon.core.core import Core
-from daemon.core.dispatch import Decide
-from daemon.core.events import (
+from daemon.core.values.events import (
     Configured,
     CopiesDone,
     Event,
@@ -38,14 +40,17 @@ from daemon.core.events import (
     WorkerLost,
     WorkerReady,
 )
-from daemon.core.instance import Instance, WorkerState
+from daemon.core.view.checkpoint import Checkpoint, restore
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.journal.writer import JournalWriter
 from daemon.lab.report.records import Outcome, RequestLog, RunLog
 from daemon.lab.simulator.agenda import Agenda, Rank
+from daemon.lab.simulator.answer_blocks import AnswerBlocks
+from daemon.lab.simulator.drafts import Drafts, Lookup
 from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.pool import Pool
+from daemon.lab.simulator.recorded_transfers import RecordedLinks, RecordedTransfers
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.routes import Routes
 from daemon.lab.simulator.scenario import WorkerFault
@@ -111,8 +116,10 @@ class Machine:
     pools: Listing[Pool]
     ready_s: Listing[float]  # when each worker is first ready; inf: never
     reload_s: Listing[float] = ()  # to load each one's weights over the shared host link
+    wake_s: Listing[float] = ()  # to wake each one that is asleep; (): as configured
     delivery_s: float = 0.0  # from a step's answer to the client's token
     routes: Routes | None = None  # between instances; None: there are none
+    recorded: RecordedLinks | None = None  # a journal's, in the place of routes
     forward_tokens: Listing[int] = ()  # the target forward size of each; (): unknown
 
 
@@ -128,6 +135,11 @@ class Extras:
     state: Checkpoint | None = None  # the Core's initial state, with ready workers; None: new
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None  # for checks of every ledger
+    drafts: Drafts | None = None  # None: nobody looks for any
+    hashes: Mapping[tuple[int, int], bytes] = field(default_factory=dict)
+    """Hashes of blocks that answers fill, by sequence and index in it."""
+    ticks: Mapping[float, float] = field(default_factory=dict)
+    """When ticks come that are asked for at these times; others come in time."""
 
 
 class Simulator:
@@ -153,13 +165,14 @@ class Simulator:
         self._journal = self._extras.journal
         self._num_ended = 0
         self._guesses: dict[int, float] = {}  # of the predictor, by request
+        self._lookup = Lookup(self._extras.drafts) if self._extras.drafts is not None else None
+        self._blocks: AnswerBlocks | None = None
+        if self._extras.hashes:
+            self._blocks = AnswerBlocks(self._extras.hashes, config.block_size)
         self._lives = [0] * len(machine.workers)  # events of an earlier life are dropped
         self._wake_s = float("inf")
         self._host = SimulatedLink("host link", "weights", "instance", recorder.spans)
-        self._transfers: SimulatedTransfers | None = None
-        if machine.routes is not None and len(machine.routes) > 1:
-            logs = recorder.instances
-            self._transfers = SimulatedTransfers(machine.routes, self._agenda, logs, recorder.spans)
+        self._transfers = self._transfers_of(machine, config.block_size)
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
             Rank.READY: self._ready,
             Rank.COPIED: self._copied,
@@ -184,15 +197,28 @@ class Simulator:
             Finished: self._finished,
             Rejected: self._rejected,
             WakeAt: self._wake_at,
+            Wake: self._wake_instance,
             **dict.fromkeys((RoleGiven, FlipShown, Noted, Emptied), lambda _now, _action: None),
         }
+
+    def _transfers_of(
+        self, machine: Machine, block_size: int
+    ) -> SimulatedTransfers | RecordedTransfers | None:
+        recorder, agenda = self._recorder, self._agenda
+        if len(machine.pools) > 1 and machine.recorded is not None:
+            recorded = machine.recorded, machine.pools, block_size
+            return RecordedTransfers(*recorded, agenda, recorder.instances)
+        if machine.routes is not None and len(machine.routes) > 1:
+            return SimulatedTransfers(machine.routes, agenda, recorder.instances, recorder.spans)
+        return None
 
     def run(self) -> RunLog:
         """Run from the first arrival to the last event. Raises SimulationError if it gets stuck."""
         began_s = time.perf_counter()
         for instance, ready_s in enumerate(self._machine.ready_s):
             is_ready = self.core.instances[instance].state is WorkerState.READY
-            if ready_s < float("inf") and not is_ready:
+            is_asleep = self.core.instances[instance].state is WorkerState.ASLEEP
+            if ready_s < float("inf") and not is_ready and not is_asleep:
                 self._agenda.add(ready_s, Rank.READY, (instance, 0))
         for fault in self._extras.faults:
             self._agenda.add(fault.at_s, Rank.LOSS, fault)
@@ -242,12 +268,16 @@ class Simulator:
         actions: list[Action] = self.core.handle(event)
         for action in actions:
             self._carry_out[type(action)](now, action)
+        if self._blocks is not None and isinstance(event, StepDone):
+            self._blocks.hash(self.core.sequences)
 
     def _log(self, virtual_s: float, wall_s: float) -> RunLog:
         recorder = self._recorder
         for log, worker in zip(recorder.instances, self._machine.workers, strict=True):
             log.energy_j = worker.energy_j(virtual_s) or 0.0
             log.capped_s = worker.capped_s
+        for log, instance in zip(recorder.instances, self.core.instances, strict=True):
+            log.uploaded_ahead_blocks = instance.scheduler.swap_stats().num_ahead
         note_alone(recorder.log, self._machine.workers)
         counters = self.core.counters
         return RunLog(
@@ -284,11 +314,24 @@ class Simulator:
             if self._machine.forward_tokens
             else 0,
             most_times=self._machine.workers[instance].most_times,
+            row_s=self._machine.workers[instance].row_s,
+            same_until=self._machine.workers[instance].same_until,
+            windows=pool.windows,
         )
 
     def _answer(self, now: float, what: tuple[int, StepDone, StepWork, Computed]) -> Event | None:
         life, event, _, _ = what
-        return event if life == self._lives[event.instance] else None
+        if life != self._lives[event.instance]:
+            return None
+        if self._lookup is not None:
+            looks = self.core.instances[event.instance].may_draft
+            offers = self._lookup.offers(event.instance, event.step, looks)
+            event = msgspec.structs.replace(event, offers=offers)
+        if self._blocks is not None:
+            sequences, at, hashes = self._blocks.newest
+            filled = {"filled": sequences, "filled_at": at, "hashes": hashes}
+            event = msgspec.structs.replace(event, **filled)
+        return event
 
     def _copied(self, now: float, what: tuple[int, CopiesDone]) -> Event | None:
         life, event = what
@@ -297,8 +340,10 @@ class Simulator:
     def _input(self, now: float, event: Event) -> Event:
         return event
 
-    def _loss(self, now: float, fault: WorkerFault) -> Event:
+    def _loss(self, now: float, fault: WorkerFault) -> Event | None:
         instance = fault.instance
+        if self.core.instances[instance].state is WorkerState.ASLEEP:
+            return None  # there is none to lose
         self._lives[instance] += 1
         self._machine.workers[instance].clear(now)
         if self._transfers is not None:
@@ -322,7 +367,7 @@ class Simulator:
         if self._transfers is not None:
             self._transfers.due(now, transfer)
 
-    def _transferred(self, now: float, what: tuple[int, int, int]) -> Event | None:
+    def _transferred(self, now: float, what: Any) -> Event | None:
         return self._transfers.over(now, what) if self._transfers is not None else None
 
     def _linked(self, now: float, what: Any) -> Event | None:
@@ -363,6 +408,8 @@ class Simulator:
         else:
             done = worker.compute(now, batch, work, self._transfers.layers_s(instance))
             self._transfers.planned(now, instance, done.start_s, done.end_s)
+        if self._lookup is not None:
+            self._lookup.sent(action, done.counts)
         elapsed_s = done.end_s - done.start_s
         answer = StepDone(
             now=done.end_s,
@@ -407,6 +454,8 @@ class Simulator:
 
     def _deliver(self, now: float, action: Deliver) -> None:
         self._recorder.delivered(now + self._machine.delivery_s, action.sequences)
+        if self._blocks is not None:
+            self._blocks.delivered(action.sequences.tolist())
         ended = np.count_nonzero(action.reasons)
         if ended:
             self._num_ended += int(ended)
@@ -423,6 +472,8 @@ class Simulator:
 
     def _started(self, now: float, action: Started) -> None:
         row, sequence = self._traffic.row(action.sequence), self.core.sequences[action.sequence]
+        if self._blocks is not None:
+            self._blocks.started(action.sequence, sequence.num_prompt_tokens)
         self._recorder.started(now, row, sequence, action.instance)
 
     def _finished(self, now: float, action: Finished) -> None:
@@ -435,9 +486,16 @@ class Simulator:
             self._num_ended += 1
             self._recorder.ended(row, Outcome.REJECTED)
 
+    def _wake_instance(self, now: float, action: Wake) -> None:
+        """Start a worker."""
+        instance, wake_s = action.instance, self._machine.wake_s
+        took_s = wake_s[instance] if wake_s else self.core.instances[instance].config.wakes_in_s
+        self._agenda.add(now + took_s, Rank.READY, (instance, self._lives[instance]))
+
     def _wake_at(self, now: float, action: WakeAt) -> None:
         self._wake_s = action.time_s
-        self._agenda.add(max(now, action.time_s), Rank.WAKE, action.time_s)
+        at_s = max(now, action.time_s, self._extras.ticks.get(action.time_s, now))
+        self._agenda.add(at_s, Rank.WAKE, action.time_s)
 
 
 def _check_written(journal: JournalWriter) -> None:

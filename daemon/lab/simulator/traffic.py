@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daemon.core.events import RequestArrived
+from daemon.core.values.events import RequestArrived
 from daemon.lab.report.records import RequestLog
 from daemon.lab.workload.workload import Workload
 from daemon.length_models.prediction import Asked

@@ -4,8 +4,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from daemon.core.actions import Send
-from daemon.core.events import LinkChanged, TransferEnded
+from daemon.core.values.actions import Send
+from daemon.core.values.events import LinkChanged, TransferEnded
 from daemon.lab.report.records import InstanceLog, Span
 from daemon.lab.simulator.agenda import Agenda, Rank
 from daemon.lab.simulator.routes import Routes, TransferRoute

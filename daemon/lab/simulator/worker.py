@@ -10,6 +10,7 @@ from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
 from daemon.cost.work import StepWork
 from daemon.lab.simulator.copies import CopiesEnded, CopyEngine
+from daemon.lab.simulator.drafts import Drafts
 from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.power import PowerMeter
 from daemon.state.batch import Batch
@@ -76,6 +77,14 @@ class Worker(Protocol):
         """Most decode steps in one multi-step program, as the worker reports then."""
 
     @property
+    def row_s(self) -> float:
+        """The time of a step's first row, as the worker reports then; 0: it does not say."""
+
+    @property
+    def same_until(self) -> tuple[int, ...]:
+        """The numbers of tokens up to which steps compute alike, as the worker reports then."""
+
+    @property
     def capped_s(self) -> float:
         """The steps' time in which the power cap bound."""
 
@@ -92,16 +101,57 @@ class Answers:
     `stops_at[request, index]` is the length at which an answer's last token is sampled.
     """
 
-    def __init__(self, stops_at: Int32, max_running: int) -> None:
+    def __init__(
+        self,
+        stops_at: Int32,
+        max_running: int,
+        drafts: Drafts | None = None,
+        same_until: tuple[int, ...] = (),
+    ) -> None:
+        """`same_until`: the worker's, as in `WorkerReady`."""
         self._stops_at = stops_at
+        self._drafts, self._same_until = drafts, same_until
+        self._sequences = np.zeros(max_running, np.int64)
         self._by_slot = np.zeros(max_running, np.int32)
         self._slots = int32()  # of the newest step, and for each the start of its last token's step
         self._last_starts = int32()
 
-    def reasons(self, batch: Batch) -> UInt8:
+    def sampled(self, batch: Batch) -> tuple[UInt8, Int32]:
+        """(reasons, counts) of a plan's sampled rows, as in `StepDone`."""
+        reasons = self._reasons(batch)
+        if self._drafts is not None and batch.drafts.size and self._takes(batch):
+            return self._drafted(batch, self._drafts)
+        return reasons, self._counts(batch)
+
+    def _takes(self, batch: Batch) -> bool:
+        """Whether a worker computes a plan's drafts: it leaves them out where the step would be
+        computed in another way with them.
+        """
+        num_drafts = int(batch.drafts.sum())
+        without = batch.num_tokens - num_drafts, int(batch.samples.sum())
+        return not any(
+            count <= most < count + num_drafts for count in without for most in self._same_until
+        )
+
+    def _drafted(self, batch: Batch, drafts: Drafts) -> tuple[UInt8, Int32]:
+        """The same of a plan with drafts: a row samples those that are accepted, and one more."""
+        (rows,) = batch.samples.nonzero()
+        slots = batch.slots[rows].astype(np.intp)
+        lengths = (batch.starts + batch.counts)[rows]
+        left = self._by_slot[slots] - lengths  # tokens before the last one
+        counts = np.zeros(rows.size, np.int32)
+        (drafting,) = batch.drafts[rows].nonzero()
+        asked = self._sequences[slots], lengths, batch.drafts[rows]
+        columns = [column[drafting].tolist() for column in asked]
+        counts[drafting] = [drafts.accepted(*row) for row in zip(*columns, strict=True)]
+        reasons: UInt8 = (counts >= left).view(np.uint8)
+        return reasons, np.minimum(counts, left.clip(0)) + np.int32(1)
+
+    def _reasons(self, batch: Batch) -> UInt8:
         """STOP for each sampled row whose answer ends with this token."""
         stops = self._by_slot
         if batch.joined_slots.size:
+            self._sequences[batch.joined_slots] = batch.joined_sequences
             which = divmod(batch.joined_sequences, MAX_SEQUENCES_PER_REQUEST)
             stops[batch.joined_slots] = self._stops_at[which]
         if batch.slots is not self._slots or batch.joined_slots.size:
@@ -114,8 +164,8 @@ class Answers:
         reasons: UInt8 = last.view(np.uint8)  # true is FinishReason.STOP
         return reasons
 
-    def counts(self, batch: Batch) -> Int32:
-        """The tokens of each row of a multi-step plan, after its `reasons`; empty: one each."""
+    def _counts(self, batch: Batch) -> Int32:
+        """The tokens of each row of a multi-step plan, after its reasons; empty: one each."""
         if batch.times == 1:
             return _ONE_EACH
         left: Int32 = self._last_starts - batch.starts + np.int32(1)
@@ -153,7 +203,7 @@ class SimulatedWorker:
         if not work.num_tokens:
             # Answers come in the order of the plans, even of those that only copy.
             done_s = max(now, free[-1])
-            return Computed(done_s, done_s, 0.0, self._answers.reasons(batch), copies)
+            return Computed(done_s, done_s, 0.0, self._answers.sampled(batch)[0], copies)
         once = work.once
         step_s = self._cost.step_s(once) * self._noise.factor() * self._power.slowdown(once)
         step_s = step_s * work.times + more_s / self._profile.pp
@@ -169,7 +219,7 @@ class SimulatedWorker:
                 handed_s = link.hold(end_s, handing_s, num_tokens)
                 end_s = free[stage] = max(handed_s, free[stage]) + step_s
         self._power.spend(once, step_s)
-        reasons, counts = self._answers.reasons(batch), self._answers.counts(batch)
+        reasons, counts = self._answers.sampled(batch)
         return Computed(
             start_s=start_s,
             end_s=end_s,
@@ -196,6 +246,16 @@ class SimulatedWorker:
     def most_times(self) -> int:
         """The profile's value."""
         return self._profile.most_times
+
+    @property
+    def row_s(self) -> float:
+        """Zero: a profile does not tell it apart."""
+        return 0.0
+
+    @property
+    def same_until(self) -> tuple[int, ...]:
+        """None: a profile's steps compute alike."""
+        return ()
 
     def warm_token_s(self) -> float:
         """The time that one prompt token adds to a step, as the worker reports then."""

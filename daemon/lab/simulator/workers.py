@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from daemon.cost.profile import Profile
-from daemon.cost.step_cost import step_cost
+from daemon.cost.step_cost import cost_of
 from daemon.lab.report.records import Span
 from daemon.lab.simulator.copies import CopyEngine
+from daemon.lab.simulator.drafts import Drafts
 from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.power import PowerMeter
@@ -34,17 +35,18 @@ def simulated_workers(
     noises: Sequence[np.random.Generator],
     noisy: bool = True,
     spans: list[Span] | None = None,
+    drafts: Drafts | None = None,
 ) -> list[SimulatedWorker]:
     """A worker for each profile, limited to its power cap; uses of its links go to `spans`.
 
     `noises` are the random streams of each one's step times.
     """
-    costs = {profile: step_cost(profile.step) for profile in dict.fromkeys(profiles)}
+    costs = {profile: cost_of(profile) for profile in dict.fromkeys(profiles)}
     return [
         SimulatedWorker(
             profile,
             costs[profile],
-            Answers(stops_at, num_slots),
+            Answers(stops_at, num_slots, drafts),
             Noise(profile.fit.noise_sigma if noisy else 0.0, chance),
             PowerMeter(profile, cap),
             [

@@ -63,7 +63,7 @@ class Filler(ABC):
         were too few, sequences preempted.
         """
         kv = self.admission.kv
-        short = kv.needing_block(slots, self.slots.computed[slots])
+        short = kv.needing_block(slots, self.slots.computed)
         if kv.can_append(short):
             kv.append_each(short)
             return slots

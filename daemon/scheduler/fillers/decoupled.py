@@ -11,7 +11,7 @@ import numpy as np
 
 from daemon.scheduler.admission import Admission, AdmissionPlan
 from daemon.scheduler.fillers.base import Filler
-from daemon.scheduler.padded_ends import SAFE_SHARE, PaddedEnds
+from daemon.scheduler.padded_ends import LIKELY_SHARE, PaddedEnds
 from daemon.scheduler.step import StepBuilder
 from daemon.state.sequence import Sequence
 from daemon.state.story import What
@@ -33,13 +33,11 @@ class Decoupled(Filler):
 
     in_order = False
     grouped: ClassVar[bool] = False
-    """Whether answers that end at the same length begin together."""
-    share: ClassVar[float] = SAFE_SHARE
-    """The share of answers that should not outgrow their padded length."""
+    """Whether answers of the same predicted length begin together, and so end together."""
 
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
-        self.ends = PaddedEnds(admission.order, self.share)
+        self.ends = PaddedEnds(admission.order)
         self._num_ahead: int | None = None  # blocks held by unbegun sequences; None: not counted
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
@@ -92,7 +90,7 @@ class Decoupled(Filler):
         """
         self._resize(slots)
         kv = self.admission.kv
-        short = kv.needing_block(slots, self.slots.computed[slots])
+        short = kv.needing_block(slots, self.slots.computed)
         if kv.can_append(short):
             kv.append_each(short)
             return slots
@@ -122,8 +120,8 @@ class Decoupled(Filler):
     def begin(self, waiting: Slots, now: float) -> Slots:
         """Reserve the room of the answers that begin now; returns their slots."""
         kv = self.admission.kv
-        held = kv.table.held[waiting]
-        lacking = np.maximum(-(-self.ends.of(waiting) // kv.block_size) - held, 0)
+        held = kv.charged[waiting]
+        lacking = np.maximum(kv.blocks_of(self.ends.of(waiting)) - held, 0)
         alone = not kv.reservations.num_slots
         if not alone and int(lacking.min()) >= kv.num_unreserved:
             return _NO_SLOTS  # at least one block is spared
@@ -143,11 +141,19 @@ class Decoupled(Filler):
         """The places of waiting answers, lacking `lacking` blocks each, that begin in this room."""
         places = np.arange(waiting.size)
         if self.grouped:
-            ends = lacking + self.admission.kv.table.held[waiting]
-            _, firsts, group = np.unique(ends, return_index=True, return_inverse=True)
+            lengths = self.blocks_to_come(waiting)
+            _, firsts, group = np.unique(lengths, return_index=True, return_inverse=True)
             places = firsts[group].argsort(kind="stable")
         fitting: Slots = places[lacking[places].cumsum() <= room]
         return fitting
+
+    def blocks_to_come(self, waiting: Slots) -> Int32:
+        """The predicted lengths of answers that wait, in whole blocks: what groups are made by. One
+        that has stopped is as long as what is left of it.
+        """
+        to_come = self.ends.of(waiting) - self.slots.known[waiting] + 1
+        blocks: Int32 = -(-to_come // self.admission.kv.block_size)
+        return blocks
 
     def num_spare(self, begun: Slots) -> int:
         """Blocks spared beside these answers when others begin: seldom too few for what they
@@ -156,7 +162,7 @@ class Decoupled(Filler):
         kv = self.admission.kv
         in_time = begun[~self.ends.late(begun)]
         kept = np.maximum(self.ends.of(in_time) - self.slots.prompt[in_time], 0)
-        outgrown = self.admission.order.lengths.outgrown(self.share).num_tokens(kept)
+        outgrown = self.admission.order.lengths.outgrown(LIKELY_SHARE).num_tokens(kept)
         return max(1, min(self.most_spare, kv.blocks_for(outgrown)))
 
     @property
@@ -167,7 +173,7 @@ class Decoupled(Filler):
     def _with_blocks(self, slots: Slots) -> Slots:
         """These slots, which have reservations, with blocks for their next tokens."""
         kv = self.admission.kv
-        short = kv.needing_block(slots, self.slots.computed[slots])
+        short = kv.needing_block(slots, self.slots.computed)
         if kv.can_append(short):
             kv.append_each(short)
             return slots
@@ -184,7 +190,7 @@ class Decoupled(Filler):
 
     def _count_ahead(self) -> int:
         _, ahead = self._split(self.slots.order())
-        return int(np.add.reduce(self.admission.kv.table.held[ahead]))
+        return int(np.add.reduce(self.admission.kv.charged[ahead]))
 
     def _make_one_go_on(self, step: StepBuilder, decodes: Slots, now: float) -> None:
         """Have the first decode go on where none can, preempting others for its next block."""
@@ -194,8 +200,8 @@ class Decoupled(Filler):
         first = decodes[:1]
         slot = int(first[0])
         if not admission.kv.reservations.has(slot):
-            admission.kv.reservations.reserve(slot, int(admission.kv.table.held[slot]))
-        short = admission.kv.needing_block(first, self.slots.computed[first])
+            admission.kv.reservations.reserve(slot, int(admission.kv.charged[slot]))
+        short = admission.kv.needing_block(first, self.slots.computed)
         if not admission.grow_or_preempt(short, now) and self.slots.sequence[slot] >= 0:
             step.add_decodes(first)
 

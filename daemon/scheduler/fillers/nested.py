@@ -14,6 +14,7 @@ import numpy as np
 from daemon.scheduler.admission import Admission
 from daemon.scheduler.fillers.ordered import Ordered
 from daemon.scheduler.nearing import OPEN
+from daemon.scheduler.padded_ends import LIKELY_SHARE
 from daemon.scheduler.step import StepBuilder
 from daemon.state.sequence import Sequence
 from daemon.state.story import What
@@ -64,7 +65,7 @@ class Nested(Ordered):
         left = np.maximum(self.ends.of(waiting) - table.known[waiting], 1)
         by_left = left.argsort(kind="stable")
         waiting, needed = waiting[by_left], np.ceil(left[by_left] * (1.0 + self._margin))
-        lacking = -(-self.ends.of(waiting) // kv.block_size) - kv.table.held[waiting]
+        lacking = kv.blocks_of(self.ends.of(waiting)) - kv.charged[waiting]
         loose = self._time_ranges(waiting) >= OPEN
         lenders = self._lenders()
         borrowers: list[int] = []
@@ -76,7 +77,7 @@ class Nested(Ordered):
             if place < 0:
                 continue
             slot, count = int(waiting[place]), int(lacking[place])
-            kv.lending.lend(lender, slot, count, int(kv.table.held[slot]) + count)
+            kv.lending.lend(lender, slot, count, int(kv.charged[slot]) + count)
             table.member(slot).loans += 1
             borrowers.append(slot)
             left_over = np.arange(waiting.size) != place
@@ -88,6 +89,8 @@ class Nested(Ordered):
     def _lenders(self) -> list[int]:
         """Slots with blocks to lend, most first."""
         kv, order = self.admission.kv, self.slots.order()
+        if kv.has_windows:  # behind a window tokens need fewer blocks: none is due at a token
+            return []
         begun = order[kv.reservations.among(order)]
         unheld = kv.reservations.unheld_of(begun)
         by_most = (-unheld).argsort(kind="stable")[:MOST_LENDERS]
@@ -104,7 +107,7 @@ class Nested(Ordered):
     @property
     def _margin(self) -> float:
         """The paper's buffer b, as a share of what is kept for an answer."""
-        return self.admission.order.lengths.outgrown(self.share).margin
+        return self.admission.order.lengths.outgrown(LIKELY_SHARE).margin
 
     # Prompts
 
@@ -122,7 +125,7 @@ class Nested(Ordered):
         kv = self.admission.kv
         prompts = [self.waiting.at(place) for place in range(min(LOOK_AT, len(self.waiting)))]
         known, likely = self.waiting.columns(LOOK_AT)
-        padding = self.admission.order.lengths.padding(self.share)
+        padding = self.admission.order.lengths.padding(LIKELY_SHARE)
         left = np.maximum(np.ceil((likely - known) * padding), 1.0)
         by_left = left.argsort(kind="stable")
         prompts = [prompts[place] for place in by_left.tolist()]
@@ -152,7 +155,7 @@ class Nested(Ordered):
     def _blocks_of(self, sequence: Sequence) -> int:
         """The blocks that a prompt and its answer will take."""
         lengths, age = self.admission.order.lengths, sequence.num_output_tokens
-        padded = lengths.padded(sequence, age, self.share)
+        padded = lengths.padded(sequence, age, LIKELY_SHARE)
         return self.admission.kv.blocks_for(sequence.num_prompt_tokens + padded)
 
     def _lend_to_prompt(

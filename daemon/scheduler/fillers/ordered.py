@@ -22,10 +22,10 @@ class Ordered(Grouped):
 
     def sorted_places(self, waiting: Slots) -> Slots:
         """The places of these slots, in order; equal lengths stand together."""
-        kv, left = self.admission.kv, self._time_ranges(waiting)
+        kv = self.admission.kv
         holds = kv.table.held[waiting] * kv.block_size // RANGE_TOKENS
-        ends = -(-self.ends.of(waiting) // kv.block_size)
-        order: Slots = np.lexsort((-ends, -holds, left))
+        lengths, left = self.blocks_to_come(waiting), self._time_ranges(waiting)
+        order: Slots = np.lexsort((-lengths, -holds, left))
         return order
 
     def _time_ranges(self, slots: Slots) -> Slots:

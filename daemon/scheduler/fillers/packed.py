@@ -9,12 +9,12 @@ import numpy as np
 
 from daemon.scheduler.admission import Admission, AdmissionPlan
 from daemon.scheduler.fillers.ordered import Ordered
-from daemon.scheduler.future_peak import FuturePeak
+from daemon.scheduler.future_peak import FuturePeak, future_peak
 from daemon.scheduler.padded_ends import LIKELY_SHARE
 from daemon.scheduler.step import StepBuilder
 from daemon.state.sequence import Sequence
 from daemon.state.story import What
-from daemon.wire.columns import ONE, Slots, int32
+from daemon.wire.columns import ONE, Int32, Slots, int32
 
 LEAD_STEPS = 3
 """Steps before its blocks are needed at which a late answer leaves: until then the steps that name
@@ -38,8 +38,6 @@ as it has room, and only answers that do not delay it overtake it."""
 class PackedByPeak(Ordered):
     """Fills by the future peak: all blocks that are not needed yet are lent."""
 
-    share = LIKELY_SHARE
-
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
         self._num_looked_at = -1  # running sequences whose ends are known
@@ -59,13 +57,13 @@ class PackedByPeak(Ordered):
         num_spare = self.num_spare(begun)
         waiting = waiting[self.sorted_places(waiting)]
         known, ends = table.known[waiting], self.ends.of(waiting)
-        held = kv.table.held[waiting] * kv.block_size
+        held = kv.charged[waiting] * self._block
         chosen: list[int] = []
         while len(chosen) < min(MOST_AT_ONCE, waiting.size):
-            others = kv.pool.num_held - int(kv.table.held[begun].sum())
-            room = self._room(begun.size + 1, num_spare) - max(0, others) * kv.block_size + held
+            others = kv.pool.num_held - int(kv.charged[begun].sum())
+            room = self._room(begun.size + 1, num_spare) - max(0, others) * self._block + held
             of_begun = self.slots.known[begun]
-            peak = FuturePeak(of_begun, np.maximum(self.ends.of(begun) - of_begun, 1))
+            peak = future_peak(of_begun, np.maximum(self.ends.of(begun) - of_begun, 1), kv)
             fits = peak.with_each(known, np.maximum(ends - known, 1)) <= room
             fits[chosen] = False
             if begun.size and not fits.any():
@@ -73,17 +71,35 @@ class PackedByPeak(Ordered):
             place = int(fits.argmax())  # an answer that is alone always begins
             chosen.append(place)
             slot = int(waiting[place])
-            kv.reservations.reserve(slot, int(kv.table.held[slot]))
+            kv.reservations.reserve(slot, int(kv.charged[slot]))
             begun = np.append(begun, slot)
         return waiting[chosen]
 
     def _room(self, num_beside: int, num_spare: int) -> int:
-        """Tokens that `num_beside` sequences may hold together beside spared blocks; on average
-        half a block of each is unused.
+        """The room of `num_beside` sequences together beside spared blocks: tokens, of which on
+        average half a block of each is unused; pages where layers have windows.
         """
         kv = self.admission.kv
         num_blocks = kv.pool.num_blocks - num_spare
+        if kv.has_windows:
+            return num_blocks
         return num_blocks * kv.block_size - num_beside * kv.block_size // 2
+
+    @property
+    def _block(self) -> int:
+        """The size of a block, as rooms and peaks count."""
+        kv = self.admission.kv
+        return 1 if kv.has_windows else kv.block_size
+
+    def _held_by(self, num_tokens: int) -> int:
+        """The size of one sequence, as rooms and peaks count."""
+        kv = self.admission.kv
+        return kv.blocks_for(num_tokens) if kv.has_windows else num_tokens
+
+    def _held(self, num_tokens: Int32) -> int:
+        """The size of sequences of so many tokens together, as rooms and peaks count."""
+        kv = self.admission.kv
+        return int(np.add.reduce(kv.blocks_of(num_tokens) if kv.has_windows else num_tokens))
 
     # Prompts
 
@@ -106,10 +122,10 @@ class PackedByPeak(Ordered):
             if not self.admit_one(sequence, step, now):
                 return
             kv = self.admission.kv
-            kv.reservations.reserve(sequence.slot, int(kv.table.held[sequence.slot]))
+            kv.reservations.reserve(sequence.slot, int(kv.charged[sequence.slot]))
             self._joined.append((known, left))
-            self._num_known += known
-            self._at_ends += known + left
+            self._num_known += self._held_by(known)
+            self._at_ends += self._held_by(known + left)
 
     def _look_at_all(self) -> None:
         order = self.slots.order()
@@ -117,7 +133,7 @@ class PackedByPeak(Ordered):
             self.ends.renew(order)
         known = self.slots.known[order]
         ends = np.maximum(self.ends.of(order), known + ONE)
-        self._num_known, self._at_ends = int(np.add.reduce(known)), int(np.add.reduce(ends))
+        self._num_known, self._at_ends = self._held(known), self._held(ends)
         self._before = order
         self._joined.clear()
         self._num_spare = None
@@ -130,7 +146,7 @@ class PackedByPeak(Ordered):
             joined = int32(self._joined)
             known = np.concatenate([known, joined[:, 0]])
             left = np.concatenate([left, joined[:, 1]])
-        return FuturePeak(known, left)
+        return future_peak(known, left, self.admission.kv)
 
     def lets_in(self, sequence: Sequence, plan: AdmissionPlan) -> bool:
         """Always: prompts are offered only once their whole answer fits."""
@@ -147,14 +163,15 @@ class PackedByPeak(Ordered):
         first = self._with_lengths(self.waiting.first)
         _, own_known, own_left = first
         num_beside = self._before.size + len(self._joined) + 1
-        at_ends = self._at_ends + own_known + own_left
+        at_ends = self._at_ends + self._held_by(own_known + own_left)
         if num_beside == 1 or at_ends <= self._room(num_beside, self.most_spare):
             return first  # no peak is higher than all their ends together
         if self._num_spare is None:
             self._num_spare = self.num_spare(self._before)
         room = self._room(num_beside, self._num_spare)
         known, likely = self.waiting.columns(LOOK_AT)
-        if self._num_known + num_beside + int(known.min()) > room:
+        further = 0 if self.admission.kv.has_windows else num_beside
+        if self._num_known + further + self._held_by(int(known.min())) > room:
             return None  # not even one further token each fits
         peak = self._future_peak()
         padding = self.admission.order.lengths.padding(LIKELY_SHARE)
@@ -194,7 +211,7 @@ class PackedByPeak(Ordered):
         kv = self.admission.kv
         self.ends.renew(slots)
         if slots.size > kv.num_unreserved:  # else each could have a block
-            short = kv.needing_block(slots, self.slots.computed[slots])
+            short = kv.needing_block(slots, self.slots.computed)
             if short.size > max(0, kv.num_unreserved) or self._lacks_soon(slots):
                 slots = self._without_late(slots, now)
         slots = self.grow(slots, now)
@@ -215,7 +232,7 @@ class PackedByPeak(Ordered):
 
     def _lacks_soon(self, slots: Slots) -> bool:
         kv = self.admission.kv
-        soon = kv.needing_block(slots, self.slots.computed[slots] + LEAD_STEPS)
+        soon = kv.needing_block(slots, self.slots.computed + LEAD_STEPS)
         return soon.size > kv.num_unreserved + kv.pool.num_fenced
 
     def _without_late(self, slots: Slots, now: float) -> Slots:

@@ -1,18 +1,20 @@
 """The policies, by the name that configuration and clients use."""
 
 from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.distserve import DistServe
 from daemon.scheduler.policies.gittins import Gittins
-from daemon.scheduler.policies.mlfq import Mlfq
+from daemon.scheduler.policies.mlfq import Mlfq, MlfqQ1
 from daemon.scheduler.policies.orca import Orca
+from daemon.scheduler.policies.packed import PeakPacked
 from daemon.scheduler.policies.priority import Priority
 from daemon.scheduler.policies.prompt_order import PromptLjf, PromptSjf
 from daemon.scheduler.policies.sarathi import Sarathi
 from daemon.scheduler.policies.sjf import Sjf
-from daemon.scheduler.policies.speculative import Speculative
+from daemon.scheduler.policies.speculative import Speculative, SpeculativeQueues
 from daemon.scheduler.policies.splitwise import Splitwise
 from daemon.scheduler.policies.srtf import Srtf
 from daemon.scheduler.policies.static import Static
-from daemon.scheduler.policies.synced import Synced, SyncedD, SyncedNested, SyncedSd, SyncedSdo
+from daemon.scheduler.policies.synced import Synced, SyncedD, SyncedSd, SyncedSdo
 from daemon.scheduler.policies.vllm import Vllm
 
 POLICIES: dict[str, type[Policy]] = {
@@ -21,6 +23,7 @@ POLICIES: dict[str, type[Policy]] = {
         Vllm,
         Sarathi,
         Splitwise,
+        DistServe,
         Orca,
         Static,
         Priority,
@@ -29,15 +32,20 @@ POLICIES: dict[str, type[Policy]] = {
         Sjf,
         Srtf,
         Mlfq,
+        MlfqQ1,
         Speculative,
+        SpeculativeQueues,
         Gittins,
         SyncedD,
         SyncedSd,
         SyncedSdo,
-        SyncedNested,
         Synced,
+        PeakPacked,
     )
 }
+
+FORMER_NAMES = {"synced-nested": "synced"}
+"""Names that configurations of before may have, and what these policies are called now."""
 
 
 def meanings() -> list[str]:

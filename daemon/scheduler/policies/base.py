@@ -59,6 +59,9 @@ class Policy:
     """Whether sequences have a `review_at`."""
     promotes: ClassVar[bool] = False
     """Whether sequences that starve are promoted."""
+    promoted_share: ClassVar[float] = 1 / 3
+    """The share of blocks for promoted sequences. FastServe's promotion alone can thrash: under
+    overload all sequences starve, and all memory goes to moving them in and out."""
     nears: ClassVar[bool] = False
     """Whether a level is a range of the time left until it has to begin (`nearing.py`)."""
     learns: ClassVar[bool] = False

@@ -9,6 +9,9 @@ from daemon.state.sequence import Sequence
 
 LEVELS = 16
 _LEAST_QUANTUM_S = 1e-4
+_PLACE = (
+    1e-10  # of a second in a queue's order: a queue is a rank, and a clock shows less than 1e10
+)
 PATIENCE = 2.0
 """The least wait before a promotion, in quanta of the sequence's level.
 
@@ -69,6 +72,42 @@ class Mlfq(Policy):
         sequence.promoted = True
         slice_tokens = _tokens(quantum_s(sequence.level, step_time), step_time)
         sequence.review_at = sequence.num_known_tokens + slice_tokens
+
+
+class MlfqQ1(Mlfq):
+    """Promotion as Algorithm 1 prints it (lines 19 to 21): after alpha, to Q1, for Q1's quantum.
+
+    A promoted sequence falls from there as a new one does, by its next step's time. Alpha is
+    `starve_s`, whatever the level, and no share of memory bounds the promoted ones.
+    """
+
+    name = "mlfq-q1"
+    meaning = "FastServe as printed: starving answers rise to the first queue"
+    promoted_share = math.inf
+
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
+        """Its level; a promoted one was pushed to that queue's end, alpha after its wait began."""
+        place = _PLACE * sequence.waiting_since_s if sequence.promoted else 0.0
+        return sequence.level + place
+
+    def patience_s(self, sequence: Sequence, starve_s: float, step_time: StepTimeModel) -> float:
+        """Alpha."""
+        return starve_s
+
+    def promote(self, sequence: Sequence, step_time: StepTimeModel) -> None:
+        """To Q1, for its quantum."""
+        sequence.promoted = True
+        sequence.level = 0
+        slice_tokens = _tokens(quantum_s(0, step_time), step_time)
+        sequence.review_at = sequence.num_known_tokens + slice_tokens
+
+    def review(self, sequence: Sequence, num_output_tokens: int, step_time: StepTimeModel) -> None:
+        """As of `Mlfq`, once the tokens of a promoted one's quantum have come. FastServe preempts
+        between iterations: one that fell while its token is on its way would lose it, and begin
+        the same iteration again for ever.
+        """
+        if not sequence.promoted or sequence.num_known_tokens >= sequence.review_at:
+            super().review(sequence, num_output_tokens, step_time)
 
 
 def _tokens(duration_s: float, step_time: StepTimeModel) -> int:

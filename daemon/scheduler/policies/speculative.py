@@ -3,7 +3,7 @@
 import math
 
 from daemon.cost.step_time import StepTimeModel
-from daemon.memory.swap_space import PROACTIVE
+from daemon.memory.swap_space import DYNAMIC
 from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.policies.remaining import remaining_s
 from daemon.state.sequence import Sequence
@@ -24,6 +24,9 @@ own time, however long its prompt is."""
 REVIEW_TOKENS = 32
 """Tokens after which a running sequence's rank is updated."""
 
+QUEUES, FIRST_STEPS = 8, 32
+"""The priority queues of `speculative-queues`, and the most steps left in the first."""
+
 
 class Speculative(Policy):
     """Ordered by predicted remaining time, times the memory it takes, less a share of age.
@@ -38,7 +41,7 @@ class Speculative(Policy):
 
     name = "speculative"
     meaning = "least predicted time left first, weighed by memory and age"
-    swap = PROACTIVE
+    swap = DYNAMIC
     displaces = True
     reviews = True
 
@@ -79,3 +82,51 @@ class Speculative(Policy):
         if sequence.expected_tokens > num_output_tokens:
             due = min(due, sequence.expected_tokens)
         sequence.review_at = sequence.num_prompt_tokens + due
+
+
+class SpeculativeQueues(Speculative):
+    """Priority queues by predicted steps left, with virtual ageing by a threshold (section 3.1).
+
+    The first queue has the sequences of at most FIRST_STEPS left, each further one those of up to
+    twice as many; within a queue they go by arrival. A sequence that waits for the threshold K
+    (`starve_s`) rises by one queue, and keeps that until it outgrows its prediction: then it falls,
+    by one queue at least. The paper prints neither K nor the number of queues.
+    """
+
+    name = "speculative-queues"
+    meaning = "queues by predicted time left; an answer that waits long rises"
+    promotes = True
+    promoted_share = math.inf
+    num_levels = QUEUES
+
+    def on_prediction(self, sequence: Sequence) -> None:
+        """Set the next review, and the queue by the prediction."""
+        super().on_prediction(sequence)
+        sequence.level = _queue_of(sequence.remaining_tokens)
+
+    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
+        """Its queue."""
+        return float(sequence.level)
+
+    def review(self, sequence: Sequence, num_output_tokens: int, step_time: StepTimeModel) -> None:
+        """Rise as the end comes nearer; fall where it is farther than was expected."""
+        expected = sequence.expected_tokens
+        super().review(sequence, num_output_tokens, step_time)
+        queue = _queue_of(sequence.expected_tokens - num_output_tokens)
+        if sequence.expected_tokens > expected:
+            sequence.level = min(QUEUES - 1, max(sequence.level + 1, queue))
+        else:
+            sequence.level = min(sequence.level, queue)
+
+    def patience_s(self, sequence: Sequence, starve_s: float, step_time: StepTimeModel) -> float:
+        """The threshold; the first queue has none above it."""
+        return starve_s if sequence.level else math.inf
+
+    def promote(self, sequence: Sequence, step_time: StepTimeModel) -> None:
+        """One queue up."""
+        sequence.level -= 1
+
+
+def _queue_of(num_steps: int) -> int:
+    """The first queue for so many steps left."""
+    return min(QUEUES - 1, math.ceil(math.log2(max(1.0, num_steps / FIRST_STEPS))))

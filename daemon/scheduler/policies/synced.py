@@ -1,7 +1,7 @@
 """EcoServe: prompts and answers wait in queues of their own, and answers get exactly their room.
 
-`synced` is all of it; the others are its ablations, each of which adds one part to the one before:
-two queues (d), groups of one length (s), the order (o), and lending.
+`synced` is all of it. The others are its ablations, as the paper names them; each adds one part to
+the one before: two queues (d), groups of one length (s), the order (o), and at last lending.
 """
 
 from daemon.cost.step_time import StepTimeModel
@@ -11,7 +11,6 @@ from daemon.scheduler.policies.base import (
     GROUPED,
     NESTED,
     ORDERED,
-    PACKED,
     PREDICTION,
     Policy,
 )
@@ -69,24 +68,12 @@ class SyncedSdo(SyncedD):
         return (due or sequence.arrived_s + SLO_SCALE * usual_s) - usual_s
 
 
-class SyncedNested(SyncedSdo):
+class Synced(SyncedSdo):
     """A reservation lends the half that it needs last, and so on within the halves."""
 
-    name = "synced-nested"
-    meaning = "the same; halves of what is reserved are lent to shorter answers"
-    filler = NESTED
-
-
-class Synced(SyncedSdo):
-    """Answers begin while the future peak of all has room: blocks not needed yet are lent."""
-
     name = "synced"
-    meaning = "deadlines first; memory is lent until it is needed"
-    filler = PACKED
-
-    def rank(self, sequence: Sequence, step_time: StepTimeModel) -> float:
-        """The same, but a stream that has begun and pauses goes before all ranges."""
-        return ranked(sequence, -1 if sequence.num_output_tokens else sequence.level)
+    meaning = "EcoServe: all of these, and reserved halves are lent"
+    filler = NESTED
 
 
 def ranked(sequence: Sequence, level: int) -> float:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.core.actions import Action
-from daemon.core.checkpoint import checkpoint
 from daemon.core.core import Core
-from daemon.core.events import Configured, Event
-from daemon.core.view import snapshot
+from daemon.core.values.actions import Action
+from daemon.core.values.events import Configured, Event
+from daemon.core.view.checkpoint import checkpoint
+from daemon.core.view.view import snapshot
 from daemon.wire.columns import decoder, encoder
 
 PATH = Path(__file__).parent / "lives.xz"

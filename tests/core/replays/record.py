@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.core.actions import Action
 from daemon.core.core import Core
-from daemon.core.events import (
+from daemon.core.values.actions import Action
+from daemon.core.values.events import (
     Abort,
     Configured,
     DrainBegun,
@@ -37,7 +37,7 @@ from daemon.lab.simulator.simulator import Extras, Simulator
 from daemon.lab.simulator.traffic import traffic_of
 from daemon.lab.simulator.workers import chances
 from daemon.length_models.registry import length_predictor
-from daemon.memory.swap_space import PROACTIVE, SWAP_MODES
+from daemon.memory.swap_space import DYNAMIC, PROACTIVE, SWAP_MODES
 from daemon.scheduler.policies import POLICIES
 from tests.core.driver import Driver
 from tests.core.replays.life import PATH, Chain, Life, write
@@ -191,9 +191,10 @@ def lives(learn: bool, scale: int = 1) -> list[Life]:
         driven(policy, swap, seed, 110 * scale, learn)
         for policy in policies
         for seed, swap in enumerate(SWAP_MODES)
+        if swap != DYNAMIC or POLICIES[policy].swap == DYNAMIC
     ]
     for number, policy in enumerate(policies):
-        other = SWAP_MODES[number % len(SWAP_MODES)]
+        other = SWAP_MODES[number % SWAP_MODES.index(DYNAMIC)]
         for swap in sorted({other, AS_THE_POLICY_HAS_IT, PROACTIVE}):
             made.append(simulated(policy, swap, number, 26 * scale, learn))
     return made

@@ -23,6 +23,14 @@ def test_a_split_must_be_better_by_a_margin() -> None:
     assert looked(0.80, 0.80) == MIXED
 
 
+def test_a_reason_does_not_begin_with_its_choice() -> None:
+    """Screens and notes write the choice before it."""
+    decider = Decider()
+    decider.begin(0.0)
+    decided = decider.look(30.0, MIXED, [told(MIXED, 0.9), told("1:3", 0.9)])
+    assert decided.choice == MIXED and decided.why.startswith("no split")
+
+
 def test_a_good_part_of_what_mixed_misses_is_enough() -> None:
     assert looked(0.92, 0.96) == "1:3"
     assert looked(0.92, 0.95) == MIXED

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.roles.forecast import Costs, Fleet, Split, forecast
+from daemon.roles.forecast import Costs, Fleet, Split, forecast, mean_forecast
 from daemon.roles.kaplan_meier import likely_answers
 from daemon.roles.load import OfferedLoad
 from daemon.state.slo import Slo
@@ -29,6 +29,19 @@ def test_prompts_take_their_share_of_mixed_steps() -> None:
     assert told.tpot_s == pytest.approx(0.02 / (1 - 0.2 - 0.1))
     assert told.choice == "mixed"
     assert told.attainment == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("split", [Split(0, 2), Split(1, 1)])
+def test_instances_with_unlike_budgets_have_each_its_own(split: Split) -> None:
+    """One small budget is not that of all: two of three instances compute a prompt in one step."""
+    small = msgspec.structs.replace(FLEET, budget_tokens=32, chunk_tokens=32)
+    tight = Slo(0.3, 1.0)
+    low, high = (forecast(load(3.0), one, tight, split) for one in (small, FLEET))
+    told = mean_forecast(load(3.0), [(small, 1), (FLEET, 2)], tight, split)
+    assert low.ttft_s > high.ttft_s > 0.0
+    assert told.ttft_s == pytest.approx((low.ttft_s + 2 * high.ttft_s) / 3)
+    assert told.attainment == pytest.approx((low.attainment + 2 * high.attainment) / 3)
+    assert told.choice == str(split) and mean_forecast(load(3.0), [(small, 1)], tight, split) == low
 
 
 def test_a_split_draws_without_prompts() -> None:

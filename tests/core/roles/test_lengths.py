@@ -96,4 +96,4 @@ def test_one_may_stand_for_several(
     repeated, repeated_mean = likely_answers(ended * each, unended, 16)
     assert mean == pytest.approx(repeated_mean)
     pairs = zip(answers, repeated, strict=True)
-    assert sum(one[1] != other[1] for one, other in pairs) <= 1  # a chance on the very edge
+    assert all(abs(one[1] - other[1]) <= 1 for one, other in pairs)  # means are rounded

@@ -8,16 +8,17 @@ from collections.abc import Sequence as Listing
 import msgspec
 import pytest
 
-from daemon.core.checkpoint import Checkpoint, checkpoint, restore
 from daemon.core.core import Core
-from daemon.core.events import RolesChosen
+from daemon.core.values.events import RolesChosen
+from daemon.core.view.checkpoint import Checkpoint, checkpoint, restore
 from daemon.placement import PLACEMENTS
 from daemon.roles.decide import Decided, Decider
 from daemon.roles.forecast import Forecast
 from daemon.state.role import AUTO
 from daemon.wire.columns import decoder, encoder
 from tests.core.driver import Driver
-from tests.core.random_moves import begin, revive, step
+from tests.core.random_migrations import begin, revive, step
+from tests.soak import SOAK
 
 NAMES = sorted(PLACEMENTS)
 _encode, _decode = encoder().encode, decoder(Checkpoint).decode
@@ -44,10 +45,10 @@ class Restless(Decider):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daemon.core.watcher.Decider", Restless)
-    monkeypatch.setattr("daemon.core.watcher.LEAST_STEPS", 1)
-    monkeypatch.setattr("daemon.core.choices.LEAST_STEPS", 1)
-    monkeypatch.setattr("daemon.core.watcher.HINDERED_S", 0.05)
+    monkeypatch.setattr("daemon.core.roles.watcher.Decider", Restless)
+    monkeypatch.setattr("daemon.core.roles.watcher.LEAST_STEPS", 1)
+    monkeypatch.setattr("daemon.core.roles.choices.LEAST_STEPS", 1)
+    monkeypatch.setattr("daemon.core.roles.watcher.HINDERED_S", 0.05)
     monkeypatch.setattr("daemon.roles.window.BUCKET_S", 0.01)
 
 
@@ -93,7 +94,7 @@ def live(seed: int) -> tuple[Driver, list[tuple[int, bytes]]]:
     return driver, written
 
 
-@pytest.mark.parametrize("seed", [pytest.param(5, marks=pytest.mark.soak), 6, 43])
+@pytest.mark.parametrize("seed", (5, 6, 43) if SOAK else (6,))
 def test_a_life_under_a_restless_watcher_ends_well_and_is_the_same_again(seed: int) -> None:
     driver, written = live(seed)
     assert written and driver.core.counters.flips > 8

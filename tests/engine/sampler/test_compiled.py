@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daemon.engine.cpu import calls
-from daemon.engine.cpu.calls import DrawColumns
+from daemon.engine.cpu.calls import SampleColumns
 from daemon.engine.cpu.kernels import run_program
-from daemon.engine.cpu.kernels_draw import FEW
+from daemon.engine.cpu.kernels_sample import FEW
 from daemon.engine.cpu.sampler_ops import CpuSamplerOps
 from daemon.engine.cpu.team import Team
 from daemon.engine.sampler import Sampler
-from daemon.engine.sampler.draw_columns import EDIT_COLUMNS, FARTHEST, INVERSE, TOP_K, TOP_P
 from daemon.engine.sampler.edits import SlotEdits
 from daemon.engine.sampler.noise import BLOCK, UInts, keys, noise
 from daemon.engine.sampler.rules import DrawRules, Float64
+from daemon.engine.sampler.sample_columns import EDIT_COLUMNS, FARTHEST, INVERSE, TOP_K, TOP_P
 from daemon.state.request import SamplingParams
 from daemon.wire.columns import Int32
 from tests.engine.sampler.reference import distribution
@@ -33,8 +33,8 @@ def drawn(logits: torch.Tensor, sampling: SamplingParams) -> Int32:
     rules[:, TOP_K], rules[:, TOP_P] = sampling.top_k, sampling.top_p
     rules[:, FARTHEST] = -np.log(sampling.min_p) if sampling.min_p else np.inf
     found, broken, tokens = np.empty((3, count), np.int32)
-    drawing = DrawColumns(rules, places(count), found, broken, tokens)
-    Team(run_program).run(calls.draw(logits, drawing))
+    drawing = SampleColumns(rules, places(count), found, broken, tokens)
+    Team(run_program).run(calls.sample(logits, drawing))
     assert not broken.any() and tokens.tolist() == found.tolist()
     return found
 
@@ -138,7 +138,7 @@ def test_edits_are_those_of_torch(
     rows = np.zeros((1, EDIT_COLUMNS), np.int64)
     chance = np.random.default_rng(seed)
     compiled.fill(rows[0], len(history), 3)
-    drawing = DrawColumns(
+    drawing = SampleColumns(
         DrawRules.greedy(1, 1).rules, places(1), *np.empty((3, 1), np.int32), rows
     )
     for time in range(3):
@@ -147,7 +147,7 @@ def test_edits_are_those_of_torch(
         plain.apply(expected, len(history) + time)
         Team(run_program).run(calls.edit(logits, rows))
         assert torch.equal(logits[0], expected)
-        Team(run_program).run(calls.draw(logits, drawing))
+        Team(run_program).run(calls.sample(logits, drawing))
         plain.append(int(drawing.drawn[0]))
     compiled.filled(3)
     row = torch.from_numpy(chance.standard_normal(width, np.float32))

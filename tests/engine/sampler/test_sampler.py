@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.engine.sampler import Drawn, Sampler
+from daemon.engine.sampler import Sampled, Sampler
 from daemon.engine.worker.warm_up import warm
 from daemon.state.request import SamplingParams
 from tests.engine.sampler import reference
@@ -144,7 +144,7 @@ def test_only_the_drawn_tokens_logprob() -> None:
 def test_broken_logits_end_their_own_rows_alone(bad: float, temperature: float, top_k: int) -> None:
     logits = torch.randn(5, VOCAB, generator=torch.Generator().manual_seed(3))
 
-    def drawn() -> Drawn:
+    def drawn() -> Sampled:
         sampler = Sampler(VOCAB, "cpu")
         for slot in range(5):
             penalty = 0.5 if slot in {1, 2} else 0.0
@@ -193,7 +193,7 @@ def test_rows_that_are_edited_do_not_change_the_others() -> None:
         for slot in range(6)
     ]
 
-    def drawn(rows: list[int]) -> Drawn:
+    def drawn(rows: list[int]) -> Sampled:
         sampler = Sampler(VOCAB, "cpu")
         for slot in rows:
             sampler.join(slot, kinds[slot], 1)

@@ -12,6 +12,7 @@ from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.kv import host_int8 as packing
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.attention import FULL, AttentionVariant
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for
 from tests.gpu.kernel_shapes import BF16, FP8, FP32, INT8
@@ -21,6 +22,13 @@ BATCHES = ((2, 5), (1, 1), (3, 16), (16, 33), (17, 8))
 """Rows, and blocks that the longest has: all must be compiled by the first of them."""
 CHUNK_TOKENS = 200
 """Tokens of each row of a prefill: enough to fill its largest tile."""
+VARIANTS = {
+    "": FULL,
+    " window": AttentionVariant(100),
+    " all": AttentionVariant(100, 50.0, torch.empty(16, dtype=BF16, device="meta")),
+}
+"""What is compiled apart from the rest: a window; a window, a cap and sinks."""
+VARIED_HEAD_DIM = 64
 FP8_GENERATION = 89
 """The first that has float8_e4m3fn, and so a cache of it."""
 
@@ -63,11 +71,15 @@ class _Case:
         self._cache = PagedKV(*shape, torch.device("meta"), kv_dtype)
         self._generation, self._launches = generation, launches
         self._head_dim, self._group = head_dim, group
+        self._variant = FULL
 
     def checks(self) -> Iterator[Check]:
         """Decode, prefill and writes."""
-        yield self._check("decode", self._decode)
-        yield self._check("prefill", self._prefill)
+        # Heads change tiles, variants do not: they are built with one size of heads.
+        for name in VARIANTS if self._head_dim == VARIED_HEAD_DIM else ("",):
+            self._variant = VARIANTS[name]
+            yield self._check(f"decode{name}", self._decode)
+            yield self._check(f"prefill{name}", self._prefill)
         yield self._check("write_kv", self._write)
 
     def _check(self, kernel: str, launch: Callable[[int, int], None]) -> Check:
@@ -86,6 +98,7 @@ class _Case:
             _column(rows),
             0.1,
             kv_scales=self._cache.scales,
+            variant=self._variant,
         )
 
     def _prefill(self, rows: int, blocks: int) -> None:
@@ -97,6 +110,7 @@ class _Case:
             *(_column(rows) for _ in range(3)),
             0.1,
             kv_scales=self._cache.scales,
+            variant=self._variant,
         )
 
     def _write(self, rows: int, _blocks: int) -> None:

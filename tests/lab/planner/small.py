@@ -4,10 +4,11 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.cost.profile import DeviceSpec, Fit, ModelSpec, PhaseFit, Profile
+from daemon.cost.profile import DeviceSpec, Fit, PhaseFit, Profile
 from daemon.lab.profiles.load import save_profile
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.workload import WorkloadSpec
+from tests.shapes import tiny_spec
 
 SERVICE_S = 0.5
 PROMPT = 16  # tokens; two of them do not fit a step
@@ -17,18 +18,7 @@ def profile(service_s: float = SERVICE_S, device: str = "a100-80g") -> Profile:
     """A step with a prompt takes `service_s`, one of decodes a tenth of that."""
     return Profile(
         name=f"constant@{device}",
-        model=ModelSpec(
-            name="constant",
-            num_layers=2,
-            num_heads=2,
-            num_kv_heads=2,
-            head_dim=16,
-            hidden_size=32,
-            vocab_size=128,
-            context_len=256,
-            num_params=100_000,
-            dtype="float16",
-        ),
+        model=tiny_spec(name="constant", dtype="float16"),
         device=DeviceSpec(name=device, memory_bytes=8 << 30),
         step=PhaseFit(
             prefill_s=(service_s, 0.0, 0.0),

@@ -5,7 +5,6 @@ import math
 import msgspec
 import pytest
 
-from benchmarks.scheduling import Way, scenario
 from benchmarks.scheduling_live import (
     BASE,
     MAX_LEN,
@@ -19,6 +18,7 @@ from benchmarks.scheduling_live import (
     table,
     with_memory,
 )
+from benchmarks.studies.scheduling import Way, scenario
 from daemon.lab.report.records import RunLog
 from daemon.lab.report.report import Report
 from daemon.lab.simulator.about import report_of

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.core.actions import Submit
-from daemon.core.events import StepDone
-from daemon.cost.profile import DeviceSpec, Fit, ModelSpec, Operators, PhaseFit, Profile
+from daemon.core.values.actions import Submit
+from daemon.core.values.events import StepDone
+from daemon.cost.profile import DeviceSpec, Fit, Operators, PhaseFit, Profile
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork, work_of
 from daemon.journal.records import FILE_NAME
@@ -19,19 +19,9 @@ from tests.core.driver import Driver, configured
 from tests.core.traffic import random_life
 from tests.journal.life import record
 from tests.lab.profiler.truth import Truth, measured
+from tests.shapes import tiny_spec
 
-MODEL = ModelSpec(
-    name="made-up",
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=16,
-    hidden_size=64,
-    vocab_size=193,
-    context_len=8192,
-    num_params=100_000,
-    dtype="float32",
-)
+MODEL = tiny_spec(name="made-up", context_len=8192)
 PHASES = PhaseFit(
     prefill_s=(0.02, 1e-3, 1e-7),
     decode_s=(0.01, 1e-6, 1e-4),

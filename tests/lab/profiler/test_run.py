@@ -10,7 +10,7 @@ import pytest
 
 from daemon.cli.main import main
 from daemon.cost.profile import Operators
-from daemon.cost.step_cost import step_cost
+from daemon.cost.step_cost import SumOfOperators, step_cost
 from daemon.cost.work import StepWork
 from daemon.journal.records import FILE_NAME
 from daemon.lab.profiler.experiments import Kind
@@ -63,6 +63,15 @@ def test_a_tiny_model_is_profiled(
     assert 0.0 < profile.edges.gap_s < 0.1
     assert profile.device.host_link.bytes_per_s > 1e8 and profile.device.flops > 1e8
     assert profile.device.memory_bytes > 1e8
+    alone = profile.operators
+    assert alone is not None and "operators alone" in printed and alone.num_points > 50
+    products = {"query_key_value", "output", "gate_up", "down"}
+    assert {one.name for one in alone.tokens_s} == products | {
+        *("embedding", "norm", "rope", "activation")
+    }
+    assert {one.name for one in alone.sampled_s} == {"head", "sampler"}
+    assert all(min(one.time_s.value) > 0.0 for one in (*alone.tokens_s, *alone.sampled_s))
+    assert 0.0 < SumOfOperators(alone).step_s(StepWork(1, 20, (), 1)) < 0.5
     cost = step_cost(profile.step)
     assert 1e-5 < cost.step_s(StepWork(1, 20, (), 1)) < 0.5
     assert cost.step_s(StepWork(0, 0, ((48, 0),), 1)) > 1e-5

@@ -6,14 +6,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from daemon.core.events import Event
+from daemon.core.values.events import Event
 from daemon.cost.curve import Curve, Surface
 from daemon.cost.profile import (
     DeviceSpec,
     Edges,
     Fit,
     LinkSpec,
-    ModelSpec,
     Operators,
     PhaseFit,
     Profile,
@@ -24,12 +23,9 @@ from daemon.lab.simulator.run import Prepared
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.workload import SloClass, Workload, WorkloadSpec
 from daemon.memory.sizing import block_bytes
+from tests.shapes import tiny_spec
 
-MODEL = ModelSpec(
-    name="tiny",
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
+MODEL = tiny_spec(
     head_dim=8,
     hidden_size=32,
     vocab_size=100,

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 
 from daemon.core.core import Core
-from daemon.core.events import Event, InstanceDrained, InstanceResumed, RoleChosen
-from daemon.core.instance import WorkerState
+from daemon.core.instance.instance import WorkerState
+from daemon.core.values.events import Event, InstanceDrained, InstanceResumed, RoleChosen
 from daemon.cost.profile import LinkSpec
 from daemon.lab.report.records import RunLog
 from daemon.lab.simulator.recorder import Recorder

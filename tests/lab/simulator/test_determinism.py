@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from daemon.core.core import Core
-from daemon.core.events import Event, Predicted, RequestArrived, WorkerLost
+from daemon.core.values.events import Event, Predicted, RequestArrived, WorkerLost
 from daemon.cost.profile import Fit
 from daemon.journal.records import FILE_NAME
 from daemon.lab.simulator.journal import replay

@@ -1,7 +1,7 @@
 """Hostile workloads: everybody ends, memory is counted right, and pauses are short.
 
-The workloads and what they are for stand in `benchmarks/hostile.py`, which prints what is not
-bounded here.
+The workloads and what they are for stand in `benchmarks/studies/hostile.py`, which prints what is
+not bounded here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from benchmarks.hostile import BASE, SIZES, WORKLOADS, figures, made, table, tokens_per_s
+from benchmarks.studies.hostile import BASE, SIZES, WORKLOADS, figures, made, table, tokens_per_s
 from daemon.core.core import Core
 from daemon.lab.report.records import Outcome, RunLog
 from daemon.lab.simulator.run import Options, Prepared, run

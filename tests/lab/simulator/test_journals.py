@@ -3,6 +3,7 @@
 import argparse
 import json
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 
 from daemon.cli.simulate import add_arguments, simulate
 from daemon.core.core import Core
-from daemon.core.events import (
+from daemon.core.migration.flips import FlipState
+from daemon.core.values.events import (
     Configured,
     DrainBegun,
     Event,
@@ -36,6 +38,7 @@ from daemon.lab.simulator.rerun import configured, rerun
 from daemon.lab.simulator.run import Options, run
 from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits
 from daemon.scheduler.policies import POLICIES
+from daemon.state.role import Role
 from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.core import drafting
 from tests.core.driver import Driver
@@ -159,6 +162,26 @@ def test_recorded_steps_make_the_same_run(tmp_path: Path, policy: str, num_stage
     assert np.array_equal(again.preemptions, was.preemptions)
 
 
+def test_an_instance_that_was_woken_wakes_again(tmp_path: Path) -> None:
+    """In the rerun it takes as long as it took, whatever was expected."""
+    num = 60
+    requests = workload([0.002 * i for i in range(num)], [40] * num, [60] * num)
+    plan = prepared(
+        [profile(STEP)] * 2, requests, num_blocks=24, limits=ScenarioLimits(max_len=128)
+    )
+    first, second = plan.groups
+    groups = first, msgspec.structs.replace(second, asleep=True, wake_s=0.05)
+    was = run(replace(plan, groups=groups), Options(journal=tmp_path))
+    incident = read_incident(tmp_path / FILE_NAME)
+    assert incident.homes[1].wake_s == pytest.approx(0.05)
+    awake, woken = replayed(incident).instances
+    assert awake.steps and woken.steps
+    assert rerun(incident).requests.last_s == pytest.approx(was.requests.last_s)
+    incident.homes[1].wake_s = 0.15
+    assert rerun(incident, options=Options(journal=tmp_path / "late")).requests.last_s.size
+    assert read_incident(tmp_path / "late" / FILE_NAME).homes[1].wake_s == pytest.approx(0.15)
+
+
 def test_prompts_whose_tokens_cost_more_cost_it_again(tmp_path: Path) -> None:
     driver = Driver(configured_core(), 64)
     for number in range(4):
@@ -211,6 +234,35 @@ def test_policies_chosen_before_a_checkpoint_are_those_of_its_instances(tmp_path
     incident = read_incident(path)
     assert [one.policy for one in configured(incident, "", None).instances] == ["srtf", "vllm"]
     assert incident.policy == "srtf, vllm"
+
+
+def test_flips_before_a_checkpoint_are_not_those_of_the_rerun(tmp_path: Path) -> None:
+    eventful(tmp_path / "whole")
+    size_bytes = (tmp_path / "whole" / FILE_NAME).stat().st_size
+    path = written(tmp_path / "cut", journalled(tmp_path / "whole"), 7 * size_bytes // 10)
+    incident = read_incident(path)
+    assert incident.state is not None
+    flip = FlipState(
+        number=1,
+        instance=0,
+        was=Role.MIXED,
+        role=Role.DECODE,
+        why="operator",
+        at_s=0.0,
+        idle=True,
+        received=False,
+        flip_s=-1.0,
+        clear_s=-1.0,
+    )
+    incident.state = msgspec.structs.replace(incident.state, num_flips=1, flips=[flip])
+    shown: list[int] = []
+    rerun(incident, options=Options(after_event=lambda core: shown.append(flips_of(core))))
+    assert shown and not any(shown)
+
+
+def flips_of(core: Core) -> int:
+    """The number of flips that a viewer would see."""
+    return len(core.migrator.flips.status(0.0))
 
 
 def test_another_policy_has_its_own_budget_and_swap_mode(tmp_path: Path) -> None:
@@ -374,9 +426,8 @@ def test_a_journal_with_gaps_says_so_and_replays_between_them(
     assert f"it misses {incident.num_missing} events" in capsys.readouterr().out
 
 
-def test_a_rerun_says_that_it_has_no_drafts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rerun_has_the_drafts_of_the_journal(tmp_path: Path) -> None:
+    """As many are offered, tried and accepted, so every token comes when it came."""
     driver = Driver(configured_core("vllm", 1, max_running=6), 60, token_s=1e-3)
     for _ in range(8):
         driver.arrive([1] * 20, 12)
@@ -384,11 +435,14 @@ def test_a_rerun_says_that_it_has_no_drafts(
             drafting.answer(driver, 0, max)
             driver.tick()
     driver.settle()
-    accepted = driver.core.counters.accepted_tokens
+    counters = driver.core.counters
     record(tmp_path, driver)
-    path = tmp_path / FILE_NAME
-    assert read_incident(path).num_drafted == accepted > 0
-    for flags, told in ((), False), (("--policy", "vllm"), True):
-        assert command("--journal", path, *flags) == 0
-        words = f"{accepted} of its tokens were drafted, and take steps here"
-        assert (words in capsys.readouterr().out) is told
+    incident = read_incident(tmp_path / FILE_NAME)
+    assert incident.drafts.num_accepted == counters.accepted_tokens > 0
+    cores: list[Core] = []
+    options = Options(after_event=lambda core: cores.__setitem__(slice(None), [core]))
+    was, again = replayed(incident).requests, rerun(incident, options=options).requests
+    assert cores[0].counters.accepted_tokens == counters.accepted_tokens
+    assert cores[0].counters.draft_tokens == counters.draft_tokens
+    assert again.first_s == pytest.approx(was.first_s)
+    assert again.last_s == pytest.approx(was.last_s)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.core.actions import Deliver
 from daemon.core.core import Core
+from daemon.core.values.actions import Deliver
 from daemon.cost.curve import Curve
 from daemon.cost.profile import LinkSpec, PowerSpec
 from daemon.cost.work import StepWork

@@ -19,7 +19,7 @@ from daemon.scheduler.pace import MOST_POOLS
 from tests.lab.simulator.made import DEVICE, phases, prepared, profile, workload
 from tests.soak import tries
 
-NUM_SCENARIOS = tries(24, 200)
+NUM_SCENARIOS = tries(10, 200)
 MAX_LEN, MAX_PAUSE_S = 192, 5.0
 FAST_HOST = msgspec.structs.replace(DEVICE, host_link=LinkSpec(1e9))
 
@@ -126,6 +126,7 @@ def test_streams_of_one_request_keep_the_promise_to_each_other(seed: int) -> Non
     assert longest_gap_s(log.requests) <= max_pause_s + 5 * 0.1
 
 
+@pytest.mark.soak
 def test_the_scenarios_are_hard_enough() -> None:
     """Under a policy that promises nothing, some streams pause longer."""
     num_broken = 0

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.core.events import WorkerReady
+from daemon.core.values.events import WorkerReady
 from daemon.cost.curve import Curve
 from daemon.cost.profile import LinkSpec, Profile
 from daemon.lab.report.records import Outcome, RunLog, Span

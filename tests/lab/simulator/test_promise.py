@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from daemon.core.events import Event, InstanceDrained, InstanceResumed, RoleChosen
+from daemon.core.values.events import Event, InstanceDrained, InstanceResumed, RoleChosen
 from daemon.lab.report.records import RunLog
 from daemon.lab.simulator.run import Prepared
 from daemon.lab.simulator.scenario import HandoffSpec, ScenarioLimits, WorkerFault
@@ -13,7 +13,7 @@ from tests.lab.simulator.promise_scenarios import Drawn, Fit, draw, simulate
 from tests.lab.simulator.test_pauses import FAST_HOST, longest_gap_s
 from tests.soak import tries
 
-NUM_SCENARIOS = tries(10, 1000)
+NUM_SCENARIOS = tries(4, 1000)
 PAUSE_S, STEP_S = 5.0, 0.05
 
 
@@ -110,6 +110,7 @@ def test_a_death_keeps_the_promise_where_what_is_left_can_hold_all(dies: int) ->
     assert longest_gap_s(log.requests) <= PROMISED_S + 1.0
 
 
+@pytest.mark.soak
 def test_the_scenarios_are_hard_enough() -> None:
     """Under a policy that promises nothing, some streams pause longer."""
     num_broken = 0

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.core.events import (
+from daemon.core.values.events import (
     InstanceDrained,
     InstanceResumed,
     LinkChanged,
@@ -172,6 +172,43 @@ def test_the_journal_of_roles_repeats_and_replays(tmp_path: Path) -> None:
         assert told.sent_bytes == pytest.approx(did.sent_bytes)
     other = rerun(read_incident(tmp_path / "first" / FILE_NAME), profile=one())
     assert (other.requests.outcome == Outcome.FINISHED).all() and other.handoffs > 0
+
+
+@pytest.mark.parametrize("mode", ["auto", "serialized", "layered"])
+@pytest.mark.parametrize("swaps", [False, True])
+def test_a_rerun_has_the_transfers_of_the_journal(tmp_path: Path, mode: str, swaps: bool) -> None:
+    """So every answer comes when it came, where KV is swapped as 8 bits too."""
+    each = range(30)
+    requests = workload([1.0 + 0.05 * i for i in each], [96] * 30, [12 + i % 9 for i in each])
+    limits = ScenarioLimits(max_batch_tokens=512, depth=1, max_len=128, compress=swaps)
+    changes = {"num_blocks": 20, "policy": "mlfq", "predictor": "noisy:0.5"} if swaps else {}
+    handoff = HandoffSpec(bytes_per_s=200_000.0, mode=mode)
+    plan = prepared(
+        [one(), one()],
+        requests,
+        roles=PAIR,
+        limits=limits,
+        handoff=handoff,
+        **changes,  # type: ignore[arg-type]
+    )
+    was = run(plan, Options(journal=tmp_path))
+    again = rerun(read_incident(tmp_path / FILE_NAME))
+    assert again.handoffs == was.handoffs > 0 and again.handoffs_failed == was.handoffs_failed
+    assert again.swaps == was.swaps and (was.swaps > 0) == swaps
+    for name in ("first_s", "last_s"):
+        assert getattr(again.requests, name) == pytest.approx(getattr(was.requests, name)), name
+    for told, did in zip(again.instances, was.instances, strict=True):
+        assert told.transfers == did.transfers
+        assert told.sent_bytes == pytest.approx(did.sent_bytes)
+
+
+def test_other_transfers_than_the_journal_s_take_its_mean_time(tmp_path: Path) -> None:
+    requests = workload([1.0 + 0.05 * i for i in range(30)], [96] * 30, [12] * 30)
+    handed(requests, 200_000.0, options=Options(journal=tmp_path))
+    again = rerun(read_incident(tmp_path / FILE_NAME), "prompt_sjf")
+    assert (again.requests.outcome == Outcome.FINISHED).all() and again.handoffs > 0
+    (sent, _) = again.instances
+    assert sent.transfer_s / sent.transfers > 0.05, "a prompt has 12 kB"
 
 
 ORDERS = MoveOrdered | RoleChosen | InstanceDrained | InstanceResumed

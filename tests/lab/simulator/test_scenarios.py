@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from daemon.core.core import Core
-from daemon.core.events import Event, Predicted
+from daemon.core.values.events import Event, Predicted
 from daemon.cost.curve import Curve
 from daemon.cost.profile import Edges, LinkSpec, PowerSpec, Profile
 from daemon.lab.report.records import Outcome

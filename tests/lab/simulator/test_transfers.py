@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.core.actions import Send
-from daemon.core.events import LinkChanged, TransferEnded
+from daemon.core.values.actions import Send
+from daemon.core.values.events import LinkChanged, TransferEnded
 from daemon.cost.profile import LinkSpec, Profile
 from daemon.lab.report.records import InstanceLog, Span
 from daemon.lab.simulator.agenda import Agenda, Rank

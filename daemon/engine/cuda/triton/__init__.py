@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from daemon.engine.cuda.triton.activation import silu_mul
+    from daemon.engine.cuda.triton.activation import gelu_mul, silu_mul
     from daemon.engine.cuda.triton.cache import write_kv
     from daemon.engine.cuda.triton.decode import paged_decode_attention
     from daemon.engine.cuda.triton.norm import add_norm
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DecodeRows",
     "add_norm",
+    "gelu_mul",
     "pack_blocks",
     "paged_decode_attention",
     "paged_prefill_attention",
@@ -36,6 +37,7 @@ __all__ = [
 _MODULES = {
     "DecodeRows": "daemon.engine.cuda.triton.prepare",
     "add_norm": "daemon.engine.cuda.triton.norm",
+    "gelu_mul": "daemon.engine.cuda.triton.activation",
     "pack_blocks": "daemon.engine.cuda.triton.packing",
     "paged_decode_attention": "daemon.engine.cuda.triton.decode",
     "paged_prefill_attention": "daemon.engine.cuda.triton.prefill",

@@ -22,14 +22,23 @@ def silu_mul(states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Ten
 
     Rows may lie apart. Raises ValueError if the numbers of one do not lie together.
     """
+    return _gated(states, out, False)
+
+
+def gelu_mul(states: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    """gelu(gate) * up as `silu_mul` has it; gelu as approximated by tanh."""
+    return _gated(states, out, True)
+
+
+def _gated(states: torch.Tensor, out: torch.Tensor | None, gelu: bool) -> torch.Tensor:
     rows, width = states.shape[0], states.shape[1] // 2
     out = states.new_empty(rows, width) if out is None else out
     if rows:
         cells, pieces = _pieces(width)
         # One dimension: the second one of a grid ends at 65,535.
-        _silu_mul[(rows * pieces,)](
+        _gate_mul[(rows * pieces,)](
             states, out, STATES_STRIDE=row_stride(states), OUT_STRIDE=row_stride(out),
-            WIDTH=width, PIECES=pieces, CELLS=cells, EARLY=early(), num_warps=4,
+            WIDTH=width, PIECES=pieces, CELLS=cells, GELU=gelu, EARLY=early(), num_warps=4,
             launch_pdl=early(),
         )  # fmt: skip
     return out
@@ -43,10 +52,10 @@ def _pieces(width: int) -> tuple[int, int]:
 
 
 @triton.jit
-def _silu_mul(
+def _gate_mul(
     states_ptr, out_ptr,
     STATES_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr,
-    PIECES: tl.constexpr, CELLS: tl.constexpr, EARLY: tl.constexpr,
+    PIECES: tl.constexpr, CELLS: tl.constexpr, GELU: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """A piece of one row."""
     if EARLY:
@@ -59,5 +68,7 @@ def _silu_mul(
     source = states_ptr + row * STATES_STRIDE + cell
     gate = tl.load(source, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(source + WIDTH, mask=mask, other=0.0).to(tl.float32)
-    product = gate / (1.0 + tl.exp(-gate)) * up
+    # gelu's tanh is that of half the power here: gate * (1 + tanh(z)) / 2 = gate * sigmoid(2 z).
+    power = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate) if GELU else gate
+    product = gate / (1.0 + tl.exp(-power)) * up
     tl.store(out_ptr + row * OUT_STRIDE + cell, product.to(out_ptr.dtype.element_ty), mask=mask)

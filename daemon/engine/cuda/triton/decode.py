@@ -18,7 +18,13 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from daemon.engine.cuda.triton.early import early
-from daemon.engine.cuda.triton.fold import attended, fold_tile, new_softmax, prepared_query
+from daemon.engine.cuda.triton.fold import (
+    add_sinks,
+    attended,
+    fold_tile,
+    new_softmax,
+    prepared_query,
+)
 from daemon.engine.cuda.triton.parts import leave_part
 from daemon.engine.cuda.triton.quantise import PLAIN_KIND, kind_of
 from daemon.engine.cuda.triton.tiles import (
@@ -29,6 +35,7 @@ from daemon.engine.cuda.triton.tiles import (
     new_output,
     power_of_2,
 )
+from daemon.engine.layers.attention import FULL, AttentionVariant
 
 _WAVES = 2
 """Least programs per SM, if contexts are long enough."""
@@ -56,6 +63,7 @@ def paged_decode_attention(
     out: torch.Tensor | None = None,
     kv_scales: torch.Tensor | None = None,
     tiling: Tiling | None = None,
+    variant: AttentionVariant = FULL,
 ) -> torch.Tensor:
     """Attention of one new token a row over its context; a row without context gives 0.
 
@@ -72,17 +80,20 @@ def paged_decode_attention(
     device = query.device
     if tiling is None:
         tiling = decode_tiling(head_dim, query.dtype, kv_cache.dtype)
-    splits, least = num_splits(batch * kv_heads, block_tables.shape[1] * block_size, device)
+    most_tokens = block_tables.shape[1] * block_size
+    if variant.window:
+        most_tokens = min(most_tokens, variant.window)
+    splits, least = num_splits(batch * kv_heads, most_tokens, device)
     partial = query.new_empty((batch, heads, splits, head_dim), dtype=torch.float32)
     masses = query.new_empty((batch, heads, splits), dtype=torch.float32)
     members = power_of_2(group)
     rows = max(tiling.rows, members)
     scales = None if kv_scales is None else kv_scales[:, layer, 0]
     _decode[(kv_heads, batch, splits)](
-        query, cells, scales, block_tables, context_lens, partial, masses, _counters(device), out,
-        *query.stride()[:2], *out.stride()[:2], cells.stride(0),
+        query, cells, scales, block_tables, context_lens, variant.sinks, partial, masses,
+        _counters(device), out, *query.stride()[:2], *out.stride()[:2], cells.stride(0),
         0 if scales is None else scales.stride(0), block_tables.stride(0), splits, least,
-        scale * LOG2_E,
+        variant.window, scale * LOG2_E, variant.cap * LOG2_E,
         GROUP=group, ROWS=rows, MEMBERS=members,
         JOINED=max(1, _JOINED_CELLS // (members * tiling.dim)),
         BLOCK_SIZE=block_size, TOKEN=cells.stride(1), HEAD=cells.stride(2),
@@ -90,7 +101,8 @@ def paged_decode_attention(
         SCALE_HEAD=0 if scales is None else scales.stride(2),
         SCALE_VALUES=0 if kv_scales is None else kv_scales.stride(2),
         HEAD_DIM=head_dim, DIM=tiling.dim, KEYS=tiling.keys, KIND=kind_of(kv_cache.dtype),
-        PRECISION=tiling.precision, PRODUCT=tiling.product, EARLY=early(),
+        PRECISION=tiling.precision, PRODUCT=tiling.product, WINDOWED=variant.window > 0,
+        CAPPED=variant.cap > 0, SINKS=variant.sinks is not None, EARLY=early(),
         num_warps=min(8, tiling.num_warps * rows // tiling.rows),
         num_stages=tiling.num_stages, launch_pdl=early(),
     )  # fmt: skip
@@ -124,16 +136,17 @@ def _counters(device: torch.device) -> torch.Tensor:
     return torch.zeros(_MAX_PAIRS, dtype=torch.int32, device=device)
 
 
-@triton.jit(do_not_specialize=["table_stride", "splits", "least"])
+@triton.jit(do_not_specialize=["table_stride", "splits", "least", "window"])
 def _decode(
-    query_ptr, cache_ptr, scales_ptr, tables_ptr, lens_ptr, partial_ptr, masses_ptr, counters_ptr,
-    out_ptr, query_stride_row, query_stride_head, out_stride_row, out_stride_head, stride_block,
-    scale_stride_block, table_stride, splits, least, scale_log2,
+    query_ptr, cache_ptr, scales_ptr, tables_ptr, lens_ptr, sinks_ptr, partial_ptr, masses_ptr,
+    counters_ptr, out_ptr, query_stride_row, query_stride_head, out_stride_row, out_stride_head,
+    stride_block, scale_stride_block, table_stride, splits, least, window, scale_log2, cap_log2,
     GROUP: tl.constexpr, ROWS: tl.constexpr, MEMBERS: tl.constexpr, JOINED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, VALUES: tl.constexpr,
     SCALE_HEAD: tl.constexpr, SCALE_VALUES: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
-    PRODUCT: tl.constexpr, EARLY: tl.constexpr,
+    PRODUCT: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One part of one row's context, for the GROUP query heads that share a KV head."""
     if EARLY:
@@ -142,9 +155,10 @@ def _decode(
     # Heads are next to each other: they read the same pages of memory at the same time.
     kv_head, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     length = tl.load(lens_ptr + row)
-    span = tl.maximum(tl.cdiv(tl.cdiv(length, splits), KEYS) * KEYS, least)
-    parts = tl.cdiv(length, span)
-    first = split * span
+    seen = tl.minimum(length, window) if WINDOWED else length
+    span = tl.maximum(tl.cdiv(tl.cdiv(seen, splits), KEYS) * KEYS, least)
+    parts = tl.cdiv(seen, span)
+    first = length - seen + split * span
     member, dims = tl.arange(0, ROWS), tl.arange(0, DIM)
     head = kv_head * GROUP + member
     mask = (member < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
@@ -166,9 +180,13 @@ def _decode(
     for begin in range(first, stop, KEYS):
         acc, more, peak, total = fold_tile(
             acc, more, peak, total, query, query_more, cache_ptr, scales_ptr, tables_ptr,
-            begin + tl.arange(0, KEYS), stop, limits, stride_block, scale_stride_block, scale_log2,
-            BLOCK_SIZE, TOKEN, VALUES, SCALE_VALUES, HEAD_DIM, DIM, KIND, PRECISION, PRODUCT, True,
+            begin + tl.arange(0, KEYS), stop, limits, window, stride_block, scale_stride_block,
+            scale_log2, cap_log2, BLOCK_SIZE, TOKEN, VALUES, SCALE_VALUES, HEAD_DIM, DIM, KIND,
+            PRECISION, PRODUCT, False, CAPPED, True,
         )  # fmt: skip
+    if SINKS:  # they count once: with the first part
+        there = member < tl.where(split == 0, GROUP, 0)
+        acc, more, peak, total = add_sinks(acc, more, peak, total, sinks_ptr, head, there, KIND)
     mean = attended(acc, more, total, KIND)
     if parts == 1:
         tl.store(out_ptr + out_cells, mean.to(out_ptr.dtype.element_ty), mask)

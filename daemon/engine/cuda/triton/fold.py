@@ -21,6 +21,10 @@ import triton.language as tl
 from daemon.engine.cuda.triton.quantise import FP8_KIND, INT8_KIND, PLAIN_KIND
 
 _INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_TANH_RATE = tl.constexpr(-2.0 * 1.4426950408889634)
+_LOWEST = tl.constexpr(-1e30)
+"""A peak below every score."""
 _FP8_UNIT = tl.constexpr(256.0)
 """The bits of an fp8 number in their places of a float16 mean 1 / 256 of it."""
 
@@ -103,7 +107,8 @@ def new_softmax(ROWS: tl.constexpr, DIM: tl.constexpr, KIND: tl.constexpr):
     else:
         acc = tl.zeros([ROWS, DIM // 2], tl.float32)
         more = tl.zeros([ROWS, DIM // 2], tl.float32)
-    return acc, more, tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    # Not -inf: the first tile may lie in front of all that a row sees.
+    return acc, more, tl.full([ROWS], _LOWEST, tl.float32), tl.zeros([ROWS], tl.float32)
 
 
 @triton.jit
@@ -119,17 +124,39 @@ def attended(acc, more, total, KIND: tl.constexpr):
 
 
 @triton.jit
+def _capped(scores, cap_log2):
+    """cap * tanh(score / cap), by an exponential of what cannot overflow; both are logarithms."""
+    shrunk = tl.exp2(tl.abs(scores) * (_TANH_RATE / cap_log2))
+    size = cap_log2 * (1.0 - shrunk) / (1.0 + shrunk)
+    return tl.where(scores < 0.0, -size, size)
+
+
+@triton.jit
+def add_sinks(acc, more, peak, total, sinks_ptr, head, there, KIND: tl.constexpr):
+    """A score more in each softmax, without a value: of each `head` [M] that is `there`."""
+    sinks = tl.load(sinks_ptr + head, mask=there, other=float("-inf")).to(tl.float32) * _LOG2_E
+    new_peak = tl.maximum(peak, sinks)
+    fade = tl.exp2(peak - new_peak)
+    acc *= fade[:, None]
+    if KIND != PLAIN_KIND:
+        more *= fade[:, None]
+    return acc, more, new_peak, total * fade + tl.exp2(sinks - new_peak)
+
+
+@triton.jit
 def fold_tile(
     acc, more, peak, total, query, query_more, cache_ptr, scales_ptr, table_ptr,
-    positions, stop, limits, stride_block, scale_stride_block, scale_log2,
+    positions, stop, limits, window, stride_block, scale_stride_block, scale_log2, cap_log2,
     BLOCK_SIZE: tl.constexpr, TOKEN: tl.constexpr, VALUES: tl.constexpr,
     SCALE_VALUES: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, KIND: tl.constexpr,
-    PRECISION: tl.constexpr, PRODUCT: tl.constexpr, MASKED: tl.constexpr,
+    PRECISION: tl.constexpr, PRODUCT: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """Fold keys and values at `positions` [N]; tokens lie TOKEN cells apart, values VALUES cells
     behind their keys, and the scales of values SCALE_VALUES behind those of keys.
 
-    MASKED: positions from `stop` on are not read, and row m sees those below `limits[m]` only.
+    MASKED: positions from `stop` on are not read, and row m sees those below `limits[m]` only;
+    WINDOWED: of these the last `window`. CAPPED: scores stay within -cap_log2 and cap_log2.
     """
     # Past the end the last token is read again, and masked by its position.
     there = tl.minimum(positions, stop - 1) if MASKED else positions
@@ -148,31 +175,59 @@ def fold_tile(
         scales_ptr += blocks * scale_stride_block + offsets
         unit: tl.constexpr = _FP8_UNIT if KIND == FP8_KIND else 1.0
         scores *= (tl.load(scales_ptr) * unit)[None, :]
+    by = scale_log2
+    if CAPPED:
+        if KIND == PLAIN_KIND:
+            scores *= scale_log2
+        scores, by = _capped(scores, cap_log2), 1.0
     if MASKED:
         scores = tl.where(positions[None, :] < limits[:, None], scores, float("-inf"))
+    if WINDOWED:
+        scores = tl.where(positions[None, :] >= limits[:, None] - window, scores, float("-inf"))
     values = _load_rows(cache_ptr + VALUES, rows, HEAD_DIM, DIM, KIND)
     if KIND == PLAIN_KIND:
-        new_peak = tl.maximum(peak, tl.max(scores, 1) * scale_log2)
-        weights = tl.exp2(scores * scale_log2 - new_peak[:, None])
-        fade = tl.exp2(peak - new_peak)
-        total = total * fade + tl.sum(weights, 1)
-        weights = weights.to(values.dtype).to(PRODUCT)
-        values = values.to(PRODUCT)
-        acc = tl.dot(weights, values, acc * fade[:, None], input_precision=PRECISION)
+        acc, peak, total = _add_plain(acc, peak, total, scores, by, values, PRECISION, PRODUCT)
     else:
         scale = tl.load(scales_ptr + SCALE_VALUES)
-        # A scale is a mantissa from 1 to 2 times a power of two, whose bits are its logarithm.
-        exponent = scale.to(tl.int32, bitcast=True) >> 23
-        without = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
-        scores += (exponent - 127).to(tl.float32)[None, :]
-        new_peak = tl.maximum(peak, tl.max(scores, 1))
-        weights = tl.exp2(scores - new_peak[:, None])
-        fade = tl.exp2(peak - new_peak)
-        total = total * fade + tl.sum(weights * without[None, :], 1)
-        weights = (weights * (scale * without)[None, :]).to(PRODUCT)
-        low, high = halves(values, KIND, PRODUCT)
-        acc = tl.dot(weights, low, acc * fade[:, None], input_precision=PRECISION)
-        more = tl.dot(weights, high, more * fade[:, None], input_precision=PRECISION)
+        acc, more, peak, total = _add_8bit(
+            acc, more, peak, total, scores, values, scale, KIND, PRECISION, PRODUCT
+        )
+    return acc, more, peak, total
+
+
+@triton.jit
+def _add_plain(
+    acc, peak, total, scores, by, values, PRECISION: tl.constexpr, PRODUCT: tl.constexpr
+):  # fmt: skip
+    """Fold `values` [N, D] by `scores` [M, N], which times `by` are logarithms."""
+    new_peak = tl.maximum(peak, tl.max(scores, 1) * by)
+    weights = tl.exp2(scores * by - new_peak[:, None])
+    fade = tl.exp2(peak - new_peak)
+    total = total * fade + tl.sum(weights, 1)
+    weights = weights.to(values.dtype).to(PRODUCT)
+    values = values.to(PRODUCT)
+    acc = tl.dot(weights, values, acc * fade[:, None], input_precision=PRECISION)
+    return acc, new_peak, total
+
+
+@triton.jit
+def _add_8bit(
+    acc, more, peak, total, scores, values, scale,
+    KIND: tl.constexpr, PRECISION: tl.constexpr, PRODUCT: tl.constexpr,
+):  # fmt: skip
+    """Fold pairs of `values` [N, D / 2] with their `scale` [N] by `scores` [M, N]."""
+    # A scale is a mantissa from 1 to 2 times a power of two, whose bits are its logarithm.
+    exponent = scale.to(tl.int32, bitcast=True) >> 23
+    without = ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+    scores += (exponent - 127).to(tl.float32)[None, :]
+    new_peak = tl.maximum(peak, tl.max(scores, 1))
+    weights = tl.exp2(scores - new_peak[:, None])
+    fade = tl.exp2(peak - new_peak)
+    total = total * fade + tl.sum(weights * without[None, :], 1)
+    weights = (weights * (scale * without)[None, :]).to(PRODUCT)
+    low, high = halves(values, KIND, PRODUCT)
+    acc = tl.dot(weights, low, acc * fade[:, None], input_precision=PRECISION)
+    more = tl.dot(weights, high, more * fade[:, None], input_precision=PRECISION)
     return acc, more, new_peak, total
 
 

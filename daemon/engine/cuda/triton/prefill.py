@@ -8,7 +8,13 @@ import torch
 import triton
 import triton.language as tl
 
-from daemon.engine.cuda.triton.fold import attended, fold_tile, new_softmax, prepared_query
+from daemon.engine.cuda.triton.fold import (
+    add_sinks,
+    attended,
+    fold_tile,
+    new_softmax,
+    prepared_query,
+)
 from daemon.engine.cuda.triton.quantise import PLAIN_KIND, kind_of
 from daemon.engine.cuda.triton.tiles import (
     LOG2_E,
@@ -19,6 +25,7 @@ from daemon.engine.cuda.triton.tiles import (
     power_of_2,
     prefill_tiling,
 )
+from daemon.engine.layers.attention import FULL, AttentionVariant
 
 _FEW_ROWS = 32
 
@@ -35,6 +42,7 @@ def paged_prefill_attention(
     out: torch.Tensor | None = None,
     kv_scales: torch.Tensor | None = None,
     tiling: Tiling | None = None,
+    variant: AttentionVariant = FULL,
 ) -> torch.Tensor:
     """Causal attention of `counts[b]` new tokens a row, the first at position `starts[b]`.
 
@@ -59,16 +67,18 @@ def paged_prefill_attention(
     tiles = tokens // tile_tokens + len(starts)
     scales = None if kv_scales is None else kv_scales[:, layer, 0]
     _prefill[(tiles * kv_heads,)](
-        query, cells, scales, block_tables, starts, counts, row_offsets, out, len(starts),
-        *query.stride()[:2], *out.stride()[:2], cells.stride(0),
-        0 if scales is None else scales.stride(0), block_tables.stride(0), scale * LOG2_E,
+        query, cells, scales, block_tables, starts, counts, row_offsets, variant.sinks, out,
+        len(starts), *query.stride()[:2], *out.stride()[:2], cells.stride(0),
+        0 if scales is None else scales.stride(0), block_tables.stride(0), variant.window,
+        scale * LOG2_E, variant.cap * LOG2_E,
         KV_HEADS=kv_heads, GROUP=group, ROWS=rows, TOKENS=tile_tokens, BLOCK_SIZE=block_size,
         TOKEN=cells.stride(1), HEAD=cells.stride(2),
         VALUES=kv_cache.stride(2) * kv_cache.itemsize // cells.itemsize,
         SCALE_HEAD=0 if scales is None else scales.stride(2),
         SCALE_VALUES=0 if kv_scales is None else kv_scales.stride(2),
         HEAD_DIM=head_dim, DIM=tiling.dim, KEYS=tiling.keys, KIND=kind_of(kv_cache.dtype),
-        PRECISION=tiling.precision, PRODUCT=tiling.product,
+        PRECISION=tiling.precision, PRODUCT=tiling.product, WINDOWED=variant.window > 0,
+        CAPPED=variant.cap > 0, SINKS=variant.sinks is not None,
         num_warps=tiling.num_warps if rows >= tiling.rows else 4, num_stages=tiling.num_stages,
     )  # fmt: skip
     return out
@@ -96,16 +106,16 @@ def _find_row(tile, offsets_ptr, batch, TOKENS: tl.constexpr):
     return low
 
 
-@triton.jit(do_not_specialize=["batch", "table_stride"])
+@triton.jit(do_not_specialize=["batch", "table_stride", "window"])
 def _prefill(
-    query_ptr, cache_ptr, scales_ptr, tables_ptr, starts_ptr, counts_ptr, offsets_ptr, out_ptr,
-    batch, query_stride_token, query_stride_head, out_stride_token, out_stride_head, stride_block,
-    scale_stride_block, table_stride, scale_log2,
+    query_ptr, cache_ptr, scales_ptr, tables_ptr, starts_ptr, counts_ptr, offsets_ptr, sinks_ptr,
+    out_ptr, batch, query_stride_token, query_stride_head, out_stride_token, out_stride_head,
+    stride_block, scale_stride_block, table_stride, window, scale_log2, cap_log2,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, TOKENS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, VALUES: tl.constexpr,
     SCALE_HEAD: tl.constexpr, SCALE_VALUES: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
-    PRODUCT: tl.constexpr,
+    PRODUCT: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """TOKENS tokens of one row, for the GROUP query heads that share a KV head."""
     # The last tiles of a row see most keys: they begin first, so that none is left alone at last.
@@ -134,18 +144,25 @@ def _prefill(
     if KIND != PLAIN_KIND:
         scales_ptr += kv_head * SCALE_HEAD
     tables_ptr += row.to(tl.int64) * table_stride
-    for begin in range(0, seen_by_all, KEYS):
+    if WINDOWED:  # keys in front are not read: they may be another's by now
+        seen_by_all = tl.maximum(start + first + 1 - window, 0)
+    for begin in range(seen_by_all if WINDOWED else 0, seen_by_all, KEYS):
         acc, more, peak, total = fold_tile(
             acc, more, peak, total, query, query_more, cache_ptr, scales_ptr, tables_ptr,
-            begin + tl.arange(0, KEYS), stop, limits, stride_block, scale_stride_block, scale_log2,
-            BLOCK_SIZE, TOKEN, VALUES, SCALE_VALUES, HEAD_DIM, DIM, KIND, PRECISION, PRODUCT, False,
+            begin + tl.arange(0, KEYS), stop, limits, window, stride_block, scale_stride_block,
+            scale_log2, cap_log2, BLOCK_SIZE, TOKEN, VALUES, SCALE_VALUES, HEAD_DIM, DIM, KIND,
+            PRECISION, PRODUCT, False, CAPPED, False,
         )  # fmt: skip
     for begin in range(seen_by_all, stop, KEYS):
         acc, more, peak, total = fold_tile(
             acc, more, peak, total, query, query_more, cache_ptr, scales_ptr, tables_ptr,
-            begin + tl.arange(0, KEYS), stop, limits, stride_block, scale_stride_block, scale_log2,
-            BLOCK_SIZE, TOKEN, VALUES, SCALE_VALUES, HEAD_DIM, DIM, KIND, PRECISION, PRODUCT, True,
+            begin + tl.arange(0, KEYS), stop, limits, window, stride_block, scale_stride_block,
+            scale_log2, cap_log2, BLOCK_SIZE, TOKEN, VALUES, SCALE_VALUES, HEAD_DIM, DIM, KIND,
+            PRECISION, PRODUCT, WINDOWED, CAPPED, True,
         )  # fmt: skip
+    if SINKS:
+        there = member // GROUP < TOKENS
+        acc, more, peak, total = add_sinks(acc, more, peak, total, sinks_ptr, head, there, KIND)
     cells = token * out_stride_token + head * out_stride_head
     result = attended(acc, more, total, KIND).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + cells[:, None] + dims[None, :], result, mask=mask)

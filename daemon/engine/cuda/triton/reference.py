@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from daemon.engine.kv.eight_bit import quantise
+from daemon.engine.layers.attention import FULL, AttentionVariant
 
 if TYPE_CHECKING:
     from daemon.engine.layers.ops import Heads, Norm
@@ -18,6 +19,7 @@ def paged_decode_attention(
     context_lens: torch.Tensor,
     scale: float,
     kv_scales: torch.Tensor | None = None,
+    variant: AttentionVariant = FULL,
 ) -> torch.Tensor:
     """Attention of one new token a row over its context; a row without context gives 0.
 
@@ -27,7 +29,8 @@ def paged_decode_attention(
     for row, length in enumerate(context_lens.tolist()):
         if length:
             keys, values = gather(kv_cache, kv_scales, layer, block_tables[row], length)
-            output[row] = attend(query[row : row + 1], keys, values, length - 1, scale)[0]
+            new = query[row : row + 1]
+            output[row] = attend(new, keys, values, length - 1, scale, variant)[0]
     return output
 
 
@@ -41,6 +44,7 @@ def paged_prefill_attention(
     row_offsets: torch.Tensor,
     scale: float,
     kv_scales: torch.Tensor | None = None,
+    variant: AttentionVariant = FULL,
 ) -> torch.Tensor:
     """Causal attention of `counts[b]` new tokens a row, the first at position `starts[b]`.
 
@@ -53,7 +57,7 @@ def paged_prefill_attention(
             keys, values = gather(kv_cache, kv_scales, layer, table, length)
             first = int(row_offsets[row])
             new = query[first : first + count]
-            output[first : first + count] = attend(new, keys, values, start, scale)
+            output[first : first + count] = attend(new, keys, values, start, scale, variant)
     return output
 
 
@@ -78,15 +82,31 @@ def gather(
 
 
 def attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int, scale: float
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    start: int,
+    scale: float,
+    variant: AttentionVariant = FULL,
 ) -> torch.Tensor:
     """Causal attention of queries at `start`, `start + 1`, ... over the keys of positions 0, ..."""
     group = query.shape[1] // keys.shape[1]
     keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
     scores = torch.einsum("qhd,khd->hqk", query.float(), keys) * scale
-    positions = start + torch.arange(len(query), device=query.device)
-    future = torch.arange(len(keys), device=query.device) > positions.unsqueeze(1)
-    weights = scores.masked_fill(future, -torch.inf).softmax(-1)
+    if variant.cap:
+        scores = variant.cap * torch.tanh(scores / variant.cap)
+    positions = start + torch.arange(len(query), device=query.device).unsqueeze(1)
+    key_positions = torch.arange(len(keys), device=query.device)
+    hidden = key_positions > positions
+    if variant.window:
+        hidden |= key_positions <= positions - variant.window
+    scores = scores.masked_fill(hidden, -torch.inf)
+    # In front of every window there may be NaN, which times zero is NaN.
+    values = values.masked_fill(hidden.all(0)[:, None, None], 0.0)
+    if variant.sinks is not None:
+        sinks = variant.sinks.float().view(-1, 1, 1).expand(-1, len(query), 1)
+        scores = torch.cat((scores, sinks), -1)
+    weights = scores.softmax(-1)[..., : len(keys)]
     return torch.einsum("hqk,khd->qhd", weights, values).to(query.dtype)
 
 
@@ -124,6 +144,12 @@ def silu_mul(states: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up of `states` [T, 2 * W], gates first; [T, W]."""
     gate, up = states.float().chunk(2, -1)
     return (torch.nn.functional.silu(gate) * up).to(states.dtype)
+
+
+def gelu_mul(states: torch.Tensor) -> torch.Tensor:
+    """gelu(gate) * up as `silu_mul` has it; gelu as approximated by tanh."""
+    gate, up = states.float().chunk(2, -1)
+    return (torch.nn.functional.gelu(gate, approximate="tanh") * up).to(states.dtype)
 
 
 def place(

@@ -4,6 +4,7 @@ import torch
 
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.cuda.triton import reference
+from daemon.engine.layers.attention import FULL, AttentionVariant
 from daemon.engine.verify.kernels.bench import LAYER, Bench
 from daemon.engine.verify.kernels.compare import alike, equal, untouched
 
@@ -12,7 +13,7 @@ _SPARE = 3
 
 
 def try_decode(bench: Bench) -> None:
-    """Rows of many lengths, one without tokens; as wide as tables get, and as narrow.
+    """Rows of many lengths, one without tokens; as wide as tables get, and as narrow; variants.
 
     Twice, since what races does not repeat itself, and counters must be left at 0.
     """
@@ -23,14 +24,15 @@ def try_decode(bench: Bench) -> None:
     cache, tables = bench.filled(lengths)
     query = _queries(bench, len(lengths))
     used = -(-longest // size)
-    for width in sorted({used, subject.max_blocks}):
+    tried = [(width, FULL) for width in sorted({used, subject.max_blocks})]
+    for width, variant in [*tried, (used, _variant(bench))]:
         rows = tables[:, :width].contiguous(), bench.column(lengths)
         where = query, cache.blocks, LAYER, *rows, scale
         out = torch.full_like(query, torch.nan)
-        found = kernels.paged_decode_attention(*where, out, cache.scales)
-        again = kernels.paged_decode_attention(*where, None, cache.scales)
-        expected = reference.paged_decode_attention(*where, cache.scales)
-        what = f"attention of rows of {', '.join(map(str, lengths))} tokens"
+        found = kernels.paged_decode_attention(*where, out, cache.scales, variant=variant)
+        again = kernels.paged_decode_attention(*where, None, cache.scales, variant=variant)
+        expected = reference.paged_decode_attention(*where, cache.scales, variant)
+        what = f"attention of rows of {', '.join(map(str, lengths))} tokens{_named(variant)}"
         alike(what, found, expected, bench.limit)
         equal(f"{what}, the second time", again, found)
 
@@ -40,15 +42,18 @@ def try_prefill(bench: Bench) -> None:
     size = bench.subject.block_size
     room = bench.subject.max_blocks * size
     long = min(max(70, bench.subject.longest // 4), room - 9)
-    for starts, counts in (
-        ([0, size - 1, 2], [4, 3, 0]),
-        ([0, 9], [min(70, room), 1]),
-        ([9], [long]),
+    for starts, counts, variant in (
+        ([0, size - 1, 2], [4, 3, 0], FULL),
+        ([0, 9], [min(70, room), 1], FULL),
+        ([9], [long], FULL),
+        ([0, size - 1], [min(70, room), 3], _variant(bench)),
     ):
-        _try_chunks(bench, starts, counts)
+        _try_chunks(bench, starts, counts, variant)
 
 
-def _try_chunks(bench: Bench, starts: list[int], counts: list[int]) -> None:
+def _try_chunks(
+    bench: Bench, starts: list[int], counts: list[int], variant: AttentionVariant
+) -> None:
     scale = float(bench.subject.head_dim**-0.5)
     cache, tables = bench.filled([s + c for s, c in zip(starts, counts, strict=True)])
     tokens = sum(counts)
@@ -57,11 +62,21 @@ def _try_chunks(bench: Bench, starts: list[int], counts: list[int]) -> None:
     rows = tables, bench.column(starts), bench.column(counts), bench.column(offsets)
     where = query, cache.blocks, LAYER, *rows, scale
     out = torch.full_like(query, torch.nan)
-    found = kernels.paged_prefill_attention(*where, out, cache.scales)
-    expected = reference.paged_prefill_attention(*where, cache.scales)
-    what = f"attention of chunks of {', '.join(map(str, counts))} tokens"
+    found = kernels.paged_prefill_attention(*where, out, cache.scales, variant=variant)
+    expected = reference.paged_prefill_attention(*where, cache.scales, variant)
+    what = f"attention of chunks of {', '.join(map(str, counts))} tokens{_named(variant)}"
     alike(what, found[:tokens], expected[:tokens], bench.limit)
     untouched(what, found[tokens:])
+
+
+def _variant(bench: Bench) -> AttentionVariant:
+    """A window, a cap and sinks at once."""
+    sinks = bench.normal(bench.subject.num_heads)
+    return AttentionVariant(bench.subject.block_size + 3, 5.0, sinks)
+
+
+def _named(variant: AttentionVariant) -> str:
+    return f" through a window of {variant.window}, capped and with sinks" if variant.window else ""
 
 
 def _queries(bench: Bench, tokens: int) -> torch.Tensor:

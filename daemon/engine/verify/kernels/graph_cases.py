@@ -84,10 +84,10 @@ def _decoder(bench: Bench, by_torch: ByTorch) -> Decoder:
     rotary = RotaryTable(partial(_angles, subject.rotary_dim), longest, bench.device)
     return Decoder(
         embeddings=PlainEmbeddings(bench.normal(_VOCAB, width)),
-        rotary=rotary,
+        rotary=(rotary,),
         layers=(layer,),
         norm=Norm(bench.normal(width), 1e-5),
-        head=_layer(bench, _VOCAB, width),
+        vocabulary=_layer(bench, _VOCAB, width),
         ops=TritonOps(by_torch),
     )
 

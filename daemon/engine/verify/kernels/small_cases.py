@@ -30,11 +30,13 @@ def try_norms(bench: Bench) -> None:
 
 
 def try_activations(bench: Bench) -> None:
-    """silu(gate) * up."""
+    """silu(gate) * up, and gelu's."""
     for rows in _ROWS:
         states = bench.normal(rows, 2 * bench.subject.gated)
         found = kernels.silu_mul(states)
         alike(f"silu of {rows} rows", found, reference.silu_mul(states), bench.limit)
+        found = kernels.gelu_mul(states)
+        alike(f"gelu of {rows} rows", found, reference.gelu_mul(states), bench.limit)
 
 
 def try_qkv(bench: Bench) -> None:

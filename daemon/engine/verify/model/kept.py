@@ -23,6 +23,7 @@ class TrialVerdict(msgspec.Struct, frozen=True):
 
     fused: bool  # by the straight decoder, not by transformers' modules
     compiled: bool  # decode steps as compiled programs
+    windows: tuple[int, ...] = ()  # of each layer, tokens; empty: every layer sees all
 
 
 class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,12 +51,18 @@ def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
         )
         for name, la in quantised_layers(model)
     ]
-    sizes = load.block_size, load.max_slots, load.num_threads
+    angles = [
+        (name, buffer.sum().item(), len(buffer))
+        for name, buffer in model.named_buffers()
+        if name.endswith("inv_freq")
+    ]  # some are chosen by the longest sequence that is served
+    sizes = load.block_size, load.max_slots, load.max_len, load.num_threads
     settings = (load.dtype, load.kv_dtype, *sizes, backend, load.exact)
     versions = [version_of(name) for name in _LIBRARIES]
     parts = (
         config,
         tensors,
+        angles,
         quantised,
         settings,
         versions,

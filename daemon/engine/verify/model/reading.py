@@ -21,7 +21,7 @@ from daemon.models.weights import weight_files
 def check_reading(model: Any, folder: Path) -> int:
     """How many weights of a loaded model were compared with their file's rows.
 
-    Raises ModelError, naming the weight, where one is another.
+    Raises ModelError, naming the weight, where one is another, or no number.
     """
     if read_index(folder) is not None:
         return 0  # it was read twice when it was made
@@ -37,6 +37,8 @@ def check_reading(model: Any, folder: Path) -> int:
                 if row is None or not shape or 0 in shape:
                     continue
                 own = stored[shape[0] // 2].to(row.dtype).to(torch.float32)
+                if bool(own.isnan().any()):
+                    raise ModelError(f"{path}: {name} has values that are no numbers (NaN)")
                 if not torch.equal(row.to("cpu", torch.float32).view(own.shape), own):
                     said = f"{name} was not loaded as the file has it"
                     raise ModelError(f"{path}: {said}, read a second time")

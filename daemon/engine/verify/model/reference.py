@@ -17,6 +17,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from daemon.engine.kv.eight_bit import quantise
+from daemon.engine.layers.modules import counted
 from daemon.engine.quantised.linear import QuantisedLinear, quantised_layers
 from daemon.engine.verify.model.script import WaveSequence
 from daemon.models.shape import ModelError
@@ -28,10 +29,10 @@ def logits_of(model: Any, tried: WaveSequence) -> torch.Tensor:
     """Logits float32 [n, vocab] of a sequence, on the host; of attention as it is set."""
     device = model.device
     tokens = torch.from_numpy(tried.tokens).to(device).unsqueeze(0)
-    positions = {}
+    positions: dict[str, Any] = {}
     if tried.first:  # else positions are transformers' own affair
         shifted = torch.arange(tried.first, tried.first + len(tried.tokens), device=device)
-        positions = {"position_ids": shifted.unsqueeze(0)}
+        positions = {"position_ids": shifted.unsqueeze(0), **counted(model, shifted)}
     output = model(input_ids=tokens, use_cache=False, **positions)
     logits: torch.Tensor = output.logits[0].float().cpu()
     return logits
@@ -81,6 +82,8 @@ def _rounded_attention(
     scaling: float | None = None,
     *,
     kv_dtype: torch.dtype,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
     **_ignored: Any,
 ) -> tuple[torch.Tensor, None]:
     """Plain attention, [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
@@ -88,9 +91,14 @@ def _rounded_attention(
     key, value = (_stored(states, kv_dtype).repeat_interleave(groups, 1) for states in (key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = query @ key.transpose(2, 3) * scale
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
     if attention_mask is not None:
         scores = scores + attention_mask
-    weights = softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+    if s_aux is not None:
+        sinks = s_aux.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        scores = torch.cat((scores, sinks), -1)
+    weights = softmax(scores, -1, dtype=torch.float32).to(query.dtype)[..., : key.shape[2]]
     return (weights @ value).transpose(1, 2), None
 
 

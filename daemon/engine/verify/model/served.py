@@ -84,20 +84,19 @@ def far_steps(
     One block stands in for all but the last of each row, so the cache need not hold so many. None
     where no step is compiled.
     """
-    block_size = pool.cache.block_size
-    tables = list[tuple[int, int, int]]()
-    for slot, start in enumerate(starts):
-        own = start // block_size
-        tables += [(slot, index, 0) for index in range(own)]
-        tables.append((slot, own, 1 + slot))
+    last = [(slot, start // pool.cache.block_size) for slot, start in enumerate(starts)]
+    shared = [(slot, index) for slot, own in last for index in range(own)]
+    own_blocks = enumerate(_of_groups(last, pool), 1)
+    tables = [(*place, 0) for place in _of_groups(shared, pool)]
+    tables += [(*place, block) for block, place in own_blocks]
     rows = [_Row(slot, start, 1) for slot, start in enumerate(starts)]
     if not rows:
         return None
-    _scribble(pool.cache, 1 + len(rows))
+    _scribble(pool.cache, 1 + len(rows) * pool.cache.num_groups)
     batch = _batch(list(range(len(starts))), rows, tables, [True] * len(rows))
     pool.slots.change_tables(batch)
     tokens = int32([1] * len(rows))
-    flat = flatten(batch, tokens, pool.slots.block_table, block_size)
+    flat = flatten(batch, tokens, pool.slots.block_table, *pool.cache.shape)
     found = None
     if model.compiles(flat):
         compiled, plain = (
@@ -120,15 +119,16 @@ def repeated_steps(
     start = min(block_size - 2, longest - _TIMES)
     if start < 1 or not num_rows:
         return None
-    tables = [(slot, index, 2 * slot + index) for slot in range(num_rows) for index in range(2)]
-    tables = [entry for entry in tables if entry[1] * block_size < start + _TIMES]
-    _scribble(pool.cache, 2 * num_rows)
+    num_blocks = 1 + (start + _TIMES - 1 >= block_size)
+    cells = [(slot, index) for slot in range(num_rows) for index in range(num_blocks)]
+    tables = [(*place, block) for block, place in enumerate(_of_groups(cells, pool))]
+    _scribble(pool.cache, len(tables))
     tokens, drawn, found = int32(range(1, num_rows + 1)), list[Int32](), None
     for time in range(_TIMES):
         rows = [_Row(slot, start + time, 1) for slot in range(num_rows)]
         batch = _batch(list(range(num_rows)), rows, [] if time else tables, [True] * num_rows)
         pool.slots.change_tables(batch)
-        flat = flatten(batch, tokens, pool.slots.block_table, block_size)
+        flat = flatten(batch, tokens, pool.slots.block_table, *pool.cache.shape)
         if not time:
             found = model.repeated(flat, DrawRules.greedy(num_rows, _TIMES))
             if found is None:
@@ -156,14 +156,21 @@ def _scribble(cache: PagedKV, num_blocks: int) -> None:
 
 def _tables(wave: Wave, pool: TrialPool) -> list[tuple[int, int, int]]:
     """(slot, index, block) of all that the wave needs; blocks in no order."""
-    block_size = pool.cache.block_size
-    places = [
+    cells = [
         (sequence.slot, index)
         for sequence in wave.sequences
-        for index in range(-(-len(sequence.tokens) // block_size))
+        for index in range(-(-len(sequence.tokens) // pool.cache.block_size))
     ]
+    places = _of_groups(cells, pool)
     blocks = np.random.default_rng(len(places)).permutation(pool.cache.num_blocks)
     return [(*place, int(block)) for place, block in zip(places, blocks, strict=False)]
+
+
+def _of_groups(cells: list[tuple[int, int]], pool: TrialPool) -> list[tuple[int, int]]:
+    """(slot, index in the row of the table) of (slot, block) in every group of layers."""
+    num_groups = pool.cache.num_groups
+    width = pool.slots.block_table.shape[1] // num_groups
+    return [(slot, group * width + index) for group in range(num_groups) for slot, index in cells]
 
 
 def _rows(wave: Wave, step: int) -> list[_Row]:
@@ -195,7 +202,7 @@ def _flat(
         pool.slots.take(np.array([slots[index] for index in own], np.int64), upload(last, device))
     named = [piece for piece, is_known in zip(pieces, known, strict=True) if is_known]
     inputs = int32(np.concatenate(named)) if named else int32()
-    flat = flatten(batch, inputs, pool.slots.block_table, pool.cache.block_size)
+    flat = flatten(batch, inputs, pool.slots.block_table, *pool.cache.shape)
     shifts = np.repeat([wave.sequences[row.sequence].first for row in rows], batch.counts)
     everything = np.arange(len(flat.tokens))
     return replace(

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from daemon.base.logs import in_a_line
 from daemon.config.paths import default_cache
 from daemon.engine.kv.eight_bit import KV_DTYPES
-from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.fuse import fuse
 from daemon.engine.layers.modules import Modules
 from daemon.engine.layers.prepare import prepare_linears
@@ -35,7 +35,7 @@ from daemon.engine.verify.model.judge import (
     worst,
 )
 from daemon.engine.verify.model.kept import TrialVerdict
-from daemon.engine.verify.model.listen import asked_too_much
+from daemon.engine.verify.model.listen import listen
 from daemon.engine.verify.model.script import TrialRoom, Wave, WaveSequence
 from daemon.engine.verify.model.served import TrialPool, compute, far_steps, repeated_steps
 from daemon.memory.sizing import KEEP_BOTH_BYTES
@@ -48,7 +48,7 @@ Progress = Callable[[str, float], None]
 
 _ASSUMED = {torch.bfloat16: 0.02, torch.float16: 0.003}
 """How far rounding leads, in spreads of the logits, where it could not be measured."""
-_WRONG = "trial: %s would be wrong: %s"
+_WRONG = "trial: %s would be wrong: %s; it is not used"
 _BEGIN, _FUSE, _PRODUCTS, _TRIAL, _END = 0.76, 0.8, 0.81, 0.82, 0.9
 """Shares of a whole start at which the stages begin."""
 
@@ -91,7 +91,9 @@ class _Trial:
         for layer in layers:
             is_linear = isinstance(layer, QuantisedLinear)
             layer.unpack = self._unpack if is_linear else pool.backend.unpack
-        self._num_positions = pool.slots.block_table.shape[1] * pool.cache.block_size
+        self._num_positions = (
+            pool.slots.block_table.shape[1] // pool.cache.num_groups * pool.cache.block_size
+        )
         self._room = _room(load, pool, shape)
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
         budget = script.budget_tokens(count_params(model), pool.cache.raw.is_cuda, self._rounds)
@@ -101,6 +103,7 @@ class _Trial:
         self._key = kept.key_of(model, load, pool.backend.name, self._waves)
         self._expected: list[list[Expected]] = []
         self._worst = Finding(0.0, 0.0, "")
+        self._windows: tuple[int, ...] = ()
         self._unrounded_fits = True
         self._steps, self._share = 0, 0.0
 
@@ -124,9 +127,11 @@ class _Trial:
     def _try(self) -> CausalModel:
         began = time.perf_counter()
         self._say("reference", _BEGIN)
-        if reasons := asked_too_much(self._model, self._shape, self._room.longest):
+        asked = listen(self._model, self._shape, self._load.max_len)
+        if asked.reasons:
             name = self._shape.model_type
-            raise ModelError(f"{self._load.model}: {name} is not supported yet: {reasons[0]}")
+            raise ModelError(f"{self._load.model}: {name} is not supported yet: {asked.reasons[0]}")
+        self._windows = asked.sliding
         self._expected = [self._expect(wave) for wave in self._waves]
         fused = self._structure()
         self._unpack.forget()
@@ -155,7 +160,8 @@ class _Trial:
     def _best(self, fused: bool) -> tuple[CausalModel, TrialVerdict]:
         """The straight decoder, or else the modules; with compiled steps if they are right."""
         finding = Finding(0.0, 0.0, "")
-        for verdict in (TrialVerdict(True, True), TrialVerdict(False, True))[not fused :]:
+        for is_fused in (True, False)[not fused :]:
+            verdict = TrialVerdict(is_fused, True, self._windows)
             if not verdict.fused and fused:
                 self._try_modules()
             made = self.made(verdict)
@@ -163,7 +169,8 @@ class _Trial:
                 continue  # of another shape: the modules come next
             ways = [(made, verdict)]
             if made.compiled:
-                ways.append((made.uncompiled, TrialVerdict(made.fused, False)))
+                uncompiled = msgspec.structs.replace(verdict, compiled=False)
+                ways.append((made.uncompiled, uncompiled))
             for way, outcome in ways:
                 finding = self._judged(way)
                 if not finding.wrong:
@@ -182,13 +189,15 @@ class _Trial:
         made: CausalModel | None = None
         if verdict.fused:
             ops = self._pool.backend.ops
-            decoder = fuse(self._model, ops, self._prepare, self._num_positions)
+            decoder = fuse(
+                self._model, ops, self._prepare, self._num_positions, windows=verdict.windows
+            )
             if decoder is None:
-                return CausalModel(Modules(self._model))
+                return CausalModel(Modules(self._model, verdict.windows))
             made = CausalModel(decoder)
         else:
             prepare_linears(self._model, self._prepare)
-            made = CausalModel(Modules(self._model))
+            made = CausalModel(Modules(self._model, verdict.windows))
         if verdict.compiled:
             self._say("products", _PRODUCTS)
             made.compile_steps(self._pool.backend, self._pool.cache, self._pool.slots)
@@ -254,7 +263,9 @@ class _Trial:
             return True
         tried = [sequence for wave in self._waves for sequence in wave.sequences]
         used = np.unique(np.concatenate([sequence.tokens for sequence in tried]))
-        decoder = wide.wide_decoder(self._model, self._num_positions, torch.from_numpy(used))
+        decoder = wide.wide_decoder(
+            self._model, self._num_positions, torch.from_numpy(used), self._windows
+        )
         if decoder is not None:
             renamed = [script.renamed(wave, used) for wave in self._waves]
             finding = self._unrounded(CausalModel(decoder), renamed)
@@ -271,7 +282,7 @@ class _Trial:
         if not self._unrounded_tells:
             return
         with wide.widened(self._model):
-            finding = self._unrounded(CausalModel(Modules(self._model)), self._waves)
+            finding = self._unrounded(CausalModel(Modules(self._model, self._windows)), self._waves)
         if finding.wrong:
             raise ModelError(f"{self._name} would be answered wrongly: {finding}")
 
@@ -291,17 +302,8 @@ class _Trial:
     def _wide_pool(self) -> TrialPool:
         """A float32 pool for the largest wave, computed in plain torch."""
         cache = self._pool.cache
-        block_size, kv_heads, head_dim = cache.blocks.shape[3:]
-        needed = max(script.num_blocks(wave, block_size) for wave in self._waves)
-        floats = PagedKV(
-            needed,
-            cache.num_layers,
-            block_size,
-            kv_heads,
-            head_dim,
-            torch.float32,
-            cache.raw.device,
-        )
+        needed = max(script.num_blocks(wave, cache.block_size) for wave in self._waves)
+        floats = cache.twin(needed * cache.num_groups, torch.float32)
         return TrialPool(floats, self._pool.slots, torch_backend())
 
     def _judged(self, made: CausalModel) -> Finding:
@@ -348,7 +350,7 @@ def _multiplying(model: Any) -> list[QuantisedLinear | QuantisedExperts]:
 def _room(load: Load, pool: TrialPool, shape: ModelShape) -> TrialRoom:
     return TrialRoom(
         block_size=pool.cache.block_size,
-        num_blocks=pool.cache.num_blocks,
+        num_blocks=pool.cache.num_blocks // pool.cache.num_groups,
         max_slots=load.max_slots,
         max_len=load.max_len,
         max_batch_tokens=load.max_batch_tokens,

@@ -135,9 +135,15 @@ class Remembering:
 class WideOps(Ops):
     """In float32, whatever the weights are."""
 
-    def norm(self, states: torch.Tensor, added: torch.Tensor | None, norm: Norm) -> torch.Tensor:
+    def norm(
+        self,
+        states: torch.Tensor,
+        added: torch.Tensor | None,
+        norm: Norm,
+        of_added: Norm | None = None,
+    ) -> torch.Tensor:
         """See `Ops`."""
-        return super().norm(states, added, _wide_norm(norm))
+        return super().norm(states, added, _wide_norm(norm), of_added)
 
     def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
         """See `Ops`."""
@@ -148,20 +154,25 @@ def _wide_norm(norm: Norm) -> Norm:
     return Norm(norm.weight.float(), norm.epsilon)
 
 
-def wide_decoder(model: Any, num_positions: int, vocabulary: torch.Tensor) -> Decoder | None:
+def wide_decoder(
+    model: Any, num_positions: int, vocabulary: torch.Tensor, windows: tuple[int, ...] = ()
+) -> Decoder | None:
     """The straight decoder in float32; None where `fuse` makes none, and where the block of a
     mixture, which stays as it is, holds narrow numbers.
 
     Its token i is the model's `vocabulary[i]` (int64 [n]): no more embeddings are widened.
     """
-    decoder = fuse(model, WideOps(), _wide_product, num_positions, lambda block, _: block)
+    decoder = fuse(
+        model, WideOps(), _wide_product, num_positions, lambda block, _: block, windows=windows
+    )
     if decoder is None:
         return None
     blocks = [layer.mlp.block for layer in decoder.layers if isinstance(layer.mlp, Mixture)]
     if any(_narrow(parameter) for block in blocks for parameter in block.parameters()):
         return None
-    rows = decoder.embeddings(vocabulary.to(model.device)).float()
-    return replace(decoder, embeddings=PlainEmbeddings(rows))
+    embeddings = decoder.embeddings
+    rows = embeddings.rows(vocabulary.to(model.device)).float()
+    return replace(decoder, embeddings=PlainEmbeddings(rows, embeddings.scale))
 
 
 def _wide_product(layer: Any) -> Layer:

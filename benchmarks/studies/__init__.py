@@ -1,0 +1,1 @@
+"""Studies in the simulator: each compares ways to serve under one question."""

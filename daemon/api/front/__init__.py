@@ -1,0 +1,1 @@
+"""The API's process: its routes, and what it says of itself."""

@@ -1,0 +1,1 @@
+"""HTTP as such: connections, limits, keys and accounts."""

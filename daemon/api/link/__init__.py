@@ -1,0 +1,1 @@
+"""The connection to the daemon that owns the Core."""

@@ -1,0 +1,1 @@
+"""Text and tokens: the tokenizer, bytes of tokens, offsets and log-probabilities."""

@@ -1,0 +1,1 @@
+"""One instance: its scheduler, its steps in flight, its worker's state."""

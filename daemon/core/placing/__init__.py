@@ -1,0 +1,1 @@
+"""Placing of new requests: which are accepted, and the instance that gets each."""

@@ -1,0 +1,1 @@
+"""The watcher of roles, and the roles that it chooses."""

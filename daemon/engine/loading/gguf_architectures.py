@@ -1,0 +1,104 @@
+"""The architectures of GGUF that transformers' reader does not know, or reads wrongly.
+
+For each: its type in transformers, what llama.cpp takes for granted of it and no file
+says, and how its rows were moved when a file was written. All that a file does say is put into the
+type's configuration by `daemon.engine.loading.gguf_fields`.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from transformers import modeling_gguf_pytorch_utils as reading
+
+from daemon.models.gguf_header import GgufHeader
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class GgufArchitecture(NamedTuple):
+    """The facts about one architecture that no file says."""
+
+    model_type: str  # of transformers
+    settings: Mapping[str, Any] = _NONE  # of its configuration, where no field says otherwise
+    turns: bool = False  # rotary pairs are neighbours in a file, and halves of a head in the model
+    norms: bool = False  # weights of norms are larger by 1 in a file
+    needs: tuple[str, ...] = ()  # fields without which llama.cpp takes no file
+    foretells: bool = False  # layers that foretell more tokens may lie behind the model's own
+
+
+def _olmo(header: GgufHeader) -> GgufArchitecture:
+    """OLMo 3 is OLMo 2 with windows."""
+    windows = header.fields.get("olmo2.attention.sliding_window")
+    return GgufArchitecture("olmo3" if windows else "olmo2", {"tie_word_embeddings": False})
+
+
+def _mistral(header: GgufHeader) -> GgufArchitecture:
+    """Ministral 3 scales queries by their positions; Mistral Small 3 does not."""
+    scales = header.fields.get("mistral3.attention.temperature_scale")
+    if scales:
+        return GgufArchitecture("ministral3", turns=True)
+    return GgufArchitecture("mistral", {"sliding_window": None}, turns=True)
+
+
+def _exaone(header: GgufHeader) -> GgufArchitecture:
+    """EXAONE 4 has windows in its model of 64 layers alone, which transformers has by default."""
+    count = header.fields.get("exaone4.block_count", 0)
+    if count == 64:
+        return GgufArchitecture("exaone4")
+    everywhere = {"sliding_window": None, "layer_types": ["full_attention"] * count}
+    return GgufArchitecture("exaone4", everywhere)
+
+
+def _llama(header: GgufHeader) -> GgufArchitecture | None:
+    """A mixture under Llama's name is a Mixtral; transformers reads a dense one."""
+    if header.fields.get("llama.expert_count"):
+        return GgufArchitecture("mixtral", {"sliding_window": None}, turns=True)
+    return None
+
+
+_SIGMOID = {"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0}
+"""Settings of mixtures whose files say the rest."""
+_KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | None]] = {
+    "arcee": GgufArchitecture("arcee", turns=True),
+    "cohere2": GgufArchitecture("cohere2", {"tie_word_embeddings": True}, needs=("logit_scale",)),
+    "command-r": GgufArchitecture("cohere", {"tie_word_embeddings": True, "logit_scale": 1.0}),
+    "dots1": GgufArchitecture("dots1", _SIGMOID, needs=("expert_shared_count",)),
+    "ernie4_5": GgufArchitecture("ernie4_5"),
+    "exaone4": _exaone,
+    "gemma": GgufArchitecture("gemma", {"tie_word_embeddings": True}, norms=True),
+    "glm4": GgufArchitecture("glm4"),
+    "glm4moe": GgufArchitecture(
+        "glm4_moe", _SIGMOID, foretells=True, needs=("expert_shared_count",)
+    ),
+    "gpt-oss": GgufArchitecture("gpt_oss", {"tie_word_embeddings": False}),
+    "granite": GgufArchitecture("granite", turns=True),
+    "granitemoe": GgufArchitecture("granitemoe", turns=True),
+    "hunyuan-dense": GgufArchitecture("hunyuan_v1_dense"),
+    "llama": _llama,
+    "mistral3": _mistral,
+    "olmo2": _olmo,
+    "olmoe": GgufArchitecture("olmoe", {"norm_topk_prob": False}),
+    "seed_oss": GgufArchitecture("seed_oss"),
+    "smollm3": GgufArchitecture("smollm3", {"no_rope_layer_interval": 4}, turns=True),
+}
+
+
+def architecture_of(header: GgufHeader) -> GgufArchitecture | None:
+    """The facts about a file's architecture; None where transformers' reader has them itself."""
+    known = _KNOWN.get(header.architecture)
+    return known(header) if callable(known) else known
+
+
+def processor_of(header: GgufHeader, config: dict[str, Any]) -> Any:
+    """The processor of transformers' that undoes what a file's writer did to its numbers."""
+    own = architecture_of(header)
+    if own is None:
+        made = reading.TENSOR_PROCESSORS.get(header.architecture, reading.TensorProcessor)
+    elif own.turns:
+        made = reading.LlamaTensorProcessor
+    elif own.norms:
+        made = reading.Gemma2TensorProcessor
+    else:
+        made = reading.TensorProcessor
+    return made(config=config)

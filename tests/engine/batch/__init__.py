@@ -1,0 +1,1 @@
+"""Tests of the columns of a step (`daemon/engine/batch`)."""

@@ -1,0 +1,1 @@
+"""Tests of what computes on a CPU (`daemon/engine/cpu`)."""

@@ -1,0 +1,1 @@
+"""Tests of what computes on GPUs (`daemon/engine/cuda`)."""

@@ -1,0 +1,1 @@
+"""Tests of pools of keys and values (`daemon/engine/kv`)."""

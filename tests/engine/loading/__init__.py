@@ -1,0 +1,1 @@
+"""Tests of the loading of models (`daemon/engine/loading`)."""

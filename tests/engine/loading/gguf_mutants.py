@@ -1,0 +1,89 @@
+"""GGUF files with one thing wrong, by seed, of several architectures; and what comes of each."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from daemon.engine.loading.convert import convert
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.resolve import resolve_here
+from daemon.models.consistent import checked_shape
+from daemon.models.gguf_header import GgufHeader, read_gguf_header
+from daemon.models.shape import ModelError
+from tests.engine.loading.gguf_files import HEADS, KV_HEADS, write
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "qwen2moe", "qwen3moe")
+ODD: tuple[Any, ...] = (
+    0, 1, 3, 7, 2**31, 0.0, 7.5, -1.0, 1e30, "", "x", True, False, [1, 2], ["a"],
+)  # fmt: skip
+
+
+def mutant(path: Path, seed: int) -> str:
+    """Write a damaged file; what was done, for a failing test's message."""
+    chance = random.Random(seed)
+    architecture = ARCHITECTURES[seed % len(ARCHITECTURES)]
+    good = read_gguf_header(write(path, _format, architecture))
+    kind = chance.choice(("put", "drop", "skip", "add", "heads", "bits", "cut"))
+    what = _damage(kind, path, architecture, good, chance)
+    return f"seed {seed}: {architecture}, {kind} {what}"
+
+
+def _format(name: str) -> str:
+    return "Q6_K" if "attn_v" in name else "Q4_0"
+
+
+def _damage(
+    kind: str, path: Path, architecture: str, good: GgufHeader, chance: random.Random
+) -> str:
+    fields = [name for name in good.fields if name != "general.architecture"]
+    if kind == "put":
+        name, value = chance.choice(fields), chance.choice(ODD)
+        write(path, _format, architecture, put={name: value})
+        return f"{name} {value!r}"
+    if kind == "drop":
+        name = chance.choice(fields)
+        write(path, _format, architecture, drop=[name])
+        return name
+    if kind == "skip":
+        name = chance.choice(good.tensors).name
+        write(path, _format, architecture, skip=[name])
+        return name
+    if kind == "add":
+        name = chance.choice(good.tensors).name.rpartition(".")[0] + ".bias"
+        added = {name: np.ones(chance.choice((1, 64, 256)))}
+        write(path, _format, architecture, add=added, skip=[name])
+        return name
+    if kind == "heads":
+        heads = chance.choice(((HEADS, 1), (2 * HEADS, KV_HEADS), (HEADS, 3), (1, 1)))
+        whole = path.read_bytes()
+        write(path, _format, architecture, heads=heads)
+        return f"{heads}, {len(whole)} bytes before"
+    data = bytearray(path.read_bytes())
+    header_bytes = min(one.start for one in good.tensors)
+    if kind == "cut":
+        path.write_bytes(data[: chance.randrange(len(data))])
+        return "somewhere"
+    places = [chance.randrange(header_bytes) for _ in range(chance.choice((1, 3, 20)))]
+    for at in places:
+        data[at] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+    return str(places)
+
+
+def tried(path: Path, folder: Path) -> str:
+    """The result of a file, in a line: served, refused with a sentence, or something unexpected."""
+    try:
+        convert(path, folder)
+        checked_shape(folder, folder, resolve_here)
+        model: Any = load_model(folder, "float32", torch.device("cpu"))
+        model.set_attn_implementation("eager")
+        with torch.inference_mode():
+            found = model(input_ids=torch.arange(2, 9)[None], use_cache=False).logits
+    except ModelError as error:
+        return f"refused: {' '.join(str(error).split())[:300]}"
+    except BaseException as error:  # noqa: BLE001 - a worker would end without a sentence
+        return f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"served: {list(found.shape)}"

@@ -1,0 +1,309 @@
+"""GGUF files of transformers' own tiny models, written as llama.cpp's converter writes them."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import gguf
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.engine.loading.gguf_files import add_tokenizer
+
+VOCAB_SIZE, LAYERS, WIDTH, INNER, HEADS, KV_HEADS, HEAD_DIM = 300, 4, 64, 128, 4, 2, 32
+EXPERTS, CHOSEN, CONTEXT_LEN = 4, 2, 256
+_FACTORS = [[1.0 + 0.01 * at for at in range(8)], [1.5 + 0.1 * at for at in range(8)]]
+"""Factors of positions in short and in long sequences."""
+
+
+class Case(NamedTuple):
+    """A type of transformers, and what a file of it says."""
+
+    model_type: str
+    settings: dict[str, Any]
+    fields: Mapping[str, Any] = MappingProxyType({})
+    turns: bool = False  # a head's halves become neighbours
+    norms: bool = False  # grow by 1
+    columns_first: bool = False  # matrices of layers, in the model
+    tensors: Mapping[str, Any] = MappingProxyType({})
+
+
+_HEAD = {"head_dim": HEAD_DIM}
+_HEAD_FIELDS = {
+    "attention.key_length": HEAD_DIM,
+    "attention.value_length": HEAD_DIM,
+    "rope.dimension_count": HEAD_DIM,
+}
+_EXPERTS = {"num_local_experts": EXPERTS, "num_experts_per_tok": CHOSEN}
+_EXPERT_FIELDS = {"expert_count": EXPERTS, "expert_used_count": CHOSEN}
+_SCALES = {
+    "attention_multiplier": 0.2,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 4.0,
+}
+_SCALE_FIELDS = {
+    "attention.scale": 0.2,
+    "embedding_scale": 3.0,
+    "residual_scale": 0.5,
+    "logit_scale": 4.0,
+}
+_GLM = {
+    "n_routed_experts": EXPERTS,
+    "num_experts_per_tok": CHOSEN,
+    "moe_intermediate_size": WIDTH,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 1.5,
+    "norm_topk_prob": True,
+    **_HEAD,
+}
+_GLM_FIELDS = {
+    **_EXPERT_FIELDS,
+    "expert_feed_forward_length": WIDTH,
+    "expert_shared_count": 1,
+    "leading_dense_block_count": 1,
+    "expert_weights_scale": 1.5,
+    "expert_weights_norm": True,
+    "expert_gating_func": 2,
+}
+CASES: dict[str, Case] = {
+    "arcee": Case("arcee", _HEAD, _HEAD_FIELDS, turns=True),
+    "cohere2": Case(
+        "cohere2",
+        {"sliding_window": 16, "logit_scale": 0.25},
+        {"attention.sliding_window": 16, "logit_scale": 0.25},
+    ),
+    "command-r": Case("cohere", {"logit_scale": 0.25}, {"logit_scale": 0.25}),
+    "dots1": Case("dots1", _GLM, {**_GLM_FIELDS, **_HEAD_FIELDS}),
+    "ernie4_5": Case("ernie4_5", _HEAD, _HEAD_FIELDS),
+    "exaone4": Case(
+        "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * LAYERS}
+    ),
+    "gemma": Case("gemma", _HEAD, _HEAD_FIELDS, norms=True),
+    "gemma2": Case(
+        "gemma2",
+        {**_HEAD, "sliding_window": 16, "query_pre_attn_scalar": HEAD_DIM},
+        {
+            **_HEAD_FIELDS,
+            "attention.sliding_window": 16,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        norms=True,
+    ),
+    "gemma3": Case(
+        "gemma3_text",
+        {**_HEAD, "sliding_window": 16, "query_pre_attn_scalar": HEAD_DIM, "num_hidden_layers": 6},
+        {**_HEAD_FIELDS, "attention.sliding_window": 16},
+        norms=True,
+    ),
+    "glm4": Case("glm4", _HEAD, {**_HEAD_FIELDS, "rope.dimension_count": HEAD_DIM // 2}),
+    "glm4moe": Case(
+        "glm4_moe",
+        {**_GLM, "use_qk_norm": True},
+        {**_GLM_FIELDS, **_HEAD_FIELDS, "rope.dimension_count": HEAD_DIM // 2},
+    ),
+    "gpt2": Case("gpt2", {"n_inner": INNER}, columns_first=True),
+    "granite": Case("granite", _SCALES, _SCALE_FIELDS, turns=True),
+    "granitemoe": Case(
+        "granitemoe", {**_SCALES, **_EXPERTS}, {**_SCALE_FIELDS, **_EXPERT_FIELDS}, turns=True
+    ),
+    "hunyuan-dense": Case("hunyuan_v1_dense", _HEAD, _HEAD_FIELDS),
+    "llama": Case("mixtral", _EXPERTS, _EXPERT_FIELDS, turns=True),
+    "mistral3": Case(
+        "ministral3",
+        {
+            **_HEAD,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+        {
+            **_HEAD_FIELDS,
+            "attention.temperature_scale": 0.1,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 16,
+            "rope.scaling.yarn_beta_fast": 32.0,
+            "rope.scaling.yarn_beta_slow": 1.0,
+            "rope.scaling.yarn_log_multiplier": 1.0,
+        },
+        turns=True,
+    ),
+    "minimax-m2": Case(
+        "minimax_m2",
+        {**_HEAD, **_EXPERTS, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
+        {
+            **_HEAD_FIELDS,
+            **_EXPERT_FIELDS,
+            "expert_feed_forward_length": INNER,
+            "expert_gating_func": 2,
+        },
+    ),
+    "olmo2": Case("olmo3", {"sliding_window": 16}, {"attention.sliding_window": 16}),
+    "olmoe": Case("olmoe", {"num_experts": EXPERTS, "num_experts_per_tok": CHOSEN}, _EXPERT_FIELDS),
+    "phi3": Case(
+        "phi3",
+        {
+            "original_max_position_embeddings": 16,
+            "rope_scaling": {
+                "type": "longrope",
+                "short_factor": _FACTORS[0],
+                "long_factor": _FACTORS[1],
+            },
+        },
+        {"rope.scaling.original_context_length": 16, "rope.scaling.attn_factor": 1.4142135},
+        tensors={
+            "rope_factors_short.weight": _FACTORS[0],
+            "rope_factors_long.weight": _FACTORS[1],
+        },
+    ),
+    "seed_oss": Case("seed_oss", _HEAD, _HEAD_FIELDS),
+    "smollm3": Case("smollm3", {}, turns=True),
+}
+"""By an architecture's name in GGUF."""
+
+
+_TIED = frozenset({"cohere", "cohere2", "gemma", "gemma2", "gpt2"})
+
+
+def tiny(case: Case) -> Any:
+    """A model of transformers with random weights, in float32."""
+    sizes = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": WIDTH,
+        "intermediate_size": INNER,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "max_position_embeddings": CONTEXT_LEN,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 0),
+    }
+    config: Any = AutoConfig.for_model(case.model_type, **{**sizes, **case.settings})
+    config.tie_word_embeddings = case.model_type in _TIED
+    loader: Any = AutoModelForCausalLM
+    generator = torch.Generator().manual_seed(0)
+    model = loader.from_config(config, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        for name, weight in (*model.named_parameters(), *model.named_buffers()):
+            if name.endswith("inv_freq") or not weight.ndim:
+                continue
+            drawn = torch.randn(weight.shape, generator=generator)
+            one = weight.ndim == 1 and name.endswith("norm.weight") and not case.norms
+            weight.copy_(drawn * 0.2 + 1 if one else drawn * (0.2 if weight.ndim == 1 else 0.08))
+    return model
+
+
+def write_model(path: Path, architecture: str, model: Any, form: str, foretelling: int = 0) -> None:
+    """Write a model's file with its matrices in `form`; the model gets the file's numbers.
+
+    `foretelling`: layers behind the model's own.
+    """
+    case, config = CASES[architecture], model.config
+    writer = gguf.GGUFWriter(path, architecture)
+    _add_fields(writer, architecture, config, case, foretelling)
+    add_tokenizer(writer, VOCAB_SIZE)
+    numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(numbers[architecture], config.num_hidden_layers)
+    with torch.no_grad():
+        for name, weight in model.state_dict().items():
+            if name == "lm_head.weight" and config.tie_word_embeddings:
+                continue
+            for own, part in _parts(_file_name(name, names), weight):
+                kept = part.ndim == 1 or "ffn_gate_inp" in own
+                kind = gguf.GGMLQuantizationType["F32" if kept else form]
+                data = gguf.quantize(_moved(own, part, case, config).numpy(), kind)
+                writer.add_tensor(own, data, raw_dtype=kind)
+                if not kept:
+                    rows = part.T if _is_turned(own, case) else part
+                    blocks = gguf.quantize(rows.contiguous().numpy(), kind)
+                    rows.copy_(torch.from_numpy(gguf.dequantize(blocks, kind)))
+    for layer in range(foretelling):
+        name = f"blk.{config.num_hidden_layers + layer}.attn_norm.weight"
+        writer.add_tensor(name, np.ones(WIDTH, np.float32))
+    for name, factors in case.tensors.items():
+        writer.add_tensor(name, np.array(factors, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_fields(
+    writer: gguf.GGUFWriter, architecture: str, config: Any, case: Case, foretelling: int
+) -> None:
+    writer.add_block_count(config.num_hidden_layers + foretelling)
+    if foretelling:
+        writer.add_nextn_predict_layers(foretelling)
+    writer.add_context_length(CONTEXT_LEN)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS if case.columns_first else KV_HEADS)
+    if hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    else:
+        writer.add_layer_norm_eps(
+            getattr(config, "layer_norm_eps", None) or config.layer_norm_epsilon
+        )
+    fields = dict(case.fields)
+    if ropes := getattr(config, "rope_parameters", None):
+        full = ropes.get("full_attention", ropes)
+        fields.setdefault("rope.freq_base", float(full["rope_theta"]))
+    for name, value in fields.items():
+        add: Any = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}.get(
+            type(value), writer.add_string
+        )
+        add(f"{architecture}.{name}", value)
+
+
+def _file_name(name: str, names: Any) -> str:
+    """The name of a weight in a file."""
+    layer = name.split(".")[2] if name.startswith("model.layers.") else ""
+    if name.endswith("e_score_correction_bias"):
+        return f"blk.{layer}.exp_probs_b.bias"
+    if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        part = name.rpartition(".")[2].removesuffix("_proj")
+        return f"blk.{layer}.ffn_{part}_exps.weight"
+    if name.endswith("block_sparse_moe.router.weight"):
+        return f"blk.{layer}.ffn_gate_inp.weight"
+    base, _, end = name.rpartition(".")
+    return f"{names.get_name(base)}.{end}"
+
+
+def _parts(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """A file's tensors of one of a model's: gates and what they gate are two for experts."""
+    if "gate_up_exps" in name:
+        for part, half in zip(("gate", "up"), weight.chunk(2, 1), strict=True):
+            yield name.replace("gate_up", part), half
+    else:
+        yield name, weight
+
+
+def _is_turned(name: str, case: Case) -> bool:
+    """Whether a matrix has its columns first in the model."""
+    return case.columns_first and name.startswith("blk.")
+
+
+def _moved(name: str, part: torch.Tensor, case: Case, config: Any) -> torch.Tensor:
+    """Numbers as a file has them."""
+    if case.norms and name.endswith("norm.weight"):
+        return part + 1
+    if part.ndim == 2 and _is_turned(name, case):
+        return part.T.contiguous()
+    if case.turns and (".attn_q." in name or ".attn_k." in name):
+        heads = HEADS if ".attn_q." in name else KV_HEADS
+        return part.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
+    return part.contiguous()

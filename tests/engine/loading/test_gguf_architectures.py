@@ -1,0 +1,158 @@
+"""GGUF files of many architectures: logits are those of the same numbers in a folder."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from daemon.engine.loading.convert import convert
+from daemon.engine.loading.gguf_fields import put_fields
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.resolve import resolve_here
+from daemon.models.embedded import ensure_converted
+from daemon.models.gguf_header import GgufHeader
+from daemon.models.shape import ModelError
+from daemon.models.supported import check_folder
+from tests.engine.loading.gguf_written import (
+    CASES,
+    CONTEXT_LEN,
+    HEAD_DIM,
+    LAYERS,
+    VOCAB_SIZE,
+    tiny,
+    write_model,
+)
+from tests.soak import SOAK
+
+_FORMS = ("F32", "Q4_0", "Q8_0") if SOAK else ("Q8_0",)
+_TOKENS = torch.randint(2, VOCAB_SIZE, (2, 40), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.mark.parametrize("form", _FORMS)
+@pytest.mark.parametrize("architecture", CASES)
+def test_logits_are_those_of_the_folder(architecture: str, form: str, tmp_path: Path) -> None:
+    model = tiny(CASES[architecture])
+    path = tmp_path / "tiny.gguf"
+    write_model(path, architecture, model, form)
+    served = _loaded(path, tmp_path)
+    assert served.config.model_type == model.config.model_type
+    expected = _logits(model)
+    close = 2e-5 * float(expected.abs().max())
+    torch.testing.assert_close(_logits(served), expected, rtol=0.0, atol=close)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "value"),
+    [
+        ("dots1", "expert_gating_func", 1),
+        ("glm4moe", "expert_gating_func", 1),
+        ("minimax-m2", "expert_gating_func", 1),
+        ("granite", "rope.scaling.finetuned", False),
+        ("granite", "residual_scale", float("nan")),
+        ("glm4", "rope.dimension_count", 15),
+        ("glm4", "rope.dimension_count", 64),
+        ("glm4moe", "nextn_predict_layers", LAYERS),
+        ("dots1", "leading_dense_block_count", 1.5),
+    ],
+)
+def test_what_llama_cpp_computes_otherwise_is_refused(
+    architecture: str, name: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[architecture]
+    monkeypatch.setitem(CASES, architecture, case._replace(fields={**case.fields, name: value}))
+    write_model(path := tmp_path / "tiny.gguf", architecture, tiny(case), "F32")
+    with pytest.raises(ModelError, match=re.escape(f"{architecture}.{name} is ")):
+        convert(path, tmp_path / "made")
+
+
+def test_logits_are_not_scaled_where_a_file_does_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["command-r"]._replace(settings={"logit_scale": 1.0}, fields={})
+    monkeypatch.setitem(CASES, "command-r", case)
+    write_model(path := tmp_path / "tiny.gguf", "command-r", model := tiny(case), "F32")
+    torch.testing.assert_close(_logits(_loaded(path, tmp_path)), _logits(model))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        ("cohere2", "logit_scale"),
+        ("dots1", "expert_shared_count"),
+        ("glm4moe", "expert_shared_count"),
+    ],
+)
+def test_a_field_that_llama_cpp_needs_is_missing(
+    architecture: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[architecture]
+    fields = {field: value for field, value in case.fields.items() if field != name}
+    monkeypatch.setitem(CASES, architecture, case._replace(fields=fields))
+    write_model(path := tmp_path / "tiny.gguf", architecture, tiny(case), "F32")
+    with pytest.raises(ModelError, match=rf"{architecture}\.{name} is missing"):
+        convert(path, tmp_path / "made")
+
+
+def test_queries_grow_with_positions_that_nothing_scales(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rope = {
+        "rope_type": "default",
+        "rope_theta": 1e4,
+        "original_max_position_embeddings": CONTEXT_LEN,
+        "llama_4_scaling_beta": 0.1,
+    }
+    case = CASES["mistral3"]
+    fields = {k: v for k, v in case.fields.items() if not k.startswith("rope.scaling")}
+    case = case._replace(settings={**case.settings, "rope_parameters": rope}, fields=fields)
+    monkeypatch.setitem(CASES, "mistral3", case)
+    write_model(path := tmp_path / "tiny.gguf", "mistral3", model := tiny(case), "F32")
+    torch.testing.assert_close(_logits(_loaded(path, tmp_path)), _logits(model))
+
+
+def _loaded(path: Path, cache: Path) -> Any:
+    folder = ensure_converted(path, cache / "cache", convert, lambda _share: None)
+    check_folder(folder, resolve_here(folder))  # as a start does
+    model: Any = load_model(folder, "float32", torch.device("cpu"))
+    model.set_attn_implementation("eager")
+    return model
+
+
+def _logits(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        found: torch.Tensor = model(input_ids=_TOKENS, use_cache=False).logits
+    return found
+
+
+def test_layers_that_foretell_more_tokens_are_left_out(tmp_path: Path) -> None:
+    model, path = tiny(CASES["glm4moe"]), tmp_path / "tiny.gguf"
+    write_model(path, "glm4moe", model, "Q8_0", foretelling=1)
+    served = _loaded(path, tmp_path)
+    assert served.config.num_hidden_layers == LAYERS
+    assert torch.allclose(_logits(served), _logits(model), rtol=0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("architecture", "layers"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemma_divides_its_scores_by_the_width_for_each_head(
+    architecture: str, layers: int
+) -> None:
+    config = AutoConfig.for_model(CASES[architecture].model_type, head_dim=HEAD_DIM)
+    own = {
+        "context_length": 64,
+        "embedding_length": 5376,
+        "block_count": layers,
+        "attention.head_count": 32,
+        "attention.head_count_kv": 16,
+        "attention.key_length": 128,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "feed_forward_length": 64,
+    }
+    fields = {f"{architecture}.{name}": value for name, value in own.items()}
+    put_fields(config, GgufHeader({"general.architecture": architecture, **fields}, ()))
+    assert config.query_pre_attn_scalar == 168
+    fields[f"{architecture}.block_count"] = 26
+    put_fields(config, GgufHeader({"general.architecture": architecture, **fields}, ()))
+    assert config.query_pre_attn_scalar == 128

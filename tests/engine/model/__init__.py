@@ -1,0 +1,1 @@
+"""Tests of whole models and their backends (`daemon/engine/model`)."""

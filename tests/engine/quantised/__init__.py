@@ -1,0 +1,1 @@
+"""Tests of weights in quantised blocks (`daemon/engine/quantised`)."""

@@ -1,0 +1,393 @@
+"""Experts of mixtures: found in checkpoints, chosen, and computed in groups as one by one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModelForCausalLM, GptOssConfig, MixtralConfig, Qwen3MoeConfig
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralTopKRouter
+
+from daemon.engine.cpu import expert_calls
+from daemon.engine.cpu.choose_products import possible
+from daemon.engine.cpu.expert_calls import ExpertRows
+from daemon.engine.cpu.experts import MOST_TOKENS, ExpertProducts, KeptBuffers, can_group
+from daemon.engine.cpu.matrix_dots import have_matrices
+from daemon.engine.cpu.product_implementations import (
+    ROUNDED,
+    SIZES,
+    ProductWay,
+    ProductWays,
+    always,
+)
+from daemon.engine.cpu.team import Team
+from daemon.engine.layers.mlp import Router, router_of
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.requantise import requantise
+from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.linear import quantised_layers
+from daemon.engine.verify.model.judge import Finding
+from daemon.engine.verify.model.trial import _Trial
+from daemon.engine.worker.start import start
+from daemon.models.gguf_index import read_index
+from daemon.protocol.worker import Load
+from tests.engine.cpu import test_step_programs
+from tests.engine.quantised import five_models
+from tests.engine.quantised.random_blocks import random_weight
+from tests.engine.quantised.test_models import check_greedy_text
+from tests.zoo.axes import variants
+from tests.zoo.build import build
+
+CPU = torch.device("cpu")
+WIDTH, INNER, EXPERTS, CHOSEN = 128, 64, 5, 2
+COUNTS = (1, 2, 7, 40, MOST_TOKENS + 3)
+MIXTURE = "qwen3, experts"
+
+
+pytestmark = pytest.mark.usefixtures("seeded")
+
+
+def config(**changes: Any) -> MixtralConfig:
+    sizes = {"hidden_size": WIDTH, "intermediate_size": INNER, "num_experts_per_tok": CHOSEN}
+    return MixtralConfig(**{**sizes, "num_local_experts": EXPERTS, **changes})
+
+
+def experts(name: str) -> QuantisedExperts:
+    """Experts of one format, whose gate and rows above it are weights of their own."""
+    made = QuantisedExperts(MixtralExperts(config()))
+    for seed, (gate_up, down) in enumerate(zip(made.gate_up, made.down, strict=True)):
+        gate_up.weights = [random_weight(name, INNER, WIDTH, 3 * seed + one) for one in range(2)]
+        down.weights = [random_weight(name, WIDTH, INNER, 3 * seed + 2)]
+    return made
+
+
+def clamped_experts(name: str, apart: bool) -> QuantisedExperts:
+    """gpt-oss's, in one tensor for gates and ups that take turns, or in one for each."""
+    sizes = {"hidden_size": WIDTH, "intermediate_size": INNER, "num_local_experts": EXPERTS}
+    original = GptOssExperts(GptOssConfig(**sizes, swiglu_limit=0.5))
+    for parameter in original.parameters():
+        nn.init.normal_(parameter, 0.0, 0.5)
+    made = QuantisedExperts(original.requires_grad_(False), apart)
+    rows = [INNER, INNER] if apart else [2 * INNER]
+    for seed, (gate_up, down) in enumerate(zip(made.gate_up, made.down, strict=True)):
+        gate_up.weights = [
+            random_weight(name, count, WIDTH, 3 * seed + place) for place, count in enumerate(rows)
+        ]
+        down.weights = [random_weight(name, WIDTH, INNER, 3 * seed + 2)]
+    return made
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_groups_compute_clamped_gates_and_biases(apart: bool, team: Team) -> None:
+    one_by_one = clamped_experts("MXFP4", apart)
+    weights = [weight for layer in one_by_one.layers for weight in layer.weights]
+    way = ProductWay.FLOATS_TOGETHER
+    assert can_group(one_by_one)
+    together = ExpertProducts(one_by_one, team, always(weights, way), KeptBuffers())
+    for count in COUNTS:
+        states = torch.randn(count, WIDTH)
+        for chosen, shares in routes(count):
+            expected = one_by_one(states, chosen, shares)
+            found = together(states, chosen, shares)
+            assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4 * expected.abs().max())
+
+
+def routes(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Experts and shares of so many tokens: any, and all the same ones."""
+    some = torch.stack([torch.randperm(EXPERTS)[:CHOSEN] for _ in range(count)])
+    return [(one, torch.rand(count, CHOSEN)) for one in (some, some[:1].expand(count, -1))]
+
+
+@pytest.mark.parametrize("name", ["Q8_0", "BF16", "int4/64", "fp8/32"])
+def test_groups_compute_what_experts_do_one_by_one(name: str, team: Team) -> None:
+    one_by_one = experts(name)
+    weights = [weight for layer in one_by_one.layers for weight in layer.weights]
+    ways = {way for size in (1, 64) for way in possible(weights[0], size, False, True)}
+    assert can_group(one_by_one) and len(ways) >= 2
+    for way in ways | set(possible(weights[0], 1, True, True)):
+        for layer in one_by_one.layers:
+            layer.rounds = way in ROUNDED
+        together = ExpertProducts(one_by_one, team, always(weights, way), KeptBuffers())
+        assert {id(one) for one in together.weights} == {id(one) for one in weights}
+        for count in COUNTS:
+            states = torch.randn(count, WIDTH)
+            for chosen, shares in routes(count):
+                expected = one_by_one(states, chosen, shares)
+                found = together(states, chosen, shares)
+                errors = (found - expected).abs().amax(1) / expected.abs().max()
+                # What differs in a last bit may be rounded to another integer, at a few tokens.
+                close = {ProductWay.BFLOAT16_BY_MATRICES: 3e-2} | dict.fromkeys(ROUNDED, 1e-2)
+                assert errors.max() < close.get(way, 1e-4), (way, count)
+                if count > 2 and way in ROUNDED:
+                    assert errors.median() < 1e-4, (way, count)
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [
+        (ProductWay.ROUNDED_TOGETHER, ProductWay.FLOATS_SINGLY),
+        (ProductWay.FLOATS_TOGETHER, ProductWay.ROUNDED_TOGETHER),
+        (ProductWay.ROUNDED_SINGLY, ProductWay.BFLOAT16_BY_MATRICES),
+    ],
+)
+def test_layers_are_computed_in_ways_of_their_own(
+    wide: ProductWay, narrow: ProductWay, team: Team
+) -> None:
+    if ProductWay.BFLOAT16_BY_MATRICES in (wide, narrow) and not have_matrices():
+        pytest.skip("no matrices on this processor")
+    one_by_one = experts("Q8_0")
+    of_width = {WIDTH: wide, INNER: narrow}
+    chosen_ways = {("Q8_0", width): (way,) * len(SIZES) for width, way in of_width.items()}
+    together = ExpertProducts(one_by_one, team, ProductWays(chosen_ways), KeptBuffers())
+    for layer in one_by_one.layers:
+        layer.rounds = of_width[layer.in_features] in ROUNDED
+    for count in (1, 9, 130):
+        states = torch.randn(WIDTH, count).T
+        for chosen, shares in routes(count):
+            expected = one_by_one(states, chosen, shares)
+            found = together(states, chosen, shares)
+            error = (found - expected).abs().max() / expected.abs().max()
+            assert error < (3e-2 if narrow is ProductWay.BFLOAT16_BY_MATRICES else 2e-3), count
+
+
+def test_nothing_of_a_token_reaches_others(team: Team) -> None:
+    one_by_one = experts("Q8_0")
+    weights = [weight for layer in one_by_one.layers for weight in layer.weights]
+    together = ExpertProducts(
+        one_by_one, team, always(weights, ProductWay.ROUNDED_TOGETHER), KeptBuffers()
+    )
+    states, (chosen, shares) = torch.randn(9, WIDTH), routes(9)[0]
+    clean = together(states, chosen, shares)
+    states[4] = torch.nan
+    found = together(states, chosen, shares)
+    others = torch.arange(9) != 4
+    assert torch.equal(found[others], clean[others]) and found[4].isnan().all()
+    assert together(states[:0], chosen[:0], shares[:0]).shape == (0, WIDTH)
+
+
+def test_experts_that_differ_are_computed_one_by_one() -> None:
+    ordered, mixed, odd = experts("Q8_0"), experts("Q8_0"), experts("Q8_0")
+    weight = random_weight("int4/64", WIDTH, INNER)
+    mixed.down[1].weights = [weight]
+    order = torch.randperm(INNER, dtype=torch.int32)
+    for layer in ordered.down:
+        layer.weights = [type(weight)(weight.format, weight.data, INNER, order)]
+    odd.gated = nn.Identity()
+    assert not any(can_group(one) for one in (ordered, mixed, odd))
+
+
+def route(logits: torch.Tensor, to_one: bool, team: Team) -> ExpertRows:
+    rows = ExpertRows.of(len(logits), CHOSEN, logits.shape[1], 1)
+    team.run(expert_calls.routed(logits, rows, to_one))
+    return rows
+
+
+@pytest.mark.parametrize("to_one", [False, True])
+def test_tokens_are_routed_as_torch_does(to_one: bool, team: Team) -> None:
+    logits = torch.randn(50, 37) * 4
+    identity = Router(torch.eye(37), CHOSEN, to_one)
+    chosen, shares = identity(logits)
+    rows = route(logits, to_one, team)
+    assert torch.equal(rows.chosen.long(), chosen)
+    torch.testing.assert_close(rows.shares, shares, rtol=1e-5, atol=1e-7)
+
+
+def test_any_logits_choose_experts_that_exist(team: Team) -> None:
+    logits = torch.zeros(6, EXPERTS)
+    logits[1] = torch.nan
+    logits[2], logits[3, 1:], logits[4] = torch.inf, -torch.inf, 88.0
+    logits[5, 3] = 1.0
+    rows = route(logits, True, team)
+    assert bool(((rows.chosen >= 0) & (rows.chosen < EXPERTS)).all())
+    assert rows.chosen[0].tolist() == [0, 1] and rows.chosen[5].tolist() == [3, 0]
+    assert rows.shares[3].tolist() == [1.0, 0.0]
+
+
+class Block(nn.Module):
+    """A router, beside experts that nobody asks."""
+
+    def __init__(self, gate: nn.Module) -> None:
+        super().__init__()
+        self.gate = gate
+        self.experts = nn.Identity()
+
+
+def test_a_router_is_known_by_what_it_chooses() -> None:
+    gate = MixtralTopKRouter(config())
+    nn.init.normal_(gate.weight)
+    found = router_of(Block(gate))
+    assert found is not None and found.to_one and found.num_chosen == CHOSEN
+    scaled = MixtralTopKRouter(config())
+    nn.init.normal_(scaled.weight)
+    scaled.forward = lambda states: _scaled(MixtralTopKRouter.forward(scaled, states))  # type: ignore[method-assign]
+    assert router_of(Block(scaled)) is None
+    shared = Block(gate)
+    shared.shared_expert = nn.Identity()
+    assert router_of(shared) is None
+    glm: Any = config(n_routed_experts=EXPERTS, n_group=1, topk_group=1, routed_scaling_factor=1.0)
+    glm.norm_topk_prob, glm.first_k_dense_replace = True, 0
+    biased = Glm4MoeTopkRouter(glm)
+    nn.init.normal_(biased.weight)
+    assert router_of(Block(biased)) is None
+
+
+def _scaled(said: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return said[0], said[1] * 2, said[2]
+
+
+def engine_of(folder: Path, cache: Path, exact: bool = True) -> Any:
+    load = Load(str(folder), "cpu", "float32", 8, 32, 4, 128, 32, cache=str(cache), exact=exact)
+    with torch.inference_mode():
+        return start(load, lambda _stage, _done: None)[0]
+
+
+@pytest.mark.parametrize("form", ["Q8_0", "GPTQ, in an order", "FP8, blocks", "int4"])
+def test_a_mixture_is_served_from_blocks(form: str, tmp_path: Path) -> None:
+    folder, _ = five_models.write(MIXTURE, form, tmp_path)
+    engine = engine_of(folder, tmp_path / "trials")
+    ordered = "order" in form
+    assert engine.model.fused and engine.model.compiled is not ordered
+    kinds = {type(one) for one in engine.model._forward.products()}
+    assert (QuantisedExperts if ordered else ExpertProducts) in kinds
+    check_greedy_text(engine, folder)
+    model = load_model(folder, "float32", CPU)
+    held = {id(one): one.size_bytes for _, la in quantised_layers(model) for one in la.weights}
+    plain = sum(one.nbytes for one in model.parameters())
+    # Some plain layers (a head that no format holds) are there twice.
+    assert sum(held.values()) + plain <= engine.model.weight_bytes <= sum(held.values()) + 2 * plain
+
+
+def test_what_rounds_and_is_wrong_in_the_straight_decoder_is_served_by_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judged(trial: Any, made: Any) -> Finding:
+        found = true(trial, made)
+        return Finding(1.0, 0.0, "in a test") if made.fused else found
+
+    true = _Trial._judged
+    monkeypatch.setattr(_Trial, "_judged", judged)
+    folder, _ = five_models.write(MIXTURE, "int8", tmp_path)
+    engine = engine_of(folder, tmp_path / "trials", exact=False)
+    assert not engine.model.fused
+    assert any(isinstance(one, ExpertProducts) for one in engine.model._forward.products())
+
+
+@pytest.mark.parametrize("form", ["int8", "GPTQ, in an order"])
+def test_company_is_no_matter_only_where_nothing_rounds(form: str, tmp_path: Path) -> None:
+    folder, _ = five_models.write(MIXTURE, form, tmp_path)
+    for exact in (True, False):
+        model = engine_of(folder, tmp_path / "trials", exact=exact).model
+        assert model.alike(1, 2) is model.alike(8, 12) is exact
+        assert model.alike(3, 3)
+
+
+def mixtral(folder: Path) -> Path:
+    """A small Mixtral in FP8, whose tensors have names that the model does not have."""
+    made = five_models._model(
+        MixtralConfig,
+        "",
+        False,
+        (4, 2),
+        head_dim=32,
+        num_local_experts=EXPERTS,
+        num_experts_per_tok=CHOSEN,
+    )
+    five_models._checkpoint(made, "FP8, blocks", folder)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    parts = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+    renamed = {}
+    for name, tensor in tensors.items():
+        own = name
+        if ".experts." in name:
+            for part, short in parts.items():
+                own = own.replace(f".{part}.", f".{short}.")
+        renamed[own.replace(".mlp.", ".block_sparse_moe.")] = tensor
+    save_file(renamed, path, {"format": "pt"})
+    return folder
+
+
+def test_names_of_older_checkpoints_are_found(tmp_path: Path) -> None:
+    folder = mixtral(tmp_path / "mixtral")
+    model: Any = load_model(folder, "float32", CPU)
+    assert all(isinstance(layer.mlp.experts, QuantisedExperts) for layer in model.model.layers)
+    stored = load_file(folder / "model.safetensors")
+    name = "model.layers.1.block_sparse_moe.experts.3.w3.weight"
+    layer = model.model.layers[1].mlp.experts.gate_up[3]
+    scales = stored[f"{name}_scale_inv"].repeat_interleave(32, 0).repeat_interleave(32, 1)
+    expected = stored[name].float() * scales
+    assert torch.equal(layer.weight[len(expected) :], expected)
+    check_greedy_text(engine_of(folder, tmp_path / "trials"), folder)
+
+
+def test_experts_of_which_one_is_plain_are_computed_by_transformers(tmp_path: Path) -> None:
+    folder, _ = five_models.write(MIXTURE, "W8A8", tmp_path)
+    path = folder / "model.safetensors"
+    tensors, said = load_file(path), json.loads((folder / "config.json").read_text())
+    one = "model.layers.0.mlp.experts.2.up_proj"
+    scale = tensors.pop(f"{one}.weight_scale")
+    tensors[f"{one}.weight"] = (tensors[f"{one}.weight"].float() * scale.float()).bfloat16()
+    save_file(tensors, path, {"format": "pt"})
+    said["quantization_config"]["ignore"].append(one)
+    (folder / "config.json").write_text(json.dumps(said))
+    model: Any = load_model(folder, "float32", CPU)
+    first, second = (layer.mlp.experts for layer in model.model.layers)
+    assert not isinstance(first, QuantisedExperts) and isinstance(second, QuantisedExperts)
+    inner = first.gate_up_proj.shape[1] // 2
+    assert torch.equal(first.gate_up_proj[2, inner:], tensors[f"{one}.weight"].float())
+
+
+def test_modelling_code_may_begin_the_weights_of_a_router(tmp_path: Path) -> None:
+    """As that of Arcee's mixtures does, before they are loaded."""
+    folder = tmp_path / "float32"
+    build(next(iter(variants("afmoe"))), folder)
+    loader: Any = AutoModelForCausalLM
+    narrow = loader.from_pretrained(folder, dtype=torch.bfloat16)
+    narrow.save_pretrained(tmp_path / "narrow")
+    (tmp_path / "narrow" / "tokenizer.json").write_text("{}")
+    model: Any = load_model(tmp_path / "narrow", "float32", CPU, weight_dtype="bfloat16")
+    tokens = torch.randint(5, 60, (1, 9))
+    with torch.inference_mode():
+        found = model.set_attn_implementation("eager") or model(input_ids=tokens).logits
+        expected = narrow.float()(input_ids=tokens).logits
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_steps_of_a_mixture_are_the_same_in_programs(tmp_path: Path) -> None:
+    """One of whose layers has no experts."""
+    made = five_models.MODELS[MIXTURE].config.to_dict() | {"mlp_only_layers": [1]}
+    loader: Any = AutoModelForCausalLM
+    mixed = loader.from_config(Qwen3MoeConfig(**made)).float()
+    plain = five_models.save_plain(mixed, tmp_path / "plain")
+    folder = tmp_path / "made"
+    requantise(plain, folder, "int8", lambda _share: None)
+    engine = test_step_programs.loaded(folder)
+    assert engine.model.compiled
+    for counts in ((1,), (1, 1, 1), (5, 1, 2), (9, 20), (33, 31, 1, 1)):
+        with torch.inference_mode():
+            found, expected = (
+                test_step_programs.steps(engine, counts, compiled) for compiled in (True, False)
+            )
+        torch.testing.assert_close(found[1], expected[1], rtol=1e-3, atol=2e-4)
+
+
+def test_experts_are_rounded_as_other_layers_are(tmp_path: Path) -> None:
+    made = five_models.MODELS[MIXTURE]
+    loader: Any = AutoModelForCausalLM
+    source = five_models.save_plain(loader.from_config(made.config).float(), tmp_path / "plain")
+    requantise(source, tmp_path / "made", "int4", lambda _share: None)
+    index = read_index(tmp_path / "made")
+    assert index is not None
+    of_experts = [one for one in index.tensors if ".experts." in one.name]
+    assert len(of_experts) == 2 * 6 * 3
+    assert {one.format.partition("/")[0] for one in of_experts} == {"int4"}
+    routers = [one for one in index.tensors if one.name.endswith("mlp.gate.weight")]
+    assert {one.format for one in routers} == {"F32"} and len(routers) == 2
+    rows = np.fromfile(tmp_path / "made" / "model.blocks", np.uint8)
+    assert len(rows) == index.size_bytes

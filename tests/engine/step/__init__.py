@@ -1,0 +1,1 @@
+"""Tests of steps (`daemon/engine/step`)."""

@@ -1,0 +1,1 @@
+"""Tests of transfers of KV between workers (`daemon/engine/transfer`)."""

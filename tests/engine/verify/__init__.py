@@ -1,0 +1,1 @@
+"""Tests of what is tried before anything is served (`daemon/engine/verify`)."""

@@ -1,0 +1,1 @@
+"""Tests of the trial of a model (`daemon/engine/verify/model`)."""

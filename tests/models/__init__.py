@@ -1,0 +1,1 @@
+"""Tests of what model folders and files say (`daemon/models`)."""

@@ -6,7 +6,8 @@ other and on all cores, those that wait half of their time. A budget is processo
 and of the processes that it starts, so that waits do not count. Processors differ, and so does what
 neighbours leave of their caches: a budget is compared at the whole run's own speed, which is all
 processor time over all budgets. A suite that takes `MOST_OVER` times its budget so, and
-`LEAST_OVER_S` more, fails. Usage:
+`LEAST_OVER_S` more, is marked; it fails the run on the processor of the budgets alone, because
+single suites differ by a factor of 1.6 between processors. Usage:
 `python -m tests.run_suites [SUITE ...]`. With LLMD_SOAK=1 the long forms run, without a budget.
 """
 
@@ -65,14 +66,16 @@ BUDGETS_S: dict[str, float] = {
     "chaos": 72,
     "e2e": 206,
 }
-"""Seconds of one core, as measured on two of an AMD EPYC (family 25, model 1) that did little
-else."""
+"""Seconds of one core, as measured on two of an AMD EPYC (`BUDGETS_OF`) that did little else."""
+BUDGETS_OF = {"vendor_id": "AuthenticAMD", "cpu family": "25", "model": "1"}
+"""The processor of the budgets, by fields of `CPUINFO`."""
+CPUINFO = Path("/proc/cpuinfo")
 POLL_S = 0.05
 MOST_OVER = 1.5
 """How many times its budget a suite may take, at the run's speed."""
-LEAST_OVER_S = 4.0
-"""Seconds over its budget that a suite may take, at the run's speed: the start of Python alone
-differs by one or two."""
+LEAST_OVER_S = 10.0
+"""Seconds over its budget at the run's speed that a suite may take: small suites are the start of
+Python and of a few processes, whose cost a neighbour can double."""
 
 SCREENSHOTS = frozenset({"tui"})
 """Suites that use pytest's plugins for screenshots."""
@@ -191,11 +194,19 @@ def too_dear(outcomes: list[Outcome]) -> set[str]:
     stated = {outcome.suite: outcome.cpu_s for outcome in outcomes if outcome.suite in BUDGETS_S}
     budget_s = sum(BUDGETS_S[suite] for suite in stated)
     speed = sum(stated.values()) / budget_s if budget_s else 1.0
-    return {suite for suite, cpu_s in stated.items() if cpu_s > speed * _most_s(BUDGETS_S[suite])}
+    at_speed_s = {suite: speed * BUDGETS_S[suite] for suite in stated}
+    return {suite for suite, cpu_s in stated.items() if cpu_s > _most_s(at_speed_s[suite])}
 
 
 def _most_s(budget_s: float) -> float:
     return max(MOST_OVER * budget_s, budget_s + LEAST_OVER_S)
+
+
+def is_processor_of_budgets(cpuinfo: str) -> bool:
+    """Whether this text of /proc/cpuinfo describes the processor that the budgets come from."""
+    pairs = (line.partition(":") for line in cpuinfo.splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
+    return BUDGETS_OF.items() <= fields.items()
 
 
 def main(names: list[str]) -> int:
@@ -209,13 +220,14 @@ def main(names: list[str]) -> int:
     found = run_all(wanted)
     outcomes = [found[name] for name in wanted]
     dear = set[str]() if SOAK else too_dear(outcomes)
-    print(_table(outcomes, dear))
+    binding = is_processor_of_budgets(CPUINFO.read_text())
+    print(_table(outcomes, dear, binding))
     print(f"{'from start to end':<43}{time.monotonic() - began_s:>9.1f}")
     passed = sum(outcome.passed for outcome in outcomes)
     failed = sum(outcome.failed for outcome in outcomes)
     skipped = sum(outcome.skipped for outcome in outcomes)
     print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
-    return 0 if all(outcome.ok for outcome in outcomes) and not dear else 1
+    return 0 if all(outcome.ok for outcome in outcomes) and not (dear and binding) else 1
 
 
 def _counts(report: Path) -> tuple[int, int, int]:
@@ -230,7 +242,7 @@ def _counts(report: Path) -> tuple[int, int, int]:
     return total - failed - skipped, failed, skipped
 
 
-def _table(outcomes: list[Outcome], dear: set[str]) -> str:
+def _table(outcomes: list[Outcome], dear: set[str], binding: bool) -> str:
     heads = ("passed", "failed", "skipped", "seconds", "cpu", "budget")
     lines = [f"\n{'suite':<16}{''.join(f'{head:>9}' for head in heads)}"]
     for outcome in outcomes:
@@ -239,7 +251,8 @@ def _table(outcomes: list[Outcome], dear: set[str]) -> str:
         if budget is None:
             note += "  no stated budget"
         elif outcome.suite in dear:
-            note += f"  FAILED: over {MOST_OVER} times its budget at this run's speed"
+            note += "  FAILED:" if binding else "  to look at:"
+            note += f" over {MOST_OVER} times its budget at this run's speed"
         lines.append(
             f"{outcome.suite:<16}{outcome.passed:>9}{outcome.failed:>9}{outcome.skipped:>9}"
             f"{outcome.seconds:>9.1f}{outcome.cpu_s:>9.1f}{budget or 0:>9.0f}{note}"

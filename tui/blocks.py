@@ -4,41 +4,51 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import UNSET
 from rich.text import Text
 from textual import events
 from textual.geometry import Offset, Region, Size
 
-from daemon.protocol.control import BlockOwners, BlockUse, InstanceStatus
-from daemon.wire.columns import Column, UInt8
+from daemon.protocol.control import BlockOwners, BlockUse, InstanceStatus, KindStatus
+from daemon.wire.columns import UInt8
 from tui.format import count, percent, printable, share, size
 from tui.instances import pressure_colour
 from tui.lines import Lines
-from tui.palette import USE_LOOK, ink, use_colour
+from tui.palette import USE_LOOK, block_colour, block_sign, ink, look_of
 
 _HALF = "▀"
 _INLINE_NAME, _INLINE_PERCENT = 8, 6
 _LEAST_WIDTH = 20
 
 
-def fit_map(blocks: Column, num_cells: int) -> UInt8:
-    """uint8 [num_cells]: the use in the middle of each stretch of `blocks` (uint8 [n], n >= 1).
+def looks_of(pool: InstanceStatus) -> UInt8:
+    """uint8 [cells]: the look of each cell of a pool's map, of held blocks by their kind."""
+    looks: UInt8 = np.minimum(pool.block_map, np.uint8(BlockUse.HELD))
+    if pool.by_kind is UNSET:
+        return looks
+    of_kinds = np.array([look_of(kind.kind) for kind in pool.kv_kinds], np.uint8)
+    return np.where(looks == BlockUse.HELD, of_kinds[pool.by_kind.kind_map], looks)
+
+
+def fit_map(looks: UInt8, num_cells: int) -> UInt8:
+    """uint8 [num_cells]: the look in the middle of each stretch of `looks` (uint8 [n], n >= 1).
 
     The middle, not the busiest, keeps the colours' areas true. Fewer blocks are drawn wider.
     """
-    middles = (2 * np.arange(num_cells) + 1) * len(blocks) // (2 * num_cells)
-    cells: UInt8 = np.minimum(blocks[middles], np.uint8(BlockUse.HELD))
+    middles = (2 * np.arange(num_cells) + 1) * len(looks) // (2 * num_cells)
+    cells: UInt8 = looks[middles]
     return cells
 
 
-def map_lines(blocks: Column, width: int, height: int, *, coloured: bool = True) -> list[Text]:
-    """`height` lines of `width` characters that show all of `blocks`: two cells a character, or
+def map_lines(blocks: UInt8, width: int, height: int, *, coloured: bool = True) -> list[Text]:
+    """`height` lines of `width` characters that show all of these looks: two cells a character, or
     without colours one.
     """
     if not len(blocks):
         return [Text(" " * width) for _ in range(height)]
     if not coloured:
         rows = fit_map(blocks, width * height).reshape(height, width).tolist()
-        return [Text("".join(USE_LOOK[use][2] for use in row), end="") for row in rows]
+        return [Text("".join(map(block_sign, row)), end="") for row in rows]
     grid = fit_map(blocks, width * height * 2).reshape(height * 2, width)
     return [_line(grid[2 * row], grid[2 * row + 1]) for row in range(height)]
 
@@ -52,11 +62,11 @@ def cells_under(num_cells: int, width: int, height: int, x: int, y: int) -> list
 
 def _line(upper: UInt8, lower: UInt8) -> Text:
     """One line of characters; runs of the same colours share one style."""
-    pair = upper.astype(np.int16) * 4 + lower
+    pair = upper.astype(np.int16) << 8 | lower
     starts = np.flatnonzero(np.diff(pair, prepend=-1))
     line = Text(no_wrap=True, end="")
     for start, end in zip(starts, [*starts[1:], len(pair)], strict=True):
-        style = f"{use_colour(upper[start])} on {use_colour(lower[start])}"
+        style = f"{block_colour(upper[start])} on {block_colour(lower[start])}"
         line.append(_HALF * int(end - start), style)
     return line
 
@@ -67,12 +77,25 @@ def cell_words(pool: InstanceStatus, owners: BlockOwners | None, cell: int) -> s
     per_cell = blocks / max(1, len(pool.block_map))
     first, last = int(cell * per_cell), max(int(cell * per_cell), int((cell + 1) * per_cell) - 1)
     which = f"block {first}" if first == last else f"blocks {first}-{last}"
-    words = f"{which} of {blocks}: {USE_LOOK[min(int(pool.block_map[cell]), 3)][0]}"
+    use = min(int(pool.block_map[cell]), BlockUse.HELD)
+    words = f"{which} of {blocks}: {USE_LOOK[use][0]}"
+    if pool.by_kind is not UNSET and use != BlockUse.FREE:
+        words += f", {kind_words(pool.kv_kinds[int(pool.by_kind.kind_map[cell])])}"
     if owners is None or cell >= len(owners.owners) or owners.owners[cell] < 0:
         return words
     others = int(owners.shares[cell]) - 1
     more = f" and {others} more" if others > 0 else ""
     return f"{words}, sequence {owners.owners[cell]}{more}"
+
+
+def kind_words(kind: KindStatus) -> str:
+    """A kind of layers in words."""
+    return kind.kind + (f" {kind.window:,}" if kind.window else "")
+
+
+def kinds_held(pool: InstanceStatus) -> str:
+    """The pages of each kind that a pool holds; "": a block has all layers."""
+    return ", ".join(f"{count(kind.held)} {kind_words(kind)}" for kind in pool.kv_kinds)
 
 
 def heading(instance: InstanceStatus, width: int) -> Text:
@@ -88,6 +111,9 @@ def heading(instance: InstanceStatus, width: int) -> Text:
     in_bytes = f"  {size(held_bytes)}"
     if text.cell_len + len(in_bytes) <= width:
         text.append(in_bytes, ink.muted)
+    of_kinds = f"  ({kinds_held(instance)})"
+    if instance.kv_kinds and text.cell_len + len(of_kinds) <= width:
+        text.append(of_kinds, ink.muted)
     written = f"  {percent(instance.kv_written).strip()} written"
     if instance.kv_written and text.cell_len + len(written) <= width:
         text.append(written, ink.muted)
@@ -95,16 +121,25 @@ def heading(instance: InstanceStatus, width: int) -> Text:
 
 
 def legend(instances: Sequence[InstanceStatus]) -> list[Text]:
-    """Each colour with its name and the number of blocks of all pools in that use."""
-    counts = {
-        BlockUse.HELD: sum(i.kv_held for i in instances),
+    """Each colour with its name and the number of blocks of all pools in that use; of held ones,
+    of each kind where pools tell them apart.
+    """
+    kinds: dict[str, int] = {}
+    for kind in (kind for instance in instances for kind in instance.kv_kinds):
+        kinds[kind.kind] = kinds.get(kind.kind, 0) + kind.held
+    shown = [(look_of(kind), kind, number) for kind, number in kinds.items()]
+    alike = [instance.kv_held for instance in instances if not instance.kv_kinds]
+    uses = {
         BlockUse.FENCED: sum(i.kv_fenced for i in instances),
         BlockUse.CACHED: sum(i.kv_cached for i in instances),
         BlockUse.FREE: sum(i.kv_free for i in instances),
     }
+    if alike or not kinds:
+        uses = {BlockUse.HELD: sum(alike), **uses}
+    shown += [(use, USE_LOOK[use][0], number) for use, number in uses.items()]
     return [
-        Text.assemble(("■ ", use_colour(use)), (f"{USE_LOOK[use][0]} {count(number)}", ink.muted))
-        for use, number in counts.items()
+        Text.assemble(("■ ", block_colour(look)), (f"{name} {count(number)}", ink.muted))
+        for look, name, number in shown
     ]
 
 
@@ -244,7 +279,7 @@ def _gap(height: int) -> int:
 def _tall(pool: InstanceStatus, width: int, height: int, coloured: bool) -> list[Text]:
     """A heading, then the map."""
     room = height - 1 - _gap(height)
-    lines = [heading(pool, width), *map_lines(pool.block_map, width, room, coloured=coloured)]
+    lines = [heading(pool, width), *map_lines(looks_of(pool), width, room, coloured=coloured)]
     return lines + [Text()] * _gap(height)
 
 
@@ -255,4 +290,4 @@ def _flat(pool: InstanceStatus, width: int, coloured: bool) -> Text:
     line.append(f"{printable(pool.name, _INLINE_NAME - 1):<{_INLINE_NAME}}", ink.text)
     line.append(f"{percent(used)} ", pressure_colour(used))
     room = width - _INLINE_NAME - _INLINE_PERCENT
-    return line.append_text(map_lines(pool.block_map, room, 1, coloured=coloured)[0])
+    return line.append_text(map_lines(looks_of(pool), room, 1, coloured=coloured)[0])

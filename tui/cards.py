@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from daemon.protocol.control import FlipStatus, InstanceStatus, Snapshot
-from tui.blocks import map_lines
+from tui.blocks import looks_of, map_lines
 from tui.format import bar, count, latency, percent, printable, share, size
 from tui.instances import FALLBACK, pressure_colour
 from tui.lines import Lines
@@ -82,7 +82,7 @@ def card_lines(news: CardNews, width: int, height: int) -> list[Text]:
     lines = [_with_power(_state(status), status, width), queue, kv, steps]
     if height > 4:
         lines.append(_moves(news))
-    return [*lines, *map_lines(status.block_map, width, height - len(lines))]
+    return [*lines, *map_lines(looks_of(status), width, height - len(lines))]
 
 
 def _state(status: InstanceStatus, gap: str = "  ") -> Text:

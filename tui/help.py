@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from tui.palette import STATE_LOOK, USE_LOOK, ink, state_look, use_colour
+from tui.palette import STATE_LOOK, USE_LOOK, block_colour, ink, state_look
 from tui.sequences import residency_legend
 
 KEYS = (
@@ -54,7 +54,7 @@ def help_text(*, replay: bool = False) -> Text:
         text.append("\n           " if place == 5 else "").append(f"{sign} {state}  ", colour)
     text.append("\n   blocks  ", ink.text)
     for use, (name, *_) in USE_LOOK.items():
-        text.append("■ ", use_colour(use)).append(f"{name}  ", ink.muted)
+        text.append("■ ", block_colour(use)).append(f"{name}  ", ink.muted)
     return text.append("\n    KV at", ink.text).append(residency_legend())
 
 

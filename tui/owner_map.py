@@ -2,7 +2,6 @@
 
 from typing import ClassVar
 
-import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -13,7 +12,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from daemon.protocol.control import BlockOwners, BlockUse, InstanceStatus
-from tui.palette import USE_LOOK, ink, use_colour
+from daemon.wire.columns import no_cells
+from tui.blocks import looks_of
+from tui.palette import block_colour, block_sign, ink
 
 _HELD_BY_IT = "extra"
 _SIGN, _FREE_SIGN = "■", "·"
@@ -47,6 +48,7 @@ class OwnerMap(ScrollView, can_focus=True):
         self.cursor = 0
         self.pool: InstanceStatus | None = None
         self.owners: BlockOwners | None = None
+        self._looks = no_cells()
 
     @property
     def num_cells(self) -> int:
@@ -68,6 +70,7 @@ class OwnerMap(ScrollView, can_focus=True):
     def show(self, pool: InstanceStatus | None, owners: BlockOwners | None) -> None:
         """Show this pool."""
         self.pool, self.owners = pool, owners
+        self._looks = no_cells() if pool is None else looks_of(pool)
         self.cursor = max(0, min(self.cursor, self.num_cells - 1))
         self._measure()
         self.refresh()
@@ -89,19 +92,16 @@ class OwnerMap(ScrollView, can_focus=True):
         base = Style(bgcolor=ink.background)
         if self.pool is None or first >= self.num_cells:
             return Strip.blank(self.size.width, base)
-        uses = np.minimum(self.pool.block_map[first : first + width], np.uint8(BlockUse.HELD))
-        owner = self.owner
-        segments = [
-            self._segment(first + place, int(use), owner) for place, use in enumerate(uses.tolist())
-        ]
+        looks, owner = self._looks[first : first + width].tolist(), self.owner
+        segments = [self._segment(first + place, look, owner) for place, look in enumerate(looks)]
         return Strip(segments).simplify().adjust_cell_length(self.size.width, base)
 
-    def _segment(self, cell: int, use: int, owner: int) -> Segment:
+    def _segment(self, cell: int, look: int, owner: int) -> Segment:
         its = owner >= 0 and self.owner_of(cell) == owner
-        colour = getattr(ink, _HELD_BY_IT) if its else use_colour(use)
-        sign = _FREE_SIGN if use == BlockUse.FREE else _SIGN
+        colour = getattr(ink, _HELD_BY_IT) if its else block_colour(look)
+        sign = _FREE_SIGN if look == BlockUse.FREE else _SIGN
         if self.app.no_color:
-            sign = "@" if its else USE_LOOK[use][2]
+            sign = "@" if its else block_sign(look)
         here = cell == self.cursor and self.has_focus
         return Segment(sign, Style(color=colour, bgcolor=ink.background, reverse=here))
 

@@ -146,10 +146,35 @@ USE_LOOK = {  # name, colour, and the character where there are no colours
     BlockUse.FREE: ("free", "free", "·"),
 }
 
+KIND_LOOK = {  # of held blocks whose layers are of one kind: the same
+    "full": ("main", "█"),
+    "window": ("info", "▙"),
+    "latent": ("good", "▚"),
+    "state": ("text", "▛"),
+}
+_OTHER_KIND = ("muted", "▟")
+_LOOKS = [
+    *((colour, sign) for _, (_, colour, sign) in sorted(USE_LOOK.items())),
+    *KIND_LOOK.values(),
+    _OTHER_KIND,
+]
 
-def use_colour(use: int) -> str:
-    """The colour of blocks of this use."""
-    return str(getattr(ink, USE_LOOK[use][1]))
+
+def look_of(kind: str) -> int:
+    """The look of held blocks of a kind of layers; below it are those of uses."""
+    kinds = list(KIND_LOOK)
+    place = kinds.index(kind) if kind in kinds else len(kinds)
+    return len(USE_LOOK) + place
+
+
+def block_colour(look: int) -> str:
+    """The colour of blocks by their use, or their kind."""
+    return str(getattr(ink, _LOOKS[look][0]))
+
+
+def block_sign(look: int) -> str:
+    """Their character where there are no colours."""
+    return _LOOKS[look][1]
 
 
 def residency_look(residency: str) -> tuple[str, str]:

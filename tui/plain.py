@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from daemon.protocol.control import WATCHED, Cause, InstanceStatus, SequenceStatus, Snapshot
+from tui.blocks import kinds_held
 from tui.deadlines import due_line, due_rows
 from tui.format import (
     BAR_EMPTY,
@@ -135,6 +136,8 @@ def _room(snapshot: Snapshot) -> list[tuple[str, str]]:
             words += ", host memory packed into 8 bits"
         if instance.decode_admission:
             pairs.append(("room", words))
+        if instance.kv_kinds:
+            pairs.append(("kv held", f"{printable(instance.name)}: {kinds_held(instance)}"))
     return pairs
 
 

@@ -10,6 +10,7 @@ from daemon.cli.roles_text import roles_lines
 from daemon.protocol.control import (
     FlipStatus,
     InstanceStatus,
+    KindStatus,
     ReservedStatus,
     Snapshot,
     TransferStatus,
@@ -121,9 +122,17 @@ def _memory(snapshot: Snapshot) -> list[str]:
         if instance.host_blocks:
             packed = ", packed into 8 bits" * snapshot.compress
             parts.append(f"{instance.host_held}/{instance.host_blocks} blocks in RAM{packed}")
+        if instance.kv_kinds:
+            held = ", ".join(map(_kind, instance.kv_kinds))
+            parts.append(f"blocks held: {held}")
         if parts:
             lines.append(f"{instance.name}: {'; '.join(parts)}")
     return lines
+
+
+def _kind(kind: KindStatus) -> str:
+    window = f" ({kind.window} tokens)" if kind.window else ""
+    return f"{kind.held} of {kind.kind} layers{window}"
 
 
 def _losses(snapshot: Snapshot) -> list[str]:

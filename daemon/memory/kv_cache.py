@@ -10,7 +10,7 @@ from daemon.memory.block_table import BlockTable
 from daemon.memory.lending import Lending
 from daemon.memory.reservations import Reservations
 from daemon.state.sequence import Sequence
-from daemon.wire.columns import Int32, Slots, int32
+from daemon.wire.columns import Int32, Slots, UInt8, int32
 
 _NONE = int32()
 
@@ -24,6 +24,21 @@ class Match(NamedTuple):
 
 
 NOTHING_CACHED = Match([], 0)
+
+
+class PageKind(NamedTuple):
+    """Groups of layers whose pages a sequence holds alike."""
+
+    name: str  # as `LayerGroup.kind`
+    window: int  # tokens; 0: all
+    num_groups: int
+
+
+class PageKinds(NamedTuple):
+    """The kinds of an instance's pages, and which each page is of."""
+
+    kinds: tuple[PageKind, ...]
+    of_pages: UInt8  # [num_blocks]: index of a page's kind; of a free one, that of its last use
 
 
 class KVCache:
@@ -141,6 +156,10 @@ class KVCache:
         """
         full = computed >= self.table.held * self.block_size
         return slots[full[slots]]
+
+    def page_kinds(self) -> PageKinds | None:
+        """The kinds of pages; None: a page has all layers."""
+        return None
 
     def num_to_append(self, slot: int) -> int:
         """The blocks of the pool that a further one of a slot takes."""

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from daemon.memory.block_table import BlockTable
-from daemon.memory.kv_cache import NOTHING_CACHED, KVCache, Match
-from daemon.memory.layout import held_blocks, most_tokens, row_blocks
+from daemon.memory.kv_cache import NOTHING_CACHED, KVCache, Match, PageKind, PageKinds
+from daemon.memory.layout import held_blocks, kind_of, most_tokens, row_blocks
 from daemon.memory.lending import Lending
 from daemon.memory.reservations import Reservations
 from daemon.state.sequence import Sequence
@@ -67,9 +67,10 @@ class LayeredKV(KVCache):
         prefix_cache: bool,
         windows: tuple[int, ...],
         max_chunk: int,
+        kinds: tuple[str, ...] = (),
     ) -> None:
         """`windows` of each group, those of full layers (0) first; `max_chunk`: most tokens of one
-        sequence in a step.
+        sequence in a step; `kinds` of each group, by its window where not named.
         """
         self._max_blocks = row_blocks(max_len, block_size)
         super().__init__(
@@ -94,6 +95,8 @@ class LayeredKV(KVCache):
             for window in sorted({*windows} - {0})
         )
         self.table = _Table(max_slots, self._max_blocks * len(windows), self._cells_of)
+        self._kinds = tuple(zip(kinds or map(kind_of, windows), windows, strict=True))
+        self._groups = bytearray(num_blocks)  # which group each page was last given to
         self.charged = np.zeros(max_slots, np.int32)
         self.reservations = Reservations(self.charged)
         self.lending = Lending(self.reservations)
@@ -143,6 +146,13 @@ class LayeredKV(KVCache):
             len(window.groups) * min(window.end.item(slot) - window.first.item(slot), window.most)
             for window in self._windows
         )
+
+    def page_kinds(self) -> PageKinds:
+        """As `KVCache.page_kinds`, in the order of the groups."""
+        kinds = list(dict.fromkeys(self._kinds))
+        of_groups = np.array([kinds.index(kind) for kind in self._kinds], np.uint8)
+        counted = tuple(PageKind(*kind, self._kinds.count(kind)) for kind in kinds)
+        return PageKinds(counted, of_groups[np.frombuffer(self._groups, np.uint8)])
 
     # Cells
 
@@ -335,6 +345,9 @@ class LayeredKV(KVCache):
         self._copy_targets.append(target)
 
     def _fill(self, slot: int, group: int, first: int, pages: list[int]) -> None:
+        groups = self._groups
+        for page in pages:
+            groups[page] = group
         self.table.put(slot, self._row(group, first, first + len(pages)), pages)
 
     # Growing

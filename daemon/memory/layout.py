@@ -45,7 +45,12 @@ class LayerGroup(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kind(self) -> str:
         """The tokens of a sequence that its pages hold: all, or those of a window."""
-        return "window" if self.window else "full"
+        return kind_of(self.window)
+
+
+def kind_of(window: int) -> str:
+    """The kind of layers that see so many tokens; 0: all."""
+    return "window" if window else "full"
 
 
 class KVLayout(msgspec.Struct, frozen=True):
@@ -60,6 +65,11 @@ class KVLayout(msgspec.Struct, frozen=True):
     def windows(self) -> tuple[int, ...]:
         """The window of each group; 0: all tokens."""
         return tuple(group.window for group in self.groups)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of each group."""
+        return tuple(group.kind for group in self.groups)
 
     @property
     def shared(self) -> dict[int, int]:

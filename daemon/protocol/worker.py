@@ -138,6 +138,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     same_until: tuple[int, ...] = ()  # tokens of a step beyond which results round differently
     most_times: int = 1  # most decode steps in one multi-step program
     windows: tuple[int, ...] = ()  # of groups of layers, in tokens; empty: all layers see all
+    kinds: tuple[str, ...] = ()  # of the same groups
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):

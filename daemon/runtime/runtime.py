@@ -59,7 +59,7 @@ from daemon.runtime.power import PowerCaps
 from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import NO_BLOCKS, TokenStore
 from daemon.state.role import Role
-from daemon.wire.columns import int32
+from daemon.wire.columns import int32, no_cells
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ _LEAST_DELAY_S = 0.001
 again until its time has come."""
 _MOST_FLIPS = 8
 """Flips whose first work is awaited, at most: the Core looks at no more."""
-_NO_REPLY = Reply(-1, int32(), int32().astype("u1"), 0.0, 0.0)
+_NO_REPLY = Reply(-1, int32(), no_cells(), 0.0, 0.0)
 """The reply of every event but a step's end: there is no token to deliver."""
 
 
@@ -182,6 +182,7 @@ class Runtime:
                 same_until=ready.same_until,
                 most_times=ready.most_times,
                 windows=ready.windows,
+                kinds=ready.kinds,
             )
         )
         self.links.ready(instance)

@@ -19,7 +19,7 @@ from daemon.runtime.model import ServedModel
 from daemon.runtime.power import PowerCaps
 from daemon.runtime.runtime import Runtime
 from daemon.runtime.status import DaemonStatus, Parts
-from daemon.wire.columns import int32
+from daemon.wire.columns import no_cells
 
 log = logging.getLogger(__name__)
 
@@ -151,12 +151,17 @@ class ServingStatus(DaemonStatus):
 
     def gauges(self, lag_s: float) -> Gauges:
         """The Core's figures for `/metrics` and `/status`."""
-        core, no_map = self._runtime.core, int32().astype("u1")
+        core, no_map = self._runtime.core, no_cells()
         return Gauges(
             counters=core.counters,
             waiting=core.num_waiting,
             instances=tuple(
-                self._completed(index, msgspec.structs.replace(instance.status(), block_map=no_map))
+                self._completed(
+                    index,
+                    msgspec.structs.replace(
+                        instance.status(), block_map=no_map, by_kind=msgspec.UNSET
+                    ),
+                )
                 for index, instance in enumerate(core.instances)
             ),
             lag_s=lag_s,

@@ -29,7 +29,7 @@ from daemon.runtime.runtime import Runtime
 from daemon.scheduler.policies import POLICIES
 from daemon.state.role import Role
 from daemon.supervisor.api import ApiProcess
-from daemon.wire.columns import int32
+from daemon.wire.columns import no_cells
 
 _NO_API = "the API process starts"
 
@@ -209,7 +209,7 @@ class DaemonStatus:
             kv_cached=0,
             kv_fenced=0,
             kv_block_bytes=0,
-            block_map=int32().astype("u1"),
+            block_map=no_cells(),
             steps_in_flight=0,
             steps=0,
             step_s=0.0,

@@ -62,6 +62,11 @@ def decoder(message: Any) -> "msgspec.msgpack.Decoder[Any]":
     return msgspec.msgpack.Decoder(message, ext_hook=_from_wire, dec_hook=_is_column)
 
 
+def no_cells() -> UInt8:
+    """An empty column of small numbers."""
+    return np.zeros(0, np.uint8)
+
+
 def any_true(flags: Bools | UInt8) -> bool:
     """Whether one of these flags (true or false, 1 or 0) is set; numpy's `any` takes ten times as
     long.

@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from daemon import placement
 from daemon.cli.ctl import policies, reloaded
 from daemon.cli.main import main
-from daemon.cli.status import as_text
-from daemon.protocol.control import Counters, PredictorStatus, Reloaded
+from daemon.cli.status import as_json, as_text
+from daemon.protocol.control import ByKind, Counters, KindStatus, PredictorStatus, Reloaded
 from daemon.scheduler.policies import POLICIES, meanings
 from tests.cli.served import CHOSEN, PLACED, snapshot
 
@@ -27,6 +28,20 @@ def test_json_has_what_scripts_rely_on(
     assert first["block_map"] == [3, 1, 0, 0]
     assert status["sequences"][0]["num_output_tokens"] == 2
     assert status["counters"]["requests"] == 5
+
+
+def test_text_and_json_tell_kinds_of_layers_apart() -> None:
+    kinds = KindStatus("full", 0, 2, 6, 0, 1), KindStatus("window", 1024, 10, 4, 1, 0)
+    first = msgspec.structs.replace(
+        snapshot().instances[0], by_kind=ByKind(kinds, np.array([1, 0, 0, 0], np.uint8))
+    )
+    told = msgspec.structs.replace(snapshot(), instances=(first,))
+    assert "gpu0: blocks held: 6 of full layers, 4 of window layers (1024 tokens)" in as_text(told)
+    status = json.loads(as_json(told))["instances"][0]["by_kind"]
+    assert status["kinds"][1] == {
+        "kind": "window", "window": 1024, "groups": 10, "held": 4, "fenced": 1, "cached": 0
+    }  # fmt: skip
+    assert status["kind_map"] == [1, 0, 0, 0]
 
 
 def test_text_shows_each_instance(socket_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

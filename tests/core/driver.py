@@ -81,6 +81,7 @@ class Driver(Movers):
         windows: tuple[int, ...] = (0,),
     ) -> None:
         self.windows = windows
+        self.kinds: tuple[str, ...] = ()  # of these groups; empty: named by their windows
         self.most_times = most_times
         self.num_host_blocks = num_host_blocks
         self.copy_block_s = copy_block_s
@@ -138,6 +139,7 @@ class Driver(Movers):
                 self.token_s,
                 most_times=self.most_times,
                 windows=self.windows if any(self.windows) else (),
+                kinds=self.kinds,
                 forward_tokens=forward_tokens,
             )
         )

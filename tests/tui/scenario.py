@@ -8,11 +8,13 @@ import numpy as np
 from daemon.protocol.control import (
     BlockOwners,
     BlockUse,
+    ByKind,
     Cause,
     Counters,
     FlipStatus,
     GpuStatus,
     InstanceStatus,
+    KindStatus,
     Mark,
     PredictorStatus,
     Role,
@@ -69,6 +71,29 @@ def instance(
         step_s=0.0125 + 0.002 * math.sin(step / 4),
         batch_rows=18 + step % 5,
         batch_tokens=256 + 16 * (step % 7),
+    )
+
+
+def by_kind(pool: InstanceStatus, uses: list[int], kinds: list[int]) -> InstanceStatus:
+    """A pool whose blocks are of layers of three kinds, one of which this viewer does not know."""
+    names = ("full", "window", "new kind")
+    pairs = list(zip(uses, kinds, strict=True))
+    counts = [
+        {use: pairs.count((use, kind)) for use in (BlockUse.HELD, BlockUse.FENCED, BlockUse.CACHED)}
+        for kind in range(len(names))
+    ]
+    return msgspec.structs.replace(
+        pool,
+        kv_blocks=len(uses),
+        kv_held=uses.count(BlockUse.HELD),
+        block_map=np.array(uses, np.uint8),
+        by_kind=ByKind(
+            tuple(
+                KindStatus(name, 4096 * (name == "window"), 2, *of_kind.values())
+                for name, of_kind in zip(names, counts, strict=True)
+            ),
+            np.array(kinds, np.uint8),
+        ),
     )
 
 

@@ -10,13 +10,14 @@ from daemon.protocol.control import BlockUse, Cause, Counters, Snapshot
 from daemon.state.pause import NO_PAUSES, one_more
 from tests.tui import scenario
 from tui import format as human
-from tui.blocks import fit_map, map_lines
+from tui.blocks import cell_words, fit_map, heading, legend, looks_of, map_lines
 from tui.chart import chart_lines, nice_ceiling
 from tui.columns import fit
 from tui.instances import COLUMNS as INSTANCES
 from tui.instances import InstanceRow
 from tui.ordering import SORTS, arranged, next_sort
-from tui.palette import ink, residency_look
+from tui.palette import block_colour, ink, residency_look
+from tui.plain import frame
 from tui.queues import COLUMNS as QUEUES
 from tui.queues import QueueRow, has_queues, level_bars, level_counts
 from tui.rates import History, LinkRates, Moment, Swapped, link_rates_between, rates_between
@@ -288,7 +289,26 @@ def test_a_block_map_keeps_its_proportions() -> None:
     assert np.count_nonzero(fit_map(blocks, 100) == BlockUse.HELD) == 50
     few = np.array([BlockUse.HELD, BlockUse.FREE, BlockUse.CACHED], dtype=np.uint8)
     assert fit_map(few, 6).tolist() == [3, 3, 0, 0, 1, 1]
-    assert fit_map(np.array([200], dtype=np.uint8), 4).tolist() == [3, 3, 3, 3]
+    newer = msgspec.structs.replace(
+        scenario.instance("gpu0", 1), block_map=np.array([200], dtype=np.uint8)
+    )
+    assert fit_map(looks_of(newer), 4).tolist() == [3, 3, 3, 3]
+
+
+def test_a_map_tells_held_blocks_of_each_kind_of_layers_apart() -> None:
+    pool = scenario.by_kind(scenario.instance("gpu0", 1), [3, 3, 3, 1, 2, 0], [0, 1, 2, 1, 0, 1])
+    full, window, other, *uses = looks_of(pool).tolist()
+    assert len({full, window, other, *uses}) == 6 and uses == [1, 2, 0]
+    assert block_colour(full) == block_colour(BlockUse.HELD) != block_colour(window)
+    assert len(set(map_lines(looks_of(pool), 6, 1, coloured=False)[0].plain)) == 6
+    words = [cell_words(pool, None, cell).partition(": ")[2] for cell in range(6)]
+    assert words[1:4] == ["held, window 4,096", "held, new kind", "cached, window 4,096"]
+    assert words[0] == "held, full" and words[-1] == "free"
+    shown = [part.plain for part in legend((pool, scenario.instance("gpu1", 1)))]
+    assert shown[:3] == ["■ full 1", "■ window 1", "■ new kind 1"]
+    assert shown[3].startswith("■ held ")
+    assert "(1 full, 1 window 4,096, 1 new kind)" in heading(pool, 100).plain
+    assert "gpu0: 1 full, 1 window 4,096, 1 new kind" in frame(at(1, instances=(pool,)))
 
 
 def test_map_lines_have_their_width() -> None:

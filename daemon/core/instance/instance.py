@@ -5,16 +5,24 @@ from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from daemon.core.values.events import Configured, InstanceConfig, StepDone, WorkerReady
 from daemon.core.values.limits import chunks_by_device, limits_of
-from daemon.core.values.snapshot import MAX_BLOCKS_SHOWN, STEPS_SHOWN, InstanceStatus
+from daemon.core.values.snapshot import (
+    MAX_BLOCKS_SHOWN,
+    STEPS_SHOWN,
+    ByKind,
+    InstanceStatus,
+    KindStatus,
+)
 from daemon.core.wakes import AT_ONCE, NEVER
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import NO_WORK, StepWork
-from daemon.memory.kv_cache import KVCache
+from daemon.memory.block_pool import BlockUse
+from daemon.memory.kv_cache import KVCache, PageKinds
 from daemon.memory.layered_kv import LayeredKV
 from daemon.scheduler.in_flight import Answer, InFlightStep
 from daemon.scheduler.moving import Moving
@@ -28,6 +36,7 @@ from daemon.scheduler.step import Limits
 from daemon.state.batch import Batch
 from daemon.state.role import Role
 from daemon.state.sequence import Sequence
+from daemon.wire.columns import UInt8
 
 Number = TypeVar("Number", bound=np.generic)
 SLOW_STEP_S = 0.020
@@ -75,6 +84,7 @@ class Instance:
         self.limits = limits = limits_of(config, core)
         self._kv_shape = (core.block_size, limits.max_running, core.max_len, core.prefix_cache)
         self.windows: tuple[int, ...] = ()  # of its worker's groups of layers
+        self.kinds: tuple[str, ...] = ()  # of the same
         self.same_until: tuple[int, ...] = ()  # of its worker, as in `WorkerReady`
         self.most_times = 1  # likewise
         self.kv = self._memory(0)
@@ -159,6 +169,7 @@ class Instance:
         """Begin with a worker that can compute, with empty pools."""
         self.state = WorkerState.READY
         self.block_bytes, self.windows = said.block_bytes, said.windows
+        self.kinds = said.kinds
         self.forward_tokens = said.forward_tokens
         self.same_until, self.most_times = said.same_until, said.most_times
         self.kv = self._memory(said.num_blocks)
@@ -296,6 +307,7 @@ class Instance:
         pool = self.kv.pool
         ledger = pool.ledger()
         swap = self.scheduler.swap_stats()
+        block_map, kinds = pool.uses(), self.kv.page_kinds()
         return InstanceStatus(
             name=self.config.name,
             role=self.role,
@@ -311,7 +323,8 @@ class Instance:
             kv_fenced=ledger.fenced,
             kv_reserved=self.kv.reservations.num_unheld,
             kv_block_bytes=self.block_bytes,
-            block_map=shrunk(pool.uses()),
+            block_map=shrunk(block_map),
+            by_kind=msgspec.UNSET if kinds is None else _by_kind(kinds, block_map),
             steps_in_flight=len(self.scheduler.in_flight),
             steps=self.scheduler.step,
             step_s=self.step_time.mean_s,
@@ -344,7 +357,7 @@ class Instance:
         chunk = self.limits.max_batch_tokens
         if self._may_chunk_by_device:
             chunk = max(chunk, self.forward_tokens)
-        return LayeredKV(num_blocks, *self._kv_shape, self.windows, chunk)
+        return LayeredKV(num_blocks, *self._kv_shape, self.windows, chunk, self.kinds)
 
 
 def _levels(scheduler: Scheduler) -> tuple[int, ...]:
@@ -363,6 +376,27 @@ def shrunk(blocks: npt.NDArray[Number]) -> npt.NDArray[Number]:
     edges = np.linspace(0, blocks.size, MAX_BLOCKS_SHOWN + 1).astype(np.int64)
     most: npt.NDArray[Number] = np.maximum.reduceat(blocks, edges[:-1])
     return most
+
+
+def _by_kind(kinds: PageKinds, uses: UInt8) -> ByKind:
+    """The pages of each kind by use, and the map of kinds; `uses` of all pages."""
+    num_kinds, num_uses = len(kinds.kinds), BlockUse.HELD + 1
+    places = kinds.of_pages.astype(np.intp) * num_uses + uses
+    counts = np.bincount(places, minlength=num_kinds * num_uses).reshape(num_kinds, num_uses)
+    counted = tuple(
+        KindStatus(
+            kind=kind.name,
+            window=kind.window,
+            groups=kind.num_groups,
+            held=int(of_kind[BlockUse.HELD]),
+            fenced=int(of_kind[BlockUse.FENCED]),
+            cached=int(of_kind[BlockUse.CACHED]),
+        )
+        for kind, of_kind in zip(kinds.kinds, counts, strict=True)
+    )
+    # A cell of both maps shows the same block, the one whose use counts most.
+    shown = shrunk(uses.astype(np.uint16) << 8 | kinds.of_pages)
+    return ByKind(counted, (shown & 0xFF).astype(np.uint8))
 
 
 def able_to_hold(instances: list[Instance], num_tokens: int) -> list[Instance]:

@@ -85,6 +85,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=Tru
     ] = ()  # sizes of steps beyond which tokens are computed in another way
     most_times: int = 1  # decode steps that it computes as one
     windows: tuple[int, ...] = ()  # of its groups of layers, in tokens; empty: all see all
+    kinds: tuple[str, ...] = ()  # of these groups; empty in an older journal
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag="WorkerLost", array_like=True):

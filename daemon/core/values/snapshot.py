@@ -14,6 +14,24 @@ MAX_BLOCKS_SHOWN = 4096
 STEPS_SHOWN = 64
 
 
+class KindStatus(msgspec.Struct, frozen=True):
+    """The pages of one kind of layers in an instance's pool."""
+
+    kind: str  # as `LayerGroup.kind`
+    window: int  # tokens that the layers see; 0: all
+    groups: int  # of layers, each with pages of its own
+    held: int  # pages
+    fenced: int
+    cached: int
+
+
+class ByKind(msgspec.Struct, frozen=True):
+    """The pages of a pool by the kinds of layers that they are of."""
+
+    kinds: tuple[KindStatus, ...]
+    kind_map: Column  # uint8 [cells of the block map]: index of the kind of each cell's block
+
+
 class InstanceStatus(msgspec.Struct, frozen=True):
     """One instance: a worker of 1..N devices and its KV pool."""
 
@@ -67,6 +85,12 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     reserved: ReservedStatus | None = None  # None: its policy reserves nothing by predictions
     pool: str = ""  # "mixed" while it does work of the other role in the mixed pool
     decode_admission: str = ""  # one of DECODE_ADMISSIONS; "": unknown
+    by_kind: ByKind | msgspec.UnsetType = msgspec.UNSET  # unset: a block has all layers
+
+    @property
+    def kv_kinds(self) -> tuple[KindStatus, ...]:
+        """The kinds of layers whose pages are told apart."""
+        return () if self.by_kind is msgspec.UNSET else self.by_kind.kinds
 
     @property
     def kv_used(self) -> int:

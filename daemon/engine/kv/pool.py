@@ -120,6 +120,11 @@ class PagedKV:
         return windows if self.num_groups > 1 or any(windows) else ()
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of these groups."""
+        return self.layout.kinds if self.layout is not None and self.windows else ()
+
+    @property
     def is_direct(self) -> bool:
         """Whether attention is that of a block with all layers, which count as in the model."""
         held = self.layout

@@ -146,6 +146,7 @@ class EngineWorker:
                 num_blocks=engine.cache.num_blocks,
                 block_bytes=engine.cache.block_bytes,
                 windows=engine.cache.windows,
+                kinds=engine.cache.kinds,
                 weight_bytes=engine.model.weight_bytes,
                 step_s=step_s,
                 num_host_blocks=swap.pool.num_blocks if swap else 0,

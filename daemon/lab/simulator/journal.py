@@ -320,6 +320,7 @@ class _Reader:
                 event.num_host_blocks,
                 event.copy_block_s,
                 windows=event.windows,
+                kinds=event.kinds,
             )
             home = JournalInstance(
                 event.now,
@@ -468,6 +469,7 @@ def _home(instance: Instance) -> JournalInstance:
         swap.host.total,
         swap.copy_block_s,
         windows=instance.windows,
+        kinds=instance.kinds,
     )
     step_time = instance.step_time
     return JournalInstance(

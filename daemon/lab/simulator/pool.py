@@ -31,6 +31,7 @@ class Pool:
     copy_block_s: float = 0.0
     packed_bytes: int = 0  # of a block in host memory; 0: not packed
     windows: tuple[int, ...] = ()  # of groups of layers, as a worker reports them
+    kinds: tuple[str, ...] = ()  # of the same
 
     @property
     def host_block_bytes(self) -> int:
@@ -74,6 +75,7 @@ def _in_pages(profile: Profile, pool: Pool, block_size: int) -> Pool:
         block_bytes=layout.page_bytes,
         packed_bytes=int(pool.packed_bytes / times),
         windows=layout.windows,
+        kinds=layout.kinds,
     )
 
 
@@ -81,7 +83,7 @@ def over_link(profile: Profile, pool: Pool) -> Pool:
     """The pool on a profile's devices, with the time to copy a block if there is a link."""
     link = profile.device.host_link
     if not link.bytes_per_s:
-        return Pool(pool.num_blocks, pool.block_bytes, windows=pool.windows)
+        return replace(pool, num_host_blocks=0, copy_block_s=0.0, packed_bytes=0)
     copy_block_s = pool.host_block_bytes / (link.bytes_per_s * profile.num_devices)
     return replace(pool, copy_block_s=copy_block_s)
 

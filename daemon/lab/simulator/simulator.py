@@ -317,6 +317,7 @@ class Simulator:
             row_s=self._machine.workers[instance].row_s,
             same_until=self._machine.workers[instance].same_until,
             windows=pool.windows,
+            kinds=pool.kinds,
         )
 
     def _answer(self, now: float, what: tuple[int, StepDone, StepWork, Computed]) -> Event | None:

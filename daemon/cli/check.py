@@ -32,7 +32,7 @@ from daemon.config.schema import Config, InstanceSpec
 from daemon.core.values.limits import InstanceLimits
 from daemon.engine.families import FAMILIES
 from daemon.engine.verify.kernels.kept import CardStack, all_kept, version_of
-from daemon.memory.layout import shown_lengths
+from daemon.memory.layout import NO_KEYS, shown_lengths
 from daemon.memory.sizing import (
     CPU_RUNTIME_BYTES,
     DTYPE_BYTES,
@@ -307,6 +307,7 @@ def _layout_said(config: Config, found: Checked, shape: ModelShape) -> dict[str,
             }
             for kind, window in sorted(set(kinds))
         ],
+        "state_bytes": held.state_pages * held.page_bytes,
         "kv_bytes_by_tokens": {
             str(length): held.bytes_at(length) for length in shown_lengths(shape.context_len)
         },
@@ -314,12 +315,16 @@ def _layout_said(config: Config, found: Checked, shape: ModelShape) -> dict[str,
 
 
 def _kinds(shape: ModelShape) -> list[tuple[str, int]]:
-    """The kind of each layer, by what it holds, and its window."""
+    """The kind of each layer, by what it holds, and its window; a layer with keys and a state
+    beside them counts twice, one with neither not at all.
+    """
     windows = shape.windows or (0,) * shape.num_layers
-    return [
+    attending = [
         ("shared" if heads.source >= 0 else "window" if window else "full", window)
         for heads, window in zip(heads_of(shape), windows, strict=True)
+        if heads != NO_KEYS
     ]
+    return attending + [("state", 0) for parts in shape.layer_states if parts]
 
 
 def values(loaded: Loaded, served: Found) -> Iterator[str]:
@@ -408,9 +413,7 @@ def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
 
 def _numbers_said(shape: ModelShape, block_size: int) -> str:
     """The numbers in a block of all layers, as a product for each kind of heads."""
-    own = Counter(
-        (heads.num_kv_heads, heads.head_dim) for heads in heads_of(shape) if heads.source < 0
-    )
+    own = Counter((heads.num_kv_heads, heads.head_dim) for heads in heads_of(shape) if heads.is_own)
     terms = [
         f"{num_layers} layers * 2 * {block_size} tokens * {num_kv_heads} kv heads * {head_dim}"
         for (num_kv_heads, head_dim), num_layers in own.items()

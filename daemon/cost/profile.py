@@ -9,6 +9,7 @@ import msgspec
 from daemon.cost.curve import Curve, Surface
 from daemon.memory.layout import KVHeads
 from daemon.memory.sizing import DTYPE_BYTES
+from daemon.memory.state_layout import StatePart
 
 
 class ModelSpec(
@@ -31,6 +32,7 @@ class ModelSpec(
     kv_dtype: str = "auto"  # of the KV cache: auto (as `dtype`) | int8 | fp8
     windows: tuple[int, ...] = ()  # tokens that each layer sees; 0: all. Empty: all layers see all
     layer_heads: tuple[KVHeads, ...] = ()  # of each layer; empty: all have the same
+    layer_states: tuple[tuple[StatePart, ...], ...] = ()  # of each; empty: none is recurrent
 
     def weight_bytes(self, dtype: str) -> int:
         """Bytes of the weights, those that are not packed held as `dtype`."""

@@ -5,12 +5,23 @@ of the last tokens alone; some read those of another layer and hold none. Layers
 *groups*; a page is a block of tokens of one group. All groups have pages of the same size, so that
 one pool serves all: where the layers of a kind do not fill a group, or a group's layers a page, the
 rest is padding. Where that would be too much, heads of large layers are shared out among groups.
+
+Recurrent layers need a state of each sequence instead, of the same size however long it is: some
+pages more, which a sequence holds from its first token on (`daemon.memory.state_layout`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
+
+from daemon.memory.state_layout import (
+    StateLayout,
+    StatePart,
+    least_page_bytes,
+    own_page_bytes,
+    state_layout,
+)
 
 MOST_PADDING = 0.05
 """The largest share of padding beside the layers, of a sequence that no window cuts yet and of a
@@ -25,11 +36,20 @@ _SHOWN_TIMES = 4
 
 
 class KVHeads(msgspec.Struct, frozen=True):
-    """The heads of a layer's keys and values."""
+    """The heads of a layer's keys and values; `NO_KEYS` where it has no attention."""
 
     num_kv_heads: int
     head_dim: int
     source: int = -1  # the layer whose keys and values it reads, as it has none; -1: it has
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the layer has keys and values, which are its own."""
+        return self.source < 0 and self.num_kv_heads > 0
+
+
+NO_KEYS = KVHeads(0, 0)
+"""The heads of a layer without attention."""
 
 
 class LayerGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +80,14 @@ class KVLayout(msgspec.Struct, frozen=True):
     page_tokens: int
     page_bytes: int
     sources: tuple[int, ...] = ()  # of each layer, whose it reads; empty: each has its own
+    states: StateLayout | None = None  # of recurrent layers; None: there are none
+
+    @property
+    def state_pages(self) -> int:
+        """The pages of a sequence's states. The cell of page j in a block table's row stands behind
+        those of all groups: groups x `row_blocks` + j.
+        """
+        return 0 if self.states is None else self.states.num_pages
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -79,18 +107,21 @@ class KVLayout(msgspec.Struct, frozen=True):
     @property
     def is_plain(self) -> bool:
         """Whether a block has all layers, which see all tokens."""
-        return len(self.groups) == 1 and not self.groups[0].window and not self.sources
+        shared = bool(self.sources) or self.states is not None
+        return len(self.groups) == 1 and not self.groups[0].window and not shared
 
     def pages_at(self, num_tokens: int, chunk: int = 0) -> int:
         """The pages that a sequence of `num_tokens` holds; with `chunk`, while they are computed,
         at most so many at a time.
         """
         num_blocks = -(-num_tokens // self.page_tokens)
-        return _pages(num_blocks, self.windows, self.page_tokens, chunk)
+        pages = _pages(num_blocks, self.windows, self.page_tokens, chunk)
+        return pages + (self.state_pages if num_tokens else 0)
 
     def most_tokens(self, num_pages: int, longest: int, chunk: int) -> int:
         """See `most_tokens`."""
-        return most_tokens(num_pages, longest, self.windows, self.page_tokens, chunk)
+        left = num_pages - self.state_pages
+        return most_tokens(left, longest, self.windows, self.page_tokens, chunk)
 
     def bytes_at(self, num_tokens: int) -> int:
         """Bytes of these pages."""
@@ -151,14 +182,21 @@ def layout_of(
     head_bytes: Callable[[int], int],
     page_tokens: int,
     chunked: Collection[int] = (),
+    states: Sequence[Sequence[StatePart]] = (),
+    number_bytes: int = 0,
 ) -> KVLayout:
     """The layout of layers with these `windows` (0: all tokens) and heads; `head_bytes` are those
     of a token's key in one head, by the head's size. `chunked`: the layers whose windows are
-    chunks, of which the last whole one may be needed.
+    chunks, of which the last whole one may be needed. `states`: what each layer keeps, in numbers
+    of `number_bytes`; empty: there are no recurrent layers.
 
     The largest pages whose padding is at most `MOST_PADDING`: a block table has a column for each
     group. Layers are taken apart only if there are none otherwise.
     """
+    if not any(heads.is_own for heads in layers):
+        page_bytes = own_page_bytes(states, number_bytes)
+        packed = state_layout(states, page_bytes, number_bytes)
+        return KVLayout((), page_tokens, page_bytes, states=packed)
     whole = _kinds(windows, layers, head_bytes, chunked, apart=False)
     chosen = _token_bytes(whole, head_bytes)
     kinds = whole
@@ -174,7 +212,11 @@ def layout_of(
     ]
     sources = tuple(heads.source for heads in layers)
     shares = any(source >= 0 for source in sources)
-    return KVLayout(tuple(groups), page_tokens, chosen * page_tokens, sources if shares else ())
+    page_bytes, packed = chosen * page_tokens, None
+    if any(states):
+        page_bytes = max(page_bytes, least_page_bytes(states, number_bytes))
+        packed = state_layout(states, page_bytes, number_bytes)
+    return KVLayout(tuple(groups), page_tokens, page_bytes, sources if shares else (), packed)
 
 
 def _kinds(
@@ -188,7 +230,7 @@ def _kinds(
     own = [
         (layer, _Kind(window, heads.num_kv_heads, heads.head_dim, 1, layer in chunked))
         for layer, (window, heads) in enumerate(zip(windows, layers, strict=True))
-        if heads.source < 0
+        if heads.is_own
     ]
     least = min(_size(kind, head_bytes) for _, kind in own)
     kinds: _Kinds = {}

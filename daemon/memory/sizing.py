@@ -10,7 +10,8 @@ cpu: kv    = min(cpu_fraction * available, available - weights - activation - ru
 blocks     = kv / block, at most what max_running sequences of max_len need
 
 A block is one of all layers; where some have windows, the pool's pages are smaller
-(`daemon.memory.layout`), as many as have the same bytes.
+(`daemon.memory.layout`), as many as have the same bytes. A sequence's states take pages beside
+those of its blocks.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -19,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from daemon.memory.layout import KVHeads, KVLayout, layout_of
+from daemon.memory.state_layout import StatePart, own_page_bytes
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 KV_DTYPES = ("auto", "int8", "fp8")
@@ -84,6 +86,10 @@ class Shape(Protocol):
     def layer_heads(self) -> tuple[KVHeads, ...]:
         """The heads of each layer's keys and values; empty: all layers have the same."""
 
+    @property
+    def layer_states(self) -> tuple[tuple[StatePart, ...], ...]:
+        """What each layer keeps of a sequence; empty: no layer is recurrent."""
+
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """The demands on the pool: what it must serve, and what the operator fixed."""
@@ -123,9 +129,13 @@ class PoolSize(msgspec.Struct, frozen=True):
 
 
 def block_bytes(shape: Shape, block_size: int, dtype: str, kv_dtype: str = "auto") -> int:
-    """Bytes of one block of all layers, keys and values, and their scales where it has some."""
+    """Bytes of one block of all layers, keys and values, and their scales where it has some; of a
+    page of states where no layer has keys.
+    """
     sizes = _head_bytes(dtype, kv_dtype)
-    own = [heads for heads in heads_of(shape) if heads.source < 0]
+    own = [heads for heads in heads_of(shape) if heads.is_own]
+    if not own:
+        return own_page_bytes(shape.layer_states, DTYPE_BYTES[dtype])
     return 2 * block_size * sum(heads.num_kv_heads * sizes(heads.head_dim) for heads in own)
 
 
@@ -154,14 +164,15 @@ def model_layout(
     the layers whose windows are chunks.
     """
     windows, sizes = windows or (0,) * shape.num_layers, _head_bytes(dtype, kv_dtype)
-    return layout_of(windows, heads_of(shape), sizes, block_size, chunked)
+    states = shape.layer_states, DTYPE_BYTES[dtype]
+    return layout_of(windows, heads_of(shape), sizes, block_size, chunked, *states)
 
 
 def packed_block_bytes(shape: Shape, block_size: int) -> int:
     """Bytes of a block packed for host memory: a byte an element, and what each channel of a
     layer's keys and values was packed with.
     """
-    own = [heads for heads in heads_of(shape) if heads.source < 0]
+    own = [heads for heads in heads_of(shape) if heads.is_own]
     channels = 2 * sum(heads.num_kv_heads * heads.head_dim for heads in own)
     return channels * (block_size + CHANNEL_BYTES)
 

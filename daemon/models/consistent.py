@@ -7,7 +7,9 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from daemon.memory.sizing import heads_of
+from daemon.memory.layout import NO_KEYS
+from daemon.memory.sizing import DTYPE_BYTES, heads_of
+from daemon.memory.state_layout import state_bytes
 from daemon.models.added_tokens import AddedToken
 from daemon.models.resolved import read_shape
 from daemon.models.resolving import Ask, ask_child, resolve
@@ -26,6 +28,8 @@ _MOST = {
     "vocab_size": 10_000_000,
     "context_len": 1 << 30,
 }
+_OF_ATTENTION = ("num_heads", "num_kv_heads", "head_dim")
+_MOST_STATE_BYTES = 1 << 32
 
 
 def checked_shape(folder: Path, cache: Path, ask: Ask = ask_child) -> ModelShape:
@@ -51,11 +55,15 @@ def check_consistent(folder: Path, shape: ModelShape) -> None:
 
 
 def _check_shape(file: Path, shape: ModelShape) -> None:
+    attends = not shape.layer_states or shape.num_kv_heads > 0
     for name, most in _MOST.items():
-        value = getattr(shape, name)
-        if not isinstance(value, int) or not 1 <= value <= most:
-            raise ModelError(f"{file}: {name} must be in 1..{most}, got {value!r}")
-    for num_kv_heads in {heads.num_kv_heads for heads in heads_of(shape)}:
+        value, least = getattr(shape, name), int(attends or name not in _OF_ATTENTION)
+        if not isinstance(value, int) or not least <= value <= most:
+            raise ModelError(f"{file}: {name} must be in {least}..{most}, got {value!r}")
+    size_bytes = state_bytes(shape.layer_states, DTYPE_BYTES["float32"])
+    if size_bytes > _MOST_STATE_BYTES:
+        raise ModelError(f"{file}: a sequence's states would take {size_bytes} bytes")
+    for num_kv_heads in {heads.num_kv_heads for heads in heads_of(shape) if heads != NO_KEYS}:
         if num_kv_heads < 1 or shape.num_heads % num_kv_heads:
             heads = f"{shape.num_heads} heads cannot share {num_kv_heads} of keys"
             raise ModelError(f"{file}: {heads}")

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from daemon.memory.layout import KVHeads
+from daemon.memory.state_layout import StatePart
 from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import ModelError, ModelShape
 from daemon.models.vocabulary import end_token_ids
@@ -50,6 +51,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 0  # tokens that some layers look back; 0: none does
     chunk: int = 0  # tokens of a chunk, of which some layers see their own; 0: none does
     layer_heads: tuple[KVHeads, ...] = ()  # of each layer's keys; empty: all have the same
+    layer_states: tuple[tuple[StatePart, ...], ...] = ()  # of each; empty: none is recurrent
     ropes: tuple[Rope, ...] = ()
     by_layer: tuple[str, ...] = ()  # what differs from layer to layer
     unread: dict[str, Any] = {}  # what the file says and the type's code never asks for
@@ -76,13 +78,20 @@ _SIZES = {
     "vocab_size": "vocab_size",
     "context_len": "max_position_embeddings",
 }
+_OF_ATTENTION = ("num_heads", "num_kv_heads", "head_dim")
+CONTEXT_LEN_OF_STATES = 1 << 17
+"""Tokens of the longest sequence where no layer attends, which has no bound, and none is said."""
 
 
 def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
     """The shape of the model in `folder`. Raises ModelError where its files do not tell it."""
     sizes = {name: getattr(resolved, name) for name in _SIZES}
+    may_lack: tuple[str, ...] = ()
+    if resolved.layer_states and not resolved.num_kv_heads:
+        may_lack = _OF_ATTENTION
+        sizes["context_len"] = sizes["context_len"] or CONTEXT_LEN_OF_STATES
     for name, label in _SIZES.items():
-        if sizes[name] < 1:
+        if sizes[name] < 1 and name not in may_lack:
             raise ModelError(f"{folder / 'config.json'} does not say {label}")
     return ModelShape(
         model_type=resolved.model_type,
@@ -90,6 +99,7 @@ def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
         **count_weights(folder, read_quantisation(folder, resolved.fields))._asdict(),
         windows=resolved.windows,
         layer_heads=resolved.layer_heads,
+        layer_states=resolved.layer_states,
         eos_token_ids=end_token_ids(folder, resolved.eos_token_ids, resolved.vocab_size),
         **sizes,
     )

@@ -8,6 +8,7 @@ import msgspec
 
 from daemon.memory.layout import KVHeads
 from daemon.memory.sizing import DTYPE_BYTES
+from daemon.memory.state_layout import StatePart
 
 
 class ModelError(ValueError):
@@ -31,6 +32,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     packed_bytes: int = 0  # of these blocks
     windows: tuple[int, ...] = ()  # of each layer, as configured; 0: it sees all; empty: all do
     layer_heads: tuple[KVHeads, ...] = ()  # of each layer; empty: all have the same
+    layer_states: tuple[tuple[StatePart, ...], ...] = ()  # of each; empty: none is recurrent
     eos_token_ids: tuple[int, ...] = ()
 
     def weight_bytes(self, dtype: str) -> int:

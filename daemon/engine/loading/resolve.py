@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from daemon.base.logs import in_a_line
+from daemon.engine.loading.state_shapes import keys_of_kinds, layer_states
 from daemon.engine.process import stay_offline
 from daemon.memory.layout import KVHeads
 from daemon.models.containers import is_container, text_fields
@@ -111,7 +112,11 @@ def resolved_of(config: Any) -> Resolved:
     name = str(config.model_type)
     causal_class = _causal_class(name)
     source = _source(type(config)) or _TAKES_ATTENTION  # unread: the worker finds out
+    kinds = tuple(str(kind) for kind in _listed(_value(config, "layer_types")))
+    states = layer_states(config, kinds)
     layers = _layer_heads(config)
+    if states:
+        layers = tuple(keys_of_kinds(layers[0], kinds))
     return Resolved(
         model_type=name,
         architectures=tuple(str(architecture) for architecture in _listed(config.architectures)),
@@ -130,10 +135,11 @@ def resolved_of(config: Any) -> Resolved:
         eos_token_ids=tuple(
             token for token in _listed(_value(config, "eos_token_id")) if isinstance(token, int)
         ),
-        layer_kinds=tuple(str(kind) for kind in _listed(_value(config, "layer_types"))),
+        layer_kinds=kinds,
         window=_window(config),
         chunk=_size(config, "attention_chunk_size"),
         layer_heads=layers if len(set(layers)) > 1 else (),
+        layer_states=states,
         ropes=tuple(_ropes(config)),
         by_layer=tuple(_by_layer(config)),
         fields={

@@ -1,0 +1,125 @@
+"""What recurrent layers keep of a sequence, as transformers' configurations say it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from daemon.memory.layout import NO_KEYS, KVHeads
+from daemon.memory.state_layout import CONV, SSM, StatePart
+from daemon.models.shape import ModelError
+
+_RECURRENT = frozenset({"linear_attention", "conv", "hybrid"})
+"""transformers' names of layers that keep a state."""
+_ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention", "hybrid"})
+"""Its names of layers with keys and values; a hybrid one has both, side by side."""
+
+Parts = tuple[StatePart, ...]
+
+
+def layer_states(config: Any, kinds: Sequence[str]) -> tuple[Parts, ...]:
+    """What each layer keeps, by the layers' kinds; empty for types without recurrent layers.
+
+    Raises ModelError where the configuration has no sizes for it.
+    """
+    parts_of = _PARTS.get(str(config.model_type))
+    if parts_of is None or not _RECURRENT & set(kinds):
+        return ()
+    try:
+        parts = tuple(part for part in parts_of(config) if part.unit_numbers)
+        fits = all(part.num_units > 0 and part.unit_numbers > 0 for part in parts)
+    except (AttributeError, TypeError):
+        fits = False
+    if not fits:
+        raise ModelError("the sizes of its recurrent layers are no whole numbers above 0")
+    return tuple(parts if kind in _RECURRENT else () for kind in kinds)
+
+
+def keys_of_kinds(heads: KVHeads, kinds: Sequence[str]) -> list[KVHeads]:
+    """The heads of keys of a model's layers, of which only those with attention have any."""
+    return [heads if kind in _ATTENDING else NO_KEYS for kind in kinds]
+
+
+def _convolution(num_channels: int, kernel_len: int) -> StatePart:
+    """The inputs that the next token's convolution sees beside the token's own."""
+    return StatePart(CONV, num_channels, kernel_len - 1)
+
+
+def _delta_net(config: Any) -> Parts:
+    """A gated delta net's: queries, keys and values through one convolution, and a matrix of keys
+    by values for each head of values.
+    """
+    key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim
+    num_keys, num_values = config.linear_num_key_heads, config.linear_num_value_heads
+    channels = 2 * num_keys * key_dim + num_values * value_dim
+    matrices = StatePart(SSM, num_values, key_dim * value_dim, is_float32=True)
+    return _convolution(channels, config.linear_conv_kernel_dim), matrices
+
+
+def _kimi_delta(config: Any) -> Parts:
+    """As a gated delta net's, with as many heads of keys as of values."""
+    num_heads, dim = config.linear_num_heads, config.linear_head_dim
+    matrices = StatePart(SSM, num_heads, dim * dim, is_float32=True)
+    return _convolution(3 * num_heads * dim, config.linear_conv_kernel_dim), matrices
+
+
+def _mamba_2(num_heads: int, head_dim: int, num_groups: int, state_len: int, kernel: int) -> Parts:
+    """Mamba 2's: inputs and their groups' B and C through one convolution; a matrix for a head."""
+    channels = num_heads * head_dim + 2 * num_groups * state_len
+    matrices = StatePart(SSM, num_heads, head_dim * state_len, is_float32=True)
+    return _convolution(channels, kernel), matrices
+
+
+def _bamba(config: Any) -> Parts:
+    return _mamba_2(
+        config.mamba_n_heads,
+        config.mamba_d_head,
+        config.mamba_n_groups,
+        config.mamba_d_state,
+        config.mamba_d_conv,
+    )
+
+
+def _nemotron_h(config: Any) -> Parts:
+    heads = config.mamba_num_heads, config.mamba_head_dim
+    return _mamba_2(*heads, config.n_groups, config.ssm_state_size, config.conv_kernel)
+
+
+def _mamba_2_alone(config: Any) -> Parts:
+    heads = config.num_heads, config.head_dim
+    return _mamba_2(*heads, config.n_groups, config.state_size, config.conv_kernel)
+
+
+def _mamba_1(num_channels: int, state_len: int, kernel_len: int) -> Parts:
+    """Mamba 1's: a row for each channel."""
+    rows = StatePart(SSM, num_channels, state_len, is_float32=True)
+    return _convolution(num_channels, kernel_len), rows
+
+
+def _mamba(config: Any) -> Parts:
+    return _mamba_1(config.intermediate_size, config.state_size, config.conv_kernel)
+
+
+def _jamba(config: Any) -> Parts:
+    channels = config.mamba_expand * config.hidden_size
+    return _mamba_1(channels, config.mamba_d_state, config.mamba_d_conv)
+
+
+def _short_convolution(config: Any) -> Parts:
+    return (_convolution(config.hidden_size, config.conv_L_cache),)
+
+
+_PARTS: dict[str, Callable[[Any], Parts]] = {
+    "qwen3_next": _delta_net,
+    "qwen3_5_text": _delta_net,
+    "qwen3_5_moe_text": _delta_net,
+    "kimi_linear": _kimi_delta,
+    "bamba": _bamba,
+    "granitemoehybrid": _bamba,
+    "falcon_h1": _bamba,
+    "nemotron_h": _nemotron_h,
+    "mamba2": _mamba_2_alone,
+    "mamba": _mamba,
+    "falcon_mamba": _mamba,
+    "jamba": _jamba,
+    "lfm2": _short_convolution,
+    "lfm2_moe": _short_convolution,
+}

@@ -193,6 +193,7 @@ def layout_of(
     The largest pages whose padding is at most `MOST_PADDING`: a block table has a column for each
     group. Layers are taken apart only if there are none otherwise.
     """
+    packed: StateLayout | None = None
     if not any(heads.is_own for heads in layers):
         page_bytes = own_page_bytes(states, number_bytes)
         packed = state_layout(states, page_bytes, number_bytes)
@@ -212,7 +213,7 @@ def layout_of(
     ]
     sources = tuple(heads.source for heads in layers)
     shares = any(source >= 0 for source in sources)
-    page_bytes, packed = chosen * page_tokens, None
+    page_bytes = chosen * page_tokens
     if any(states):
         page_bytes = max(page_bytes, least_page_bytes(states, number_bytes))
         packed = state_layout(states, page_bytes, number_bytes)

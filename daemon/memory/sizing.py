@@ -88,7 +88,7 @@ class Shape(Protocol):
 
     @property
     def layer_states(self) -> tuple[tuple[StatePart, ...], ...]:
-        """What each layer keeps of a sequence; empty: no layer is recurrent."""
+        """The state that each layer keeps of a sequence; empty: no layer is recurrent."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ class StatePiece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateLayout(msgspec.Struct, frozen=True):
-    """What each layer keeps of a sequence, and where it lies in `num_pages` pages."""
+    """The parts that each layer keeps of a sequence, and their places in `num_pages` pages."""
 
     layers: tuple[tuple[StatePart, ...], ...]  # of each layer of the model; many keep nothing
     num_pages: int

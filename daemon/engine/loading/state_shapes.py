@@ -1,4 +1,4 @@
-"""What recurrent layers keep of a sequence, as transformers' configurations say it."""
+"""The state that recurrent layers keep of a sequence, as transformers' configurations say it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ Parts = tuple[StatePart, ...]
 
 
 def layer_states(config: Any, kinds: Sequence[str]) -> tuple[Parts, ...]:
-    """What each layer keeps, by the layers' kinds; empty for types without recurrent layers.
+    """The parts that each layer keeps, by the layers' kinds; empty without recurrent layers.
 
     Raises ModelError where the configuration has no sizes for it.
     """

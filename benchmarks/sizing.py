@@ -15,6 +15,7 @@ import msgspec
 from daemon.config.instances import shared_limits
 from daemon.config.load import load
 from daemon.config.pool import demand_of
+from daemon.memory.layout import KVHeads
 from daemon.memory.sizing import (
     KV_DTYPES,
     PoolSize,
@@ -68,6 +69,73 @@ def _shape(
     )
 
 
+def _of_kinds(
+    model_type: str,
+    num_params: int,
+    sizes: tuple[int, int, int],
+    vocab_size: int,
+    context_len: int,
+    heads: tuple[KVHeads, ...],
+    windows: tuple[int, ...],
+) -> ModelShape:
+    """A decoder whose layers are of unlike kinds, of so many parameters; `sizes`: layers, width and
+    query heads.
+    """
+    num_layers, hidden, num_heads = sizes
+    return ModelShape(
+        model_type=model_type,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=max(own.num_kv_heads for own in heads),
+        head_dim=max(own.head_dim for own in heads),
+        hidden_size=hidden,
+        vocab_size=vocab_size,
+        context_len=context_len,
+        num_params=num_params,
+        dtype="bfloat16",
+        windows=windows,
+        layer_heads=heads,
+    )
+
+
+def _gpt_oss(num_params: int, num_layers: int, num_experts: int) -> ModelShape:
+    """gpt-oss: each second layer sees all tokens; experts in MXFP4, as they are published."""
+    windows, heads = tuple(128 * (layer % 2 == 0) for layer in range(num_layers)), KVHeads(8, 64)
+    sizes, form = (num_layers, 2880, 64), FORMATS["MXFP4"]
+    model = _of_kinds(
+        "gpt_oss", num_params, sizes, 201_088, 131_072, (heads,) * num_layers, windows
+    )
+    packed = num_layers * num_experts * 3 * 2880 * 2880
+    packed_bytes = packed // form.block_len * form.block_bytes
+    return msgspec.structs.replace(model, packed_params=packed, packed_bytes=packed_bytes)
+
+
+def _gemma_4(
+    num_params: int,
+    sizes: tuple[int, int, int],
+    heads: tuple[int, int],
+    window: int,
+    context_len: int,
+    num_shared: int = 0,
+) -> ModelShape:
+    """Gemma 4: each sixth layer sees all tokens. `heads` of keys: of layers with the window, of
+    size 256, and of the others, of 512. The last `num_shared` read the keys of others.
+    """
+    num_layers = sizes[0]
+    windows = tuple(window * ((layer + 1) % 6 > 0) for layer in range(num_layers))
+    with_keys = range(num_layers - num_shared)
+    last = {bool(windows[layer]): layer for layer in with_keys}
+    of_layers = tuple(
+        KVHeads(
+            heads[0 if recent else 1],
+            256 if recent else 512,
+            -1 if layer in with_keys else last[bool(recent)],
+        )
+        for layer, recent in enumerate(windows)
+    )
+    return _of_kinds("gemma4_text", num_params, sizes, 262_144, context_len, of_layers, windows)
+
+
 def quantised(model: ModelShape, shares: dict[str, float]) -> ModelShape:
     """A model with these shares of its numbers in some formats; norms count too, they are few."""
     forms = [(FORMATS[name], share) for name, share in shares.items()]
@@ -94,14 +162,21 @@ MODELS = {
     "Gemma-3-27B": _shape(
         (62, 5376, 32, 16, 128, 21_504), GEMMA, 131_072, is_tied=True, norms_heads=True, window=1024
     ),
+    "gpt-oss-20b": _gpt_oss(20_914_757_184, 24, 32),
+    "Gemma-4-E4B": _gemma_4(7_463_013_376, (42, 2560, 8), (2, 2), 512, 131_072, num_shared=18),
+    "Gemma-4-26B-A4B": _gemma_4(25_233_141_760, (30, 2816, 16), (8, 2), 1024, 262_144),
+    "Gemma-4-31B": _gemma_4(30_697_345_280, (60, 5376, 32), (16, 4), 1024, 262_144),
     "Qwen3-32B": _shape((64, 5120, 64, 8, 128, 25_600), QWEN, 40_960, norms_heads=True),
     "Llama-3.1-70B": _shape((80, 8192, 64, 8, 128, 28_672), LLAMA, 131_072),
+    "gpt-oss-120b": _gpt_oss(116_829_156_672, 36, 128),
 }
 MORE_BITS = {
     "Llama-3.1-8B": 0.19,
     "Qwen3-14B": 0.18,
     "Gemma-3-12B": 0.18,
     "Gemma-3-27B": 0.16,
+    "Gemma-4-26B-A4B": 0.18,
+    "Gemma-4-31B": 0.16,
     "Qwen3-32B": 0.16,
     "Llama-3.1-70B": 0.15,
 }

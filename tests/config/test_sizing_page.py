@@ -17,6 +17,11 @@ PUBLISHED = {
     "Gemma-3-27B": 27_009_346_304,
     "Qwen3-32B": 32_762_123_264,
     "Llama-3.1-70B": 70_553_706_496,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "Gemma-4-E4B": 7_463_013_376,
+    "Gemma-4-26B-A4B": 25_233_141_760,
+    "Gemma-4-31B": 30_697_345_280,
 }
 """Parameters, as the models' own files sum up."""
 

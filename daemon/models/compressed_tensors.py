@@ -6,16 +6,28 @@ from typing import Any
 
 import msgspec
 
-from daemon.models.schemes import KV_NOTE, Layout, Quantisation, Scheme, Target, is_pattern
+from daemon.models.formats import FP4_GROUP
+from daemon.models.schemes import (
+    KV_NOTE,
+    Layout,
+    Numbers,
+    Quantisation,
+    Scheme,
+    Target,
+    is_pattern,
+)
 from daemon.models.shape import ModelError
 
+_NVFP4 = "nvfp4-pack-quantized"
 _LAYOUTS: dict[str, Layout] = {
     "pack-quantized": "packed",
+    _NVFP4: "packed",
     "int-quantized": "plain",
     "float-quantized": "plain",
     "naive-quantized": "plain",
 }
 _EACH_ITS_OWN = "mixed-precision"
+_NUMBERS: dict[str, Numbers] = {"int4": "int4", "int8": "int8", "float8": "fp8", "float4": "fp4"}
 
 
 class _Args(msgspec.Struct, forbid_unknown_fields=True):
@@ -99,15 +111,17 @@ def _scheme(group: _Group, form: str) -> Scheme:
     args = group.weights or _Args()
     layout = _LAYOUTS[form]
     kind = f"{args.type.lower()}{args.num_bits}"
-    known = {"packed": ("int4", "int8"), "plain": ("int8", "float8")}[layout]
-    if kind not in known:
+    known = ["int4", "int8"] if layout == "packed" else ["int8", "float8"]
+    if form == _NVFP4:
+        known = ["float4"]
+    if kind not in known or (kind == "float4" and not args.symmetric):
         raise ModelError(
             f"its weights are of {kind} in the format {form}, and llmd reads {' and '.join(known)}"
         )
-    columns, rows = _shared(args)
+    columns, rows = _shared(args, kind)
     return Scheme(
         layout=layout,
-        numbers="fp8" if kind == "float8" else "int4" if kind == "int4" else "int8",
+        numbers=_NUMBERS[kind],
         group=columns,
         group_rows=rows,
         symmetric=args.symmetric,
@@ -116,19 +130,21 @@ def _scheme(group: _Group, form: str) -> Scheme:
     )
 
 
-def _shared(args: _Args) -> tuple[int, int]:
+def _shared(args: _Args, kind: str) -> tuple[int, int]:
     """Columns and rows that share a scale, as `Scheme` has them."""
     strategy = (args.strategy or _usual_strategy(args.group_size)).lower()
-    if strategy == "tensor":
-        return 0, 0
-    if strategy == "channel":
-        return 0, 1
-    if strategy == "group" and args.group_size is not None and args.group_size > 0:
-        return args.group_size, 1
-    if strategy == "block":
+    size = args.group_size
+    if kind == "float4":
+        if strategy == "tensor_group" and size == FP4_GROUP:
+            return FP4_GROUP, 1
+    elif strategy in ("tensor", "channel"):
+        return 0, int(strategy == "channel")
+    elif strategy == "group" and size is not None and size > 0:
+        return size, 1
+    elif strategy == "block":
         return _block(args.block_structure)
-    size = "" if args.group_size is None else f" of {args.group_size}"
-    raise ModelError(f"its weights have scales by {strategy}{size}, which llmd does not know")
+    by = strategy if size is None else f"{strategy} of {size}"
+    raise ModelError(f"its weights have scales by {by}, which llmd does not know")
 
 
 def _usual_strategy(group_size: int | None) -> str:

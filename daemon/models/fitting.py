@@ -20,7 +20,7 @@ from daemon.models.weights import weight_headers
 
 _VERSION = 2
 """Part of the kept result's key: raise it when more is checked."""
-_CONFIGS = ("config.json", "quant_config.json", "quantize_config.json")
+_CONFIGS = ("config.json", "quant_config.json", "quantize_config.json", "hf_quant_config.json")
 _LIMIT_S = 300.0
 
 AskFit = Callable[[Path], None]

@@ -4,14 +4,23 @@ A row of a weight [N, K] is a run of blocks, each with its numbers and what scal
 as its files have them, under its names. The others hold what AWQ, GPTQ, compressed tensors and FP8
 checkpoints say, brought into one shape: `int4/g`, `int8/g` and `fp8/g` begin with a scale and a
 zero, float32 each, and g numbers follow, of which each is worth scale * (number - zero).
+
+`fp4/g` is NVFP4: a factor and a divisor, float32 each, up to eight scales of a byte (e4m3), each of
+16 numbers, and g half bytes (e2m1), of each 32 first all low halves. A number is worth
+scale * factor / divisor * number: ModelOpt's files have a factor, those of compressed tensors a
+divisor, and either is computed as its own tool does, to the bit.
 """
 
 import msgspec
 
 GROUP_SIZES = (128, 64, 32)
-"""Numbers of a block of `int4/g`, `int8/g` and `fp8/g`: of a longer group each block repeats the
-scale."""
+"""Numbers of a block of our own formats: of a longer group each block repeats the scale."""
 _GROUP_HEAD_BYTES = 8
+_FP4_SCALES_BYTES = 8
+FP4_HEAD_BYTES = _GROUP_HEAD_BYTES + _FP4_SCALES_BYTES
+"""What precedes the numbers of `fp4/g`."""
+FP4_GROUP = 16
+"""Numbers of `fp4/g` that share a scale."""
 
 
 class WeightFormat(msgspec.Struct, frozen=True):
@@ -62,10 +71,11 @@ _GROUPS = tuple(
     for kind, bits in (("int4", 4), ("int8", 8), ("fp8", 8))
     for size in GROUP_SIZES
 )
-FORMATS = {form.name: form for form in (*_GGUF, *_GROUPS)}
+_FP4 = tuple(WeightFormat(f"fp4/{size}", size, FP4_HEAD_BYTES + size // 2) for size in GROUP_SIZES)
+FORMATS = {form.name: form for form in (*_GGUF, *_GROUPS, *_FP4)}
 NIBBLES = {
     "IQ4": (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
-    "MXFP4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
+    "FP4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
 }
 """Values of half a byte, times a scale, for formats where they are not the numbers 0 to 15."""
 PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}

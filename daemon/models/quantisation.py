@@ -1,4 +1,4 @@
-"""The quantisation of a folder's weights, by AWQ, GPTQ, compressed tensors, FP8 or MXFP4.
+"""The quantisation of a folder's weights: AWQ, GPTQ, compressed tensors, ModelOpt, FP8 or MXFP4.
 
 All else is refused by its name, before anything is loaded. Scales for keys and values, where there
 are some, are left aside with a note: how a cache holds them is configured, and llmd computes its
@@ -14,12 +14,29 @@ import msgspec
 
 from daemon.base.accepted import wrong_value
 from daemon.models.compressed_tensors import CompressedTensors, read_compressed_tensors
+from daemon.models.modelopt import ModelOpt, of_own_file, read_modelopt
 from daemon.models.schemes import KV_NOTE, Quantisation, Scheme, Target
 from daemon.models.shape import ModelError, read_json
 
 _KEY = "quantization_config"
-_BESIDE = {"quant_config.json": "awq", "quantize_config.json": "gptq"}
-"""Files that AWQ's and GPTQ's tools write beside config.json; older ones write nothing into it."""
+_BESIDE: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "quant_config.json": lambda said: {"quant_method": "awq", **said},
+    "quantize_config.json": lambda said: {"quant_method": "gptq", **said},
+    "hf_quant_config.json": of_own_file,
+}
+"""Files that tools write beside config.json, and their fields as it has them; older tools write
+nothing into it."""
+_OF_TOOLS = frozenset({
+    *("quant_method", "quant_library", "producer", "version", "meta", "global_compression_ratio"),
+    *("damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "mse", "uri"),
+    *("dataset", "tokenizer", "batch_size", "model_seqlen", "quantizer", "lm_head", "pad_token_id"),
+    *("model_name_or_path", "model_file_base_name", "block_name_to_quantize"),
+    *("cache_block_outputs", "scale_fmt", "dequantize"),
+    *("module_name_preceding_first_block", "modules_in_block_to_quantize", "inside_layer_modules"),
+    *("use_cuda_fp16", "use_exllama", "disable_exllama", "exllama_config", "max_input_length"),
+    *("do_fuse", "modules_to_fuse", "fuse_max_seq_len", "activation_scheme", "activation_scale_ub"),
+})  # fmt: skip
+"""Fields of how a tool found the numbers, and of how other programs compute with them."""
 _ALL = ("Linear", "Embedding")
 
 
@@ -75,9 +92,9 @@ def read_quantisation(folder: Path, fields: Mapping[str, Any]) -> Quantisation |
     try:
         if (said := fields.get(_KEY)) is not None:
             return quantisation(said)
-        for name, method in _BESIDE.items():
+        for name, fields_of in _BESIDE.items():
             if (folder / name).exists():
-                return quantisation({"quant_method": method, **read_json(folder / name)})
+                return quantisation(fields_of(read_json(folder / name)))
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from None
     return None
@@ -101,10 +118,15 @@ def _read(said: Any) -> Quantisation:
         known = ", ".join(_METHODS)
         raise ModelError(f"its weights are quantized by {name}, and llmd reads {known}")
     try:
-        return read(msgspec.convert(said, kind))
+        found = read(msgspec.convert(said, kind))
     except msgspec.ValidationError as error:
         wrong = wrong_value(kind, error, said)
         raise ModelError(f"its {_KEY} for {method} is not understood: {wrong}") from None
+    read_here = {field.encode_name for field in msgspec.structs.fields(kind)}
+    if unread := sorted(map(str, said.keys() - read_here - _OF_TOOLS)):
+        note = f"its {_KEY} says {', '.join(unread)}, which llmd does not read"
+        found = msgspec.structs.replace(found, notes=(*found.notes, note))
+    return found
 
 
 def _read_awq(config: _Awq) -> Quantisation:
@@ -210,5 +232,6 @@ _METHODS: dict[str, tuple[type, Callable[[Any], Quantisation]]] = {
     "fp8": (_Fp8, _read_fp8),
     "fbgemm_fp8": (_Fp8, _read_fbgemm),
     "mxfp4": (_Mxfp4, _read_mxfp4),
+    **dict.fromkeys(("modelopt", "modelopt_fp4", "modelopt_mixed"), (ModelOpt, read_modelopt)),
 }
 """By `quant_method`: the fields that are read, and what they mean."""

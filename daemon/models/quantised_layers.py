@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from daemon.models.formats import FORMATS, group_size
-from daemon.models.schemes import Layout, Quantisation, Scheme
+from daemon.models.formats import FORMATS, FP4_GROUP, group_size
+from daemon.models.schemes import Layout, Numbers, Quantisation, Scheme
 from daemon.models.shape import ModelError
 
 
@@ -31,7 +31,8 @@ _MAIN: dict[Layout, str] = {
     "plain": "weight",
     "experts": "_blocks",
 }
-_PLAIN_DTYPES = {"int8": "I8", "fp8": "F8_E4M3"}
+_PLAIN_DTYPES: dict[Numbers, str] = {"int8": "I8", "fp8": "F8_E4M3", "fp4": "U8"}
+_OF_DTYPES = {dtype: numbers for numbers, dtype in _PLAIN_DTYPES.items()}
 _FLOATS = ("F16", "BF16", "F32")
 _OF_STATES = (
     *(f"{kind}_{what}" for kind in ("input", "output") for what in ("scale", "zero_point")),
@@ -70,7 +71,8 @@ def find_quantised_layers(
     """
     found = dict[str, QuantisedLayer]()
     for module, layout in _modules(quantisation, headers):
-        scheme = quantisation.scheme_of(module)
+        main = headers.get(f"{module}.weight") if layout == "plain" else None
+        scheme = quantisation.scheme_of(module, _OF_DTYPES.get(main.dtype) if main else None)
         if scheme is None:
             raise ModelError(f"{module} is stored quantized, and quantization_config leaves it out")
         if scheme.layout != layout:
@@ -102,7 +104,7 @@ def _modules(quantisation: Quantisation, headers: Headers) -> Iterator[tuple[str
                 yield name.removesuffix(_MAIN["experts"]), "experts"
             continue
         module, _, last = name.rpartition(".")
-        if last != "weight" or header.dtype in ("I8", "F8_E4M3", "F8_E5M2"):
+        if last != "weight" or header.dtype in ("I8", "U8", "F8_E4M3", "F8_E5M2"):
             for layout, main in _MAIN.items():
                 if last == main and layouts.get(main, layout) == layout:
                     yield module, layout
@@ -143,7 +145,8 @@ def _layer(module: str, scheme: Scheme, headers: Headers) -> QuantisedLayer:
     rows, columns = _LAYOUTS[scheme.layout](parts, scheme)
     group = min(scheme.group or columns, columns)
     try:
-        block_len = group_size(columns, group)
+        # Blocks of NVFP4 have several groups.
+        block_len = group_size(columns, columns if scheme.numbers == "fp4" else group)
     except ValueError as error:
         raise ModelError(f"{module}: {error}") from None
     form = f"{scheme.numbers}/{block_len}"
@@ -224,6 +227,8 @@ def _gptq(parts: _Parts, scheme: Scheme) -> tuple[int, int]:
 
 
 def _packed(parts: _Parts, scheme: Scheme) -> tuple[int, int]:
+    if scheme.numbers == "fp4":
+        return _fp4(parts, "weight_packed", "weight_global_scale")
     rows, words = parts.matrix("weight_packed", "I32")
     in_word = 8 if scheme.numbers == "int4" else 4
     columns = words * in_word
@@ -244,7 +249,17 @@ def _order(parts: _Parts, name: str, scheme: Scheme, columns: int) -> None:
         parts.expect(name, [(columns,)], "I32", "I64")
 
 
+def _fp4(parts: _Parts, name: str, whole: str) -> tuple[int, int]:
+    """NVFP4: pairs of numbers, a scale for each 16, and one for the tensor, called `whole`."""
+    rows, pairs = parts.matrix(name, "U8")
+    parts.expect("weight_scale", [(rows, 2 * pairs // FP4_GROUP)], "F8_E4M3")
+    parts.expect(whole, [(), (1,)], "F32")
+    return rows, 2 * pairs
+
+
 def _plain(parts: _Parts, scheme: Scheme) -> tuple[int, int]:
+    if scheme.numbers == "fp4":
+        return _fp4(parts, "weight", "weight_scale_2")
     rows, columns = parts.matrix("weight", _PLAIN_DTYPES[scheme.numbers])
     grids = _grids(scheme, rows, columns)
     name = "weight_scale_inv" if parts.dtype("weight_scale_inv") else "weight_scale"

@@ -2,13 +2,15 @@
 
 import contextlib
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from daemon.models.quantisation import quantisation
+from daemon.models.quantisation import quantisation, read_quantisation
 from daemon.models.quantised_layers import TensorHeader, find_quantised_layers
 from daemon.models.schemes import Quantisation, Scheme
 from daemon.models.shape import ModelError, read_json
@@ -18,6 +20,9 @@ from tests.soak import tries
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "GEMM"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True, "sym": False}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.mlp.g*"]}
+FP4 = {"type": "float", "strategy": "tensor_group", "group_size": 16}
+IN_FP4: dict[str, Any] = {"numbers": "fp4", "group": 16}
 SAID = [read_json(HERE / name / "config.json")["quantization_config"] for name in FOLDERS]
 LAYER = "model.layers.0.self_attn.q_proj"
 
@@ -73,6 +78,16 @@ def compressed(form: str = "pack-quantized", **changes: Any) -> dict[str, Any]:
             {**FP8, "weight_block_size": [128, 64]},
             Scheme(layout="plain", numbers="fp8", group=64, group_rows=128, rounds_states=True),
         ),
+        (compressed("nvfp4-pack-quantized", **FP4), Scheme(layout="packed", **IN_FP4)),
+        (MODELOPT, Scheme(layout="plain", rounds_states=True, **IN_FP4)),
+        (
+            {
+                "quant_method": "modelopt",
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {LAYER: {"quant_algo": "W4A16_NVFP4", "group_size": 16}},
+            },
+            Scheme(layout="plain", **IN_FP4),
+        ),
         (
             {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
             Scheme(layout="plain", numbers="fp8", rounds_states=True),
@@ -93,7 +108,7 @@ def test_a_configuration_says_how_a_layer_is_stored(said: dict[str, Any], scheme
         ({"quant_method": ["awq"]}, "a method without a name"),
         *(
             ({"quant_method": name}, f"quantized by {name}, and llmd reads awq, gptq, compressed")
-            for name in ("bitsandbytes", "hqq", "aqlm", "exl3", "nvfp4", "modelopt")
+            for name in ("bitsandbytes", "hqq", "aqlm", "exl3", "nvfp4", "quark")
         ),
         ({**AWQ, "bits": 8}, "AWQ to 8 bits, not to 4"),
         ({**AWQ, "version": "marlin"}, "layout marlin, not gemm"),
@@ -115,6 +130,13 @@ def test_a_configuration_says_how_a_layer_is_stored(said: dict[str, Any], scheme
         ({**GPTQ, "rotation": "hadamard"}, "a rotation, which llmd does not apply"),
         (compressed("marlin-24"), "in the format marlin-24, not in pack-quantized"),
         (compressed("nvfp4-pack-quantized"), "in the format nvfp4-pack-quantized"),
+        (compressed("nvfp4-pack-quantized", type="float"), "scales by group of 32"),
+        (compressed("nvfp4-pack-quantized", **{**FP4, "symmetric": False}), "of float4"),
+        ({**MODELOPT, "quant_algo": "NVFP4_AWQ"}, "by ModelOpt to NVFP4_AWQ, and llmd reads NVFP4"),
+        ({**MODELOPT, "group_size": 32}, "by ModelOpt in groups of 32, not of 16"),
+        ({**MODELOPT, "quant_algo": "MIXED_PRECISION"}, "MIXED_PRECISION, of no layers"),
+        ({**MODELOPT, "config_groups": {"a": {"weights": {"num_bits": 8}}}}, "have float8"),
+        ({"quant_method": "modelopt"}, "for modelopt is not understood: quant_algo is missing"),
         (compressed("mxfp4-pack-quantized"), "in the format mxfp4-pack-quantized"),
         (compressed(num_bits=3), "of int3 in the format pack-quantized, and llmd reads int4"),
         (compressed("int-quantized"), "of int4 in the format int-quantized"),
@@ -326,3 +348,41 @@ def test_any_headers_are_understood_or_refused(
         for layer in find_quantised_layers(quantisation(said), headers).values():
             assert layer.size_bytes > 0
             assert set(layer.tensors.values()) <= set(headers)
+
+
+def test_modelopts_own_file_says_what_its_configuration_says(tmp_path: Path) -> None:
+    inner = {"quant_algo": "NVFP4", "group_size": 16, "exclude_modules": MODELOPT["ignore"]}
+    told = {"producer": {"name": "modelopt", "version": "0.29.0"}, "quantization": inner}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(told))
+    found = read_quantisation(tmp_path, {})
+    assert found == quantisation(MODELOPT)
+    assert found is not None and found.scheme_of("model.layers.0.mlp.gate") is None
+    assert found.scheme_of("lm_head") is None and found.scheme_of(LAYER) is not None
+
+
+def test_layers_of_a_mixture_of_schemes_are_told_apart_by_what_is_stored() -> None:
+    layers = {name: {"quant_algo": algorithm} for name, algorithm in (("a", "FP8"), ("b", "NVFP4"))}
+    said = {"quant_algo": "MIXED_PRECISION", "quantized_layers": {"quantized_layers": layers}}
+    found = quantisation({"quant_method": "modelopt", **said})
+    headers = {
+        "a.weight": TensorHeader("F8_E4M3", (64, 64)),
+        "a.weight_scale": TensorHeader("F32", ()),
+        "b.weight": TensorHeader("U8", (64, 64)),
+        "b.weight_scale": TensorHeader("F8_E4M3", (64, 8)),
+        "b.weight_scale_2": TensorHeader("F32", ()),
+        "c.weight": TensorHeader("BF16", (64, 64)),
+    }
+    layers_found = find_quantised_layers(found, headers)
+    assert {name: layer.format for name, layer in layers_found.items()} == {
+        "a.weight": "fp8/64",
+        "b.weight": "fp4/128",
+    }
+    del headers["b.weight_scale_2"]
+    with pytest.raises(ModelError, match=r"b\.weight_scale_2 is missing"):
+        find_quantised_layers(found, headers)
+
+
+def test_fields_that_nothing_reads_are_named() -> None:
+    assert quantisation({**GPTQ, "damp_percent": 0.1, "block_name_to_quantize": "a"}).notes == ()
+    (note,) = quantisation({**GPTQ, "hadamard": True, "format_version": 2}).notes
+    assert note == "its quantization_config says format_version, hadamard, which llmd does not read"

@@ -171,17 +171,7 @@ class _GroupOfFloats(_Group):
     rounds = False
 
     def as_floats(self, codes: Value, half: int, signed: bool) -> Value:
-        part = self.writer.part(codes, HALF_CHUNK * half, HALF_CHUNK)
-        kind = lanes(I16, HALF_CHUNK)
-        whole = self.builder.sext(part, kind)
-        size = self.builder.and_(whole, self.writer.number(kind, 0x7F))
-        sign = self.builder.and_(whole, self.writer.number(kind, -0x8000))
-        # float16's exponent has a bit more in front, and counts from 8 more.
-        bits = self.builder.or_(self.builder.shl(size, self.writer.number(kind, 7)), sign)
-        missing = self.builder.icmp_signed("==", size, self.writer.number(kind, 0x7F))
-        bits = self.builder.select(missing, self.writer.number(kind, 0x7E00), bits)
-        floats = self.writer.halves(bits)
-        return self.builder.fmul(floats, self.writer.number(floats.type, 256.0))
+        return self.float8s(self.writer.part(codes, HALF_CHUNK * half, HALF_CHUNK))
 
 
 _KINDS: dict[str, type[Block]] = {

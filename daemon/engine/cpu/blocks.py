@@ -169,6 +169,19 @@ class Block:
         """<1 x i16>: the bits of the float16 at an offset."""
         return self.writer.load(lanes(I16, 1), self.address, offset)
 
+    def float8s(self, packed: Value) -> Value:
+        """float32 lanes of bytes of float8_e4m3fn."""
+        kind = lanes(I16, packed.type.count)
+        whole = self.builder.sext(packed, kind)
+        size = self.builder.and_(whole, self.writer.number(kind, 0x7F))
+        sign = self.builder.and_(whole, self.writer.number(kind, -0x8000))
+        # float16's exponent has a bit more in front, and counts from 8 more.
+        bits = self.builder.or_(self.builder.shl(size, self.writer.number(kind, 7)), sign)
+        missing = self.builder.icmp_signed("==", size, self.writer.number(kind, 0x7F))
+        bits = self.builder.select(missing, self.writer.number(kind, 0x7E00), bits)
+        floats = self.writer.halves(bits)
+        return self.builder.fmul(floats, self.writer.number(floats.type, 256.0))
+
     def low(self, packed: Value) -> Value:
         """The low four bits of bytes."""
         return self.builder.and_(packed, self.writer.number(packed.type, 15))

@@ -192,8 +192,9 @@ class _Dots:
             for place, offset in zip(of_token, added, strict=self._offset):
                 self._writer.add_to(place, offset, sums)
         codes = [self._writer.step(token.codes, index, length) for token in self._tokens]
-        # Bits that lie apart are put to whole chunks.
-        if self._wide and len(columns[0]) == _SHORT_BLOCKS and not self._kind.bits_apart:
+        # Bits that lie apart are put to whole chunks, and halves may have scales of their own.
+        whole = not self._kind.bits_apart and self._kind.scale_len == CHUNK_LEN
+        if self._wide and len(columns[0]) == _SHORT_BLOCKS and whole:
             self._add_short(codes, columns, worths)
         else:
             self._add_long(codes, columns, worths)

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from daemon.engine.cpu.blocks import Block
 from daemon.engine.cpu.vectors import FLOAT, I16, I32, Value, lanes
-from daemon.models.formats import NIBBLES
+from daemon.models.formats import FP4_GROUP, FP4_HEAD_BYTES, NIBBLES
 
 _IQ4_ZERO = 128
 """Not 127, as would do: so AVX2 multiplies the table's own numbers, from which nothing is taken."""
@@ -67,7 +67,7 @@ class _FourOfTableScaled(_Table):
 class _FourFloat(_Table):
     """MXFP4: a power of two, 16 bytes; the table has each number twice as large."""
 
-    table = NIBBLES["MXFP4"]
+    table = NIBBLES["FP4"]
     zero = 12
     code_bits = 5
     packed_at = 1
@@ -94,8 +94,30 @@ class _FourFloat(_Table):
         return builder.bitcast(builder.select(small, tiny, usual), lanes(FLOAT, len(blocks)))
 
 
+class _FourFloatScaled(_Table):
+    """NVFP4: a factor, a divisor, 8 bytes of scales, chunks of 16 bytes; the table as MXFP4's."""
+
+    table = NIBBLES["FP4"]
+    zero = 12
+    code_bits = 5
+    scale_len = FP4_GROUP
+    packed_at = FP4_HEAD_BYTES
+
+    @cached_property
+    def scales(self) -> Value:
+        count = self.form.block_len // FP4_GROUP
+        factor, divisor = (
+            self.writer.pick(self.writer.load(lanes(FLOAT, 1), self.address, at), [0] * count)
+            for at in (0, 4)
+        )
+        scaled = self.builder.fmul(self.float8s(self.bytes_at(8, count)), factor)
+        whole = self.builder.fdiv(scaled, divisor)
+        return self.builder.fmul(whole, self.writer.number(whole.type, 0.5))
+
+
 TABLE_KINDS: dict[str, type[Block]] = {
     "IQ4_NL": _FourOfTable,
     "IQ4_XS": _FourOfTableScaled,
     "MXFP4": _FourFloat,
+    "fp4": _FourFloatScaled,
 }

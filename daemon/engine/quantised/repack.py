@@ -1,4 +1,4 @@
-"""From the tensors of AWQ, GPTQ, compressed tensors, FP8 and MXFP4 to rows of blocks.
+"""From the tensors of AWQ, GPTQ, compressed tensors, FP8, MXFP4 and NVFP4 to rows of blocks.
 
 A block's numbers are worth scale * (number - zero), in float32. Where numbers are integers of 8
 bits at most and scales are narrower than float32 this is exact, and so it is what the formats'
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from daemon.models.formats import WeightFormat
+from daemon.models.formats import FP4_GROUP, FP4_HEAD_BYTES, WeightFormat
 
 Numbers = Callable[[int, int], torch.Tensor]
 """uint8 [rows, K]: the numbers of some rows, from the first to before the last."""
@@ -51,9 +51,34 @@ def mxfp4_blocks(pairs: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """uint8 [N, bytes of a row] of numbers in pairs uint8 [N, blocks, 16], the first in the low
     half byte, and of exponents uint8 [N, blocks].
     """
+    return torch.cat((scales.unsqueeze(2), _halves_apart(pairs)), 2).flatten(1)
+
+
+def fp4_blocks(
+    form: WeightFormat, pairs: torch.Tensor, scales: torch.Tensor, factor: float, divisor: float
+) -> torch.Tensor:
+    """uint8 [N, bytes of a row] of numbers in pairs uint8 [N, K / 2], the first in the low half
+    byte, and of scales uint8 [N, K / 16], all of them times `factor` / `divisor`.
+    """
+    rows, count = len(pairs), 2 * pairs.shape[1] // form.block_len
+    made = torch.zeros(rows, count, form.block_bytes, dtype=torch.uint8)
+    heads = made.view(torch.float32)
+    heads[:, :, 0], heads[:, :, 1] = factor, divisor
+    of_block = form.block_len // FP4_GROUP
+    made[:, :, _HEAD_BYTES : _HEAD_BYTES + of_block] = scales.view(rows, count, of_block)
+    strip = max(1, _STRIP_ELEMENTS // pairs.shape[1])
+    for first in range(0, rows, strip):
+        some = pairs[first : first + strip]
+        packed = _halves_apart(some.reshape(len(some), -1, 16))
+        made[first : first + strip, :, FP4_HEAD_BYTES:] = packed.view(len(some), count, -1)
+    return made.view(rows, -1)
+
+
+def _halves_apart(pairs: torch.Tensor) -> torch.Tensor:
+    """uint8 [N, runs, 16] of neighbours in each byte: the first 16 numbers are the low halves."""
     numbers = torch.stack((pairs & 15, pairs >> 4), 3).flatten(2)
     low, high = numbers.chunk(2, 2)
-    return torch.cat((scales.unsqueeze(2), low | (high << 4)), 2).flatten(1)
+    return low | (high << 4)
 
 
 def nibbles(words: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from daemon.engine.quantised.repack import (
     awq_rows,
     blocks_of,
     bytes_in,
+    fp4_blocks,
     group_order,
     mxfp4_blocks,
     nibbles,
@@ -61,6 +62,8 @@ class _Reader:
             return QuantisedWeight(
                 FORMATS[layer.format], mxfp4_blocks(blocks, scales).to(device), layer.columns
             )
+        if layer.scheme.numbers == "fp4":
+            return QuantisedWeight(FORMATS[layer.format], self._fp4().to(device), layer.columns)
         make = {"awq": self._awq, "gptq": self._gptq, "packed": self._packed, "plain": self._plain}
         order = self._order()
         numbers, scales, zeros = make[layer.scheme.layout]()
@@ -73,6 +76,14 @@ class _Reader:
         data = blocks_of(form, numbers, *grids)
         placed = None if order is None else order.to(device)
         return QuantisedWeight(form, data.to(device), layer.columns, placed)
+
+    def _fp4(self) -> torch.Tensor:
+        packed = self._layer.scheme.layout == "packed"
+        pairs = self._take("weight_packed" if packed else "weight")
+        scales = self._take("weight_scale").view(torch.uint8)
+        whole = self._take("weight_global_scale" if packed else "weight_scale_2").item()
+        factor, divisor = (1.0, whole) if packed else (whole, 1.0)
+        return fp4_blocks(FORMATS[self._layer.format], pairs, scales, factor, divisor)
 
     def _awq(self) -> tuple[Numbers, torch.Tensor, torch.Tensor]:
         words = self._take("qweight")

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from daemon.models.formats import NIBBLES, PLAIN, WeightFormat
+from daemon.models.formats import FP4_GROUP, NIBBLES, PLAIN, WeightFormat
 
 Parts = tuple[torch.Tensor, ...]
 
@@ -162,7 +162,17 @@ def _mxfp4(blocks: torch.Tensor) -> torch.Tensor:
     # Half of 2 ** (exponent - 127), as the table has doubles.
     exponent = exponent.int()
     bits = torch.where(exponent < 2, 0x200000 << exponent, (exponent - 1) << 23)
-    return bits.view(torch.float32) * _looked_up(_nibbles(packed, 16), "MXFP4")
+    return bits.view(torch.float32) * _looked_up(_nibbles(packed, 16), "FP4")
+
+
+def _fp4(blocks: torch.Tensor) -> torch.Tensor:
+    head, scales, packed = _cut(blocks, 8, 8)
+    factor, divisor = head.view(torch.float32).split(1, 1)
+    groups = 2 * packed.shape[1] // FP4_GROUP
+    scale = _fp8(scales[:, :groups].contiguous()) * factor / divisor
+    # The table has each number twice as large.
+    numbers = _looked_up(_nibbles(packed, 16), "FP4").view(-1, groups, FP4_GROUP)
+    return (scale * 0.5).unsqueeze(2) * numbers
 
 
 def _scaled(scale: torch.Tensor, scales: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -205,4 +215,5 @@ _UNPACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "int4": _group(_pairs),
     "int8": _group(lambda packed: packed.float()),
     "fp8": _group(_fp8),
+    "fp4": _fp4,
 }

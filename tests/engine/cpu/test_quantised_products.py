@@ -32,8 +32,9 @@ from tests.engine.quantised.random_blocks import random_weight
 
 # The sizes of groups differ in nothing but for nibbles. Each kind is compiled anew: one that is
 # read much like another waits for the long runs.
+LIKE_OTHERS = {"Q3_K", "IQ4_NL", "MXFP4", "fp4/64", "fp4/32"}
 KINDS = [
-    pytest.param(name, marks=pytest.mark.soak) if name in {"Q3_K", "IQ4_NL", "MXFP4"} else name
+    pytest.param(name, marks=pytest.mark.soak) if name in LIKE_OTHERS else name
     for name in FORMATS
     if name not in {"int8/128", "int8/32", "fp8/64", "fp8/32"}
 ]

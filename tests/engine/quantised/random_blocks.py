@@ -28,6 +28,9 @@ def random_blocks(name: str, rows: int, columns: int, seed: int) -> np.ndarray:
     if "/" in name:
         _put(blocks, 0, rng.normal(0, 0.01, (len(blocks), 1)).astype(np.float32))
         zeros = np.zeros(1) if name.startswith("fp8") else rng.integers(0, 16, (len(blocks), 1))
+        if name.startswith("fp4"):
+            zeros = rng.uniform(0.5, 2, (len(blocks), 1))
+            blocks[:, 8:16] = np.where(blocks[:, 8:16] & 0x7F > _MOST_FLOAT8, 0, blocks[:, 8:16])
         _put(blocks, 4, np.broadcast_to(zeros, (len(blocks), 1)).astype(np.float32))
         if name.startswith("fp8"):
             blocks[:, 8:] = np.where(blocks[:, 8:] & 0x7F > _MOST_FLOAT8, 0, blocks[:, 8:])

@@ -21,14 +21,15 @@ import torch
 import triton
 import triton.language as tl
 
-from daemon.models.formats import NIBBLES, WeightFormat
+from daemon.models.formats import FP4_GROUP, FP4_HEAD_BYTES, NIBBLES, WeightFormat
 
 _FP8_UNIT = tl.constexpr(256.0)
 """The bits of an fp8 number in their places of a float16 mean 1 / 256 of it."""
 _FP8_NAN = tl.constexpr(0x7F)
-_IQ4, _MXFP4 = (
+_FP4_HEAD = tl.constexpr(FP4_HEAD_BYTES)
+_IQ4, _FP4 = (
     tl.constexpr(struct.unpack("<4i", struct.pack("<16b", *NIBBLES[name])))
-    for name in ("IQ4", "MXFP4")
+    for name in ("IQ4", "FP4")
 )
 """Tables of 16 numbers of a byte, four by four."""
 _UNPACKED_ROWS = 16
@@ -167,8 +168,17 @@ def mxfp4(block, group, at, LEN: tl.constexpr):
     """Half of a power of two, 32 half bytes that stand for numbers of a table."""
     exponent = tl.load(block).to(tl.int32)
     bits = tl.where(exponent < 2, 0x200000 << (exponent & 1), (exponent - 1) << 23)
-    number = _of_table(_nibble(block + 1, at, LEN // 2), _MXFP4)
+    number = _of_table(_nibble(block + 1, at, LEN // 2), _FP4)
     return bits.to(tl.float32, bitcast=True) * number
+
+
+@triton.jit
+def fp4(block, group, at, LEN: tl.constexpr):
+    """Factor and divisor as float32, 8 scales, half bytes that stand for numbers of a table."""
+    head = block.to(tl.pointer_type(tl.float32), bitcast=True)
+    scale = _float8(tl.load(block + 8 + group)) * tl.load(head)
+    number = _of_table(_pair_nibble(block + _FP4_HEAD, group, at, LEN), _FP4)
+    return (tl.div_rn(scale, tl.load(head + 1)) * 0.5) * number
 
 
 @triton.jit
@@ -238,17 +248,23 @@ def int8(block, group, at, LEN: tl.constexpr):
 @triton.jit
 def fp8(block, group, at, LEN: tl.constexpr):
     """Scale and zero as float32, numbers of four bits of exponent and three of mantissa."""
-    # Processors before Ada do not know them: the bits go to where a float16 has such bits.
-    bits = tl.load(block + 8 + at).to(tl.uint16)
-    half = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
-    number = half.to(tl.float32) * _FP8_UNIT
-    return _grouped(block, tl.where((bits & 0x7F) == _FP8_NAN, float("nan"), number))
+    return _grouped(block, _float8(tl.load(block + 8 + at)))
 
 
 @triton.jit
 def _half(at):
     """The float16 at some bytes."""
     return tl.load(at.to(tl.pointer_type(tl.float16), bitcast=True)).to(tl.float32)
+
+
+@triton.jit
+def _float8(byte):
+    """Numbers of e4m3."""
+    # Processors before Ada do not know them: the bits go to where a float16 has such bits.
+    bits = byte.to(tl.uint16)
+    half = (((bits & 0x80) << 8) | ((bits & 0x7F) << 7)).to(tl.float16, bitcast=True)
+    number = half.to(tl.float32) * _FP8_UNIT
+    return tl.where((bits & 0x7F) == _FP8_NAN, float("nan"), number)
 
 
 @triton.jit
@@ -326,6 +342,11 @@ _NUMBERS = {
     "int4": int4,
     "int8": int8,
     "fp8": fp8,
+    "fp4": fp4,
 }
-_GROUP_LENS = {"Q2_K": 16, "Q3_K": 16, "Q4_K": 32, "Q5_K": 32, "Q6_K": 16, "IQ4_XS": 32}
+_GROUP_LENS = {
+    **dict.fromkeys(("Q2_K", "Q3_K", "Q6_K"), 16),
+    **dict.fromkeys(("Q4_K", "Q5_K", "IQ4_XS"), 32),
+    "fp4": FP4_GROUP,
+}
 """Group lengths of formats whose blocks have several groups."""

@@ -57,14 +57,17 @@ def tool(name: str) -> Any:
 
 def bare(name: str, inner: str) -> None:
     """Let parts of a package be imported without it: whole packages want data sets and more."""
-    found = find_spec(name)
-    assert found is not None and found.submodule_search_locations is not None
-    path = next(iter(found.submodule_search_locations))
+    if name in sys.modules:
+        places = sys.modules[name].__path__
+    else:
+        found = find_spec(name)
+        assert found is not None and found.submodule_search_locations is not None
+        places = found.submodule_search_locations
+    path = next(iter(places))
     for part in ("", *inner.split(".")):
         name, path = (f"{name}.{part}", f"{path}/{part}") if part else (name, path)
-        module = types.ModuleType(name)
+        module = sys.modules.setdefault(name, types.ModuleType(name))
         module.__path__ = [path]
-        sys.modules[name] = module
 
 
 def _awq(group: int) -> Quantise:

@@ -99,7 +99,7 @@ def _words(chance: _Chance, *shape: int, low: int = 0, span: int = 0xFFFFFFFF) -
 
 
 def _scales(chance: _Chance, *shape: int, size: float = 0.04) -> torch.Tensor:
-    return torch.from_numpy(chance.uniform(size / 2, size, shape).astype(np.float32))
+    return torch.from_numpy(np.asarray(chance.uniform(size / 2, size, shape), np.float32))
 
 
 def _zeros(chance: _Chance, *shape: int, lowest: int = 7) -> torch.Tensor:
@@ -164,6 +164,16 @@ def _fp8_blocks(chance: _Chance, rows: int, columns: int) -> _Tensors:
     return {"weight": _e4m3(chance, rows, columns), "weight_scale_inv": scales}
 
 
+def _nvfp4(chance: _Chance, rows: int, columns: int) -> _Tensors:
+    """Tensor scales differ between layers that a model computes together."""
+    return {
+        "weight": torch.from_numpy(chance.integers(0, 256, (rows, columns // 2), np.uint8)),
+        "weight_scale": _e4m3(chance, rows, columns // 16).abs(),
+        "weight_scale_2": _scales(chance, size=2e-3),
+        "input_scale": torch.tensor(0.01),
+    }
+
+
 def _e4m3(chance: _Chance, rows: int, columns: int) -> torch.Tensor:
     numbers = torch.from_numpy(chance.normal(0, 30, (rows, columns)))
     return numbers.clamp(-448, 448).to(torch.float8_e4m3fn)
@@ -189,6 +199,7 @@ def _gptq_said(bits: int, group: int, act_order: bool) -> dict[str, Any]:
 
 _ROWS = {"num_bits": 8, "strategy": "channel"}
 _GROUPS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": _GROUP}
+_NVFP4 = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.gate"]}
 _AWQ = {"quant_method": "awq", "bits": 4, "zero_point": True, "version": "gemm"}
 _FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
 CHECKPOINTS: dict[str, tuple[dict[str, Any], _Pack]] = {
@@ -199,6 +210,7 @@ CHECKPOINTS: dict[str, tuple[dict[str, Any], _Pack]] = {
     "W8A8": (_compressed("int-quantized", {**_ROWS, "type": "int"}, "int"), _int8),
     "FP8, rows": (_compressed("float-quantized", {**_ROWS, "type": "float"}, "float"), _fp8_rows),
     "FP8, blocks": ({**_FP8, "weight_block_size": [_GROUP, _GROUP]}, _fp8_blocks),
+    "NVFP4": (_NVFP4, _nvfp4),
 }
 FORMS = (*GGUF, *CHECKPOINTS, *OWN)
 

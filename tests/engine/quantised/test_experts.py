@@ -247,7 +247,7 @@ def engine_of(folder: Path, cache: Path, exact: bool = True) -> Any:
         return start(load, lambda _stage, _done: None)[0]
 
 
-@pytest.mark.parametrize("form", ["Q8_0", "GPTQ, in an order", "FP8, blocks", "int4"])
+@pytest.mark.parametrize("form", ["Q8_0", "GPTQ, in an order", "FP8, blocks", "int4", "NVFP4"])
 def test_a_mixture_is_served_from_blocks(form: str, tmp_path: Path) -> None:
     folder, _ = five_models.write(MIXTURE, form, tmp_path)
     engine = engine_of(folder, tmp_path / "trials")

@@ -18,7 +18,7 @@ GROUP_SIZES = (128, 64, 32)
 _GROUP_HEAD_BYTES = 8
 _FP4_SCALES_BYTES = 8
 FP4_HEAD_BYTES = _GROUP_HEAD_BYTES + _FP4_SCALES_BYTES
-"""What precedes the numbers of `fp4/g`."""
+"""Bytes in front of the numbers of `fp4/g`."""
 FP4_GROUP = 16
 """Numbers of `fp4/g` that share a scale."""
 

@@ -76,7 +76,21 @@ class KVCache:
         """The share of the pool that so many sequences take, which have `num_tokens` together; at
         most, where layers have windows: the less a sequence takes of them, the longer it is.
         """
-        return num_tokens / self.pool_tokens
+        return num_tokens / max(1, self.pool_tokens)
+
+    def blocks_each(self, num_tokens: float) -> float:
+        """The blocks that each `block_size` tokens of a sequence of `num_tokens` take."""
+        return 1.0
+
+    def pool_tokens_at(self, length: float) -> int:
+        """The tokens of sequences of this length that the pool holds."""
+        return int(self.pool.num_blocks * self.block_size / self.blocks_each(length))
+
+    def has_room(self, num_tokens: int, num_cached: int, num_pending: int, num_others: int) -> bool:
+        """Whether the free blocks hold a sequence of `num_tokens`, of which so many are cached,
+        beside others that wait, with so many pending tokens together; cached blocks are free ones.
+        """
+        return num_tokens - num_cached + num_pending <= self.num_unreserved * self.block_size
 
     def blocks_to_begin(self, num_tokens: int) -> int:
         """The most blocks that a sequence of `num_tokens` holds while they are computed."""

@@ -125,7 +125,19 @@ class LayeredKV(KVCache):
         if num_sequences <= 0:
             return 0.0
         pages = num_sequences * self.blocks_for(ceil(num_tokens / num_sequences))
-        return pages / self.pool.num_blocks
+        return pages / max(1, self.pool.num_blocks)
+
+    def blocks_each(self, num_tokens: float) -> float:
+        """As `KVCache.blocks_each`: the fewer, the longer the sequence is beside its windows."""
+        num_tokens = max(1, ceil(num_tokens))
+        return self.blocks_for(num_tokens) / -(-num_tokens // self.block_size)
+
+    def has_room(self, num_tokens: int, num_cached: int, num_pending: int, num_others: int) -> bool:
+        """As `KVCache.has_room`, as if all that wait were as long as they are on average."""
+        pages = self.blocks_to_begin(num_tokens) - self.blocks_to_share(num_cached)
+        if num_others:
+            pages += num_others * self.blocks_for(-(-num_pending // num_others))
+        return pages <= self.num_unreserved
 
     def blocks_to_begin(self, num_tokens: int) -> int:
         """The most pages that a sequence of `num_tokens` holds while they are computed."""

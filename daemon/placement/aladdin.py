@@ -7,7 +7,6 @@ import numpy as np
 
 from daemon.placement.base import Candidate, Newcomer, Placement, answers_there, length_there
 from daemon.placement.least_loaded import load_key
-from daemon.placement.trajectory import Trajectory
 from daemon.wire.columns import int32
 
 GAMMA = 0.5
@@ -91,14 +90,13 @@ def _prompts_in_time(newcomer: Newcomer, candidate: Candidate) -> bool:
 
 def _has_memory(newcomer: Newcomer, candidate: Candidate) -> bool:
     """e: at no step until all have ended do they hold more than the pool."""
-    own = length_there(newcomer, candidate)
-    if candidate.load.likely_tokens + candidate.beyond + own <= candidate.capacity_tokens:
+    own, load = length_there(newcomer, candidate), candidate.load
+    if candidate.pool_share(load.likely_tokens + candidate.beyond + own, load.num + 1) <= 1.0:
         return True
-    if candidate.context + newcomer.num_tokens > candidate.capacity_tokens:
+    if own > candidate.capacity_tokens:
         return False
     members, (waiting, waiting_left) = candidate.members, candidate.queued
     known = np.concatenate([members.known, waiting, int32([newcomer.num_tokens])])
     own_left = max(1, own - newcomer.num_tokens)
     left = np.concatenate([members.left, waiting_left, int32([own_left])])
-    shared = candidate.shared_tokens + candidate.cached_tokens(newcomer)
-    return float(Trajectory(known, left).peaks) <= candidate.capacity_tokens + shared
+    return candidate.peak_share(known, left, candidate.cached_tokens(newcomer)) <= 1.0

@@ -89,11 +89,7 @@ class Candidate(Protocol):
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that its whole pool holds."""
-
-    @property
-    def free_tokens(self) -> int:
-        """Tokens of the pool that are neither held nor reserved."""
+        """Tokens of the longest sequence that its whole pool holds."""
 
     @property
     def max_running(self) -> int:
@@ -126,10 +122,6 @@ class Candidate(Protocol):
         """Computed tokens of running sequences."""
 
     @property
-    def shared_tokens(self) -> int:
-        """Tokens of `context` that are counted again for each further owner of their blocks."""
-
-    @property
     def prompt_left(self) -> int:
         """Tokens that running prompts still have to compute."""
 
@@ -141,6 +133,19 @@ class Candidate(Protocol):
     def queued(self) -> tuple[Int32, Int32]:
         """(known tokens, steps until the likely end) of the first sequences in its queue, and of
         those on their way.
+        """
+
+    def has_room(self, num_tokens: int, num_cached: int = 0) -> bool:
+        """Whether a sequence of `num_tokens`, of which so many are cached, has room beside all that
+        runs and waits there, in blocks that are neither held nor reserved.
+        """
+
+    def pool_share(self, num_tokens: float, num_sequences: int) -> float:
+        """The share of its pool that so many sequences take, which have `num_tokens` together."""
+
+    def peak_share(self, known: Int32, left: Int32, num_cached: int) -> float:
+        """The largest share of its pool that sequences with `known` tokens ever hold together,
+        which end after `left` steps; what several own, and so many cached tokens, counts once.
         """
 
     def cached_tokens(self, newcomer: Newcomer) -> int:
@@ -163,7 +168,7 @@ class Placement(ABC):
         is asleep, it may be woken.
         """
         free = candidate.num_running < candidate.max_running and not candidate.num_waiting
-        return free and candidate.free_tokens >= newcomer.likely_length
+        return free and candidate.has_room(newcomer.likely_length)
 
     @abstractmethod
     def choose(self, newcomer: Newcomer, candidates: Listing[Candidate], seed: int) -> int:

@@ -51,5 +51,5 @@ def _queue(newcomer: Newcomer, candidate: Candidate) -> int:
 def _memory_key(candidate: Candidate) -> tuple[float, int, int]:
     """(the share of memory taken, by waiting and coming sequences too; their number; the index)."""
     known, _ = candidate.queued
-    share = candidate.kv_share + int(known.sum()) / max(1, candidate.capacity_tokens)
+    share = candidate.kv_share + candidate.pool_share(int(known.sum()), known.size)
     return share, candidate.load.num, candidate.instance

@@ -31,11 +31,8 @@ class PowerOfTwo(Placement):
 
 def _has_room(newcomer: Newcomer, candidate: Candidate) -> bool:
     length = length_there(newcomer, candidate)
-    needed = length - candidate.cached_tokens(newcomer)
     has_slot = candidate.num_running + candidate.num_waiting < candidate.max_running
-    fits = (
-        candidate.free_tokens - candidate.num_pending_tokens >= needed
-    )  # cached blocks are free ones, too
+    fits = candidate.has_room(length, candidate.cached_tokens(newcomer))
     return has_slot and fits and candidate.capacity_tokens >= length
 
 

@@ -98,11 +98,12 @@ class ServingStatus(DaemonStatus):
     def tell_room(self, instance: int, ready: Ready) -> None:
         """Log the room of an instance that is ready."""
         home = self._runtime.core.instances[instance]
+        max_len = min(self._served.max_len, home.capacity_tokens)
         text = what_serves(
             self._served.instances[instance].name,
             ready,
-            num_tokens=home.kv.pool_tokens,
-            max_len=min(self._served.max_len, home.capacity_tokens),
+            num_tokens=home.kv.pool_tokens_at(max_len),
+            max_len=max_len,
             max_running=home.limits.max_running,
         )
         log.info("%s", text)

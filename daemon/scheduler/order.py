@@ -78,7 +78,7 @@ class Order:
     def observe_backlog(self, kv: KVCache) -> None:
         """Note the wait of an arrival now under first come first served, if a worker is ready."""
         waiting = self.waiting
-        if kv.pool_tokens:
+        if kv.pool.num_blocks:
             steps, work = waiting.left_steps, waiting.left_work
             num_steps = max(kv.pool_share(work, steps), steps / self.slots.max_slots)
             backlog_s = self.step_time.drain_s(

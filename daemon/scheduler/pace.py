@@ -281,8 +281,9 @@ class StreamPace:
         """The pools that all streams that have begun may need. All beyond one pool resumes each
         pause. By guesses, which are long, too few would begin.
         """
-        num_blocks = kv.pool.num_blocks // kv.num_groups
-        again_s = num_blocks * self._residency.again_s(kv.block_size, self._order.step_time)
+        each = kv.blocks_each(self.num_tokens / max(1, self.num_streams)) if kv.has_windows else 1.0
+        again_s = self._residency.again_s(kv.block_size, each, self._order.step_time)
+        again_s *= kv.pool.num_blocks / each
         if again_s <= 0.0 or not self._order.lengths.any_known:
             return MOST_POOLS
         return min(MOST_POOLS, 1.0 + AGAIN_SHARE * self.max_pause_s / again_s)

@@ -250,11 +250,13 @@ class Residency:
         kept = self.num_parked_blocks + self.remote_kvs.num_places
         return pool.num_blocks - pool.num_fenced - kept
 
-    def again_s(self, block_size: int, step_time: StepTimeModel) -> float:
-        """The time that recomputing a victim's block adds to a step; 0 where victims are copied."""
+    def again_s(self, block_size: int, blocks_each: float, step_time: StepTimeModel) -> float:
+        """The time that recomputing a victim's `block_size` tokens adds to a step, which take so
+        many blocks; 0 where victims are copied.
+        """
         computed_s = step_time.chunk_s(block_size)
         copied = self.mode in SWAPPING and self.space.pool.num_blocks > 0
-        return 0.0 if copied and self.copy_time.in_s <= computed_s else computed_s
+        return 0.0 if copied and blocks_each * self.copy_time.in_s <= computed_s else computed_s
 
     # Coming back
 

@@ -77,9 +77,9 @@ def test_what_is_told_of_an_instance_is_what_is_there(monkeypatch: pytest.Monkey
                 assert known.size == one.num_waiting and one.num_pending_tokens == known.sum()
                 assert one.load.num == one.num_running + one.num_waiting
                 assert one.context + one.prompt_left <= members.known.sum()
-                assert one.capacity_tokens == 256 >= one.free_tokens >= 0
+                assert one.capacity_tokens == 256 and one.has_room(0) and not one.has_room(257)
                 assert 0.0 <= one.kv_share <= 1.0
-                assert one.shared_tokens >= 0
+                assert one.peak_share(members.known, members.left, 0) >= one.context / 256
                 looked.append((one.instance, one.num_running, newcomer.likely_length))
             return candidates[0].instance
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from daemon.cost.step_time import StepTimeModel
 from daemon.placement.base import LoadHere, Members, Newcomer
+from daemon.scheduler.future_peak import FuturePeak
 from daemon.scheduler.queue import is_heavy
 from daemon.state.role import Role
 from daemon.wire.columns import Int32, int32
@@ -59,9 +60,15 @@ class Made:
     def kv_share(self) -> float:
         return self.context / max(1, self.capacity_tokens)
 
-    @property
-    def free_tokens(self) -> int:
-        return max(0, self.capacity_tokens - self.context)
+    def has_room(self, num_tokens: int, num_cached: int = 0) -> bool:
+        free = self.capacity_tokens - self.context - self.num_pending_tokens
+        return num_tokens - num_cached <= free
+
+    def pool_share(self, num_tokens: float, num_sequences: float) -> float:
+        return num_tokens / max(1, self.capacity_tokens)
+
+    def peak_share(self, known: Int32, left: Int32, num_cached: int) -> float:
+        return (FuturePeak(known, left).peak - num_cached) / max(1, self.capacity_tokens)
 
     @property
     def saturating_tokens(self) -> int:
@@ -86,10 +93,6 @@ class Made:
     @property
     def context(self) -> int:
         return sum(known for known, _, _ in self.running)
-
-    @property
-    def shared_tokens(self) -> int:
-        return 0
 
     @property
     def prompt_left(self) -> int:

@@ -15,7 +15,7 @@ from daemon.placement.jsq import ShortestQueue
 from daemon.placement.least_loaded import LeastLoaded
 from daemon.placement.power_of_two import PowerOfTwo
 from daemon.placement.round_robin import RoundRobin
-from daemon.placement.trajectory import Trajectory
+from daemon.scheduler.future_peak import FuturePeak
 from daemon.state.request import sequence_id
 from daemon.state.role import Role
 from daemon.wire.columns import int32
@@ -36,9 +36,9 @@ def placed(name: str, requests: Listing[tuple[int, int]], capacity: int) -> list
     return found
 
 
-def peak(requests: Listing[tuple[int, int]]) -> float:
+def peak(requests: Listing[tuple[int, int]]) -> int:
     known, left = zip(*requests, strict=True)
-    return float(Trajectory(int32(known), int32(left)).peaks)
+    return FuturePeak(int32(known), int32(left)).peak
 
 
 def test_two_workers_of_nine_tokens_hold_two_long_prompts_and_two_long_answers() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from daemon.core.instance.instance import Instance
 from daemon.placement.base import LoadHere, Members, Newcomer
+from daemon.scheduler.future_peak import future_peak
 from daemon.scheduler.queue import HEAVY_TOKENS, is_heavy
 from daemon.state.role import Role
 from daemon.state.sequence import Sequence
@@ -66,11 +67,11 @@ class InstanceView:
         """
         members, (queued, left) = self.members, self.queued
         tokens = int(members.known.sum()) + int(queued.sum()) + newcomer.likely_length
-        is_free = tokens <= self.capacity_tokens
-        if is_free and members.known.size + queued.size < self.max_running:
+        num = members.known.size + queued.size
+        if num < self.max_running and self.pool_share(tokens, num + 1) <= 1.0:
             return self.wait_s
-        work = float(((queued + left / 2.0) * left).sum())
-        steps = max(work / max(self.capacity_tokens, 1), float(left.sum()) / self.max_running)
+        work, turns = float(((queued + left / 2.0) * left).sum()), float(left.sum())
+        steps = max(self.pool_share(work, turns), turns / self.max_running)
         steps += float(members.left.min()) if members.left.size else 0.0
         return max(self.wait_s, steps * self.step_time.mean_s)
 
@@ -106,11 +107,28 @@ class InstanceView:
         total = kv.pool.num_blocks
         return (kv.pool.num_held + kv.reservations.num_unheld) / total if total else 1.0
 
-    @property
-    def free_tokens(self) -> int:
-        """Tokens of the pool that are neither held nor reserved."""
-        kv = self._home.kv
-        return kv.num_unreserved * kv.block_size // kv.num_groups
+    def has_room(self, num_tokens: int, num_cached: int = 0) -> bool:
+        """Whether a sequence of `num_tokens`, of which so many are cached, has room beside all that
+        runs and waits there, in blocks that are neither held nor reserved.
+        """
+        num_waiting = len(self._scheduler.waiting)
+        return self._home.kv.has_room(num_tokens, num_cached, self.num_pending_tokens, num_waiting)
+
+    def pool_share(self, num_tokens: float, num_sequences: float) -> float:
+        """The share of its pool that so many sequences take, which have `num_tokens` together."""
+        return self._home.kv.pool_share(num_tokens, num_sequences)
+
+    def peak_share(self, known: Int32, left: Int32, num_cached: int) -> float:
+        """The largest share of its pool that sequences with `known` tokens ever hold together,
+        which end after `left` steps; what several own, and so many cached tokens, counts once.
+        """
+        kv, slots = self._home.kv, self._scheduler.running.slots
+        num_twice = max(0, int(np.add.reduce(kv.charged[slots])) - kv.pool.num_held)
+        peak = future_peak(known, left, kv).peak
+        if kv.has_windows:
+            own = peak - num_twice - kv.blocks_to_share(num_cached)
+            return own / max(1, kv.pool.num_blocks)
+        return (peak - num_twice * kv.block_size - num_cached) / max(1, kv.pool_tokens)
 
     @Kept
     def saturating_tokens(self) -> int:
@@ -153,13 +171,6 @@ class InstanceView:
     def context(self) -> int:
         """Computed tokens of running sequences."""
         return self._scheduler.running.num_computed_tokens
-
-    @property
-    def shared_tokens(self) -> int:
-        """Tokens of `context` that are counted again for each further owner of their blocks."""
-        kv, slots = self._home.kv, self._scheduler.running.slots
-        num_twice = int(np.add.reduce(kv.charged[slots])) - kv.pool.num_held
-        return max(0, num_twice) * kv.block_size // kv.num_groups
 
     @Kept
     def prompt_left(self) -> int:

@@ -9,6 +9,7 @@ from daemon.core.migration.transfers import LinkEnds
 from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.roles.forecast import Costs, Fleet, Split
+from daemon.roles.load import OfferedLoad
 from daemon.scheduler.step import LEAST_SHARE
 from daemon.state.role import Role
 
@@ -119,18 +120,19 @@ def fleets(
     decoding: StepTimeModel,
     prompts: StepTimeModel,
     links: LinkEnds,
-    prompt_tokens: float,
+    load: OfferedLoad,
 ) -> list[tuple[Fleet, int]]:
-    """Fleets for forecasts: the times of steps with decodes and without, and the limits of a step,
-    of which each kind has a fleet with the number of its instances.
+    """Fleets for forecasts of a load: the times of steps with decodes and without, and the limits
+    of a step, of which each kind has a fleet with the number of its instances.
     """
     costs = Costs(*decoding.terms)
     alone = Costs(*prompts.terms) if prompts.num_observed >= LEAST_STEPS else costs
-    block_size = usable[0].kv.block_size
-    blocks = max(1, round(prompt_tokens / block_size))
+    kv = usable[0].kv
+    block_tokens = kv.block_size / kv.blocks_each(load.prompt_tokens)
+    blocks = max(1, round(load.prompt_tokens / block_tokens))
     times = [time_s for link in links.known_times() if (time_s := link.predict_s(blocks))]
     kinds = Counter((home.step_tokens, home.limits.prefill_chunk) for home in usable)
-    kv_tokens = max(1, min(instance.kv.pool_tokens for instance in usable))
+    kv_tokens = max(1, min(home.kv.pool_tokens_at(load.decode_context) for home in usable))
     max_running = min(instance.limits.max_running for instance in usable)
     bends = all(instance.config.chunk_is_own for instance in usable)
     return [

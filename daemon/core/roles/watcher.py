@@ -364,7 +364,7 @@ class Watcher:
     def _forecasts(self, usable: list[Instance], load: OfferedLoad, here: str) -> list[Forecast]:
         """The forecasts of mixed, then of splits."""
         links, slo = self._core.migrator.transfers.links, self._slo
-        known = fleets(usable, self._decoding, self._prompts, links, load.prompt_tokens)
+        known = fleets(usable, self._decoding, self._prompts, links, load)
         first = mean_forecast(load, known, slo, mixed(usable, self.pinned))
         return [
             msgspec.structs.replace(first, choice=MIXED),

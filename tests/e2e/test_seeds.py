@@ -19,7 +19,8 @@ NUM_TOKENS = 4
 NUM_FEW = tries(6, 100)
 LONG = 24
 """So many tokens of some answers that pools overflow."""
-KV_BLOCKS = 10
+KV_BLOCKS = 6
+"""Three answers fill them, so that six preempt each other though some come late."""
 AT_ONCE = 24
 NEAR = 1e-3
 """Scores closer than this may change places between two right computations in float32."""

@@ -18,9 +18,9 @@ from daemon.engine.cpu.team import count_up, float_pointer, int8_pointer, int64_
 LINE = 8
 """int64 of a rank's line."""
 LATE, LEFT, OTHERWISE = 1, 2, 3
-"""What is wrong with a rank: it is late, it has left, or it does another operation."""
+"""Faults of a rank: it is late, it has left, or it does another operation."""
 WORLD = 16
-"""What is wrong, times this, and the rank, are one number."""
+"""A fault, times this, and the rank, are one number."""
 
 _DOES = 1  # column of a line
 IS_GONE = 3
@@ -43,7 +43,7 @@ def _now_ns(clock):
 
 @_strictly
 def _waits(begun, left, number, limit_ns, clock):
-    """What is wrong with a rank that has not begun operation `number`; 0 once it has.
+    """The fault of a rank that has not begun operation `number`; 0 once it has.
 
     `begun` and `left`: addresses of its columns. Most waits are short: a rank spins, then lets
     others have the core, then naps.
@@ -67,7 +67,7 @@ def _waits(begun, left, number, limit_ns, clock):
 
 @_strictly
 def _meet(a, does):
-    """Count this rank's operation, and wait for all others to begin theirs; what is wrong, or 0.
+    """Count this rank's operation, and wait for all others to begin theirs; the fault, or 0.
 
     a[5] lines, a[6] areas, a[7] bytes of an area, a[8] rank, a[9] ranks, a[10] nanoseconds that a
     rank may be late, a[11] int64 [3]: what is wrong, and the time.

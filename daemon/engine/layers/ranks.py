@@ -1,13 +1,18 @@
-"""What the ranks of an instance do together: an interface."""
+"""Operations of the ranks of an instance together, and the layers of which each has a part.
+
+A layer split by rows gives a part of its output, and the next one, split by columns, takes that
+part: their results are added up over all ranks.
+"""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 
 class RankError(RuntimeError):
-    """A rank cannot go on with the others: one of them is late, has ended or does something else."""
+    """A rank cannot go on with the others: one is late, has ended or does something else."""
 
 
 class Ranks(Protocol):
@@ -32,3 +37,89 @@ class Ranks(Protocol):
 
     def close(self) -> None:
         """Leave: whoever waits for this rank gets an error at once."""
+
+
+class RankPart(nn.Module):
+    """A layer around this rank's part of it, `inner`."""
+
+    def __init__(self, inner: Any, ranks: Ranks) -> None:
+        super().__init__()
+        self.inner = inner
+        self.ranks = ranks
+
+    def over(self, inner: Any) -> "RankPart":
+        """The same around another part: one that is prepared for this device."""
+        return type(self)(inner, self.ranks)
+
+
+class SummedPart(RankPart):
+    """Takes a part of the states, or has a part of an inner width; the sum is the output."""
+
+    def forward(self, *states: torch.Tensor) -> torch.Tensor:
+        """The whole output."""
+        return self.ranks.sum(self.inner(*states))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """This rank's part, for modelling code that asks for its type."""
+        found: torch.Tensor = self.inner.weight
+        return found
+
+
+class GatheredHead(RankPart):
+    """Has some rows of a head; all ranks' logits stand side by side."""
+
+    def __init__(self, inner: Any, ranks: Ranks, widths: Sequence[int]) -> None:
+        """`widths`: the rows of each rank."""
+        super().__init__(inner, ranks)
+        self.widths = tuple(widths)
+
+    def over(self, inner: Any) -> "GatheredHead":
+        """See `RankPart`."""
+        return GatheredHead(inner, self.ranks, self.widths)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits [..., vocab] of `states` [..., width]."""
+        logits = self.inner(states)
+        whole = self.ranks.gather(logits.flatten(0, -2), self.widths)
+        return whole.view(*states.shape[:-1], -1)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """See `SummedPart`."""
+        found: torch.Tensor = self.inner.weight
+        return found
+
+
+class SplitEmbedding(RankPart):
+    """Has the rows of some tokens, from the `first` on; others are another rank's."""
+
+    def __init__(self, inner: Any, ranks: Ranks, first: int, num_rows: int) -> None:
+        super().__init__(inner, ranks)
+        self.first, self.num_rows = first, num_rows
+
+    def over(self, inner: Any) -> "SplitEmbedding":
+        """See `RankPart`."""
+        return SplitEmbedding(inner, self.ranks, self.first, self.num_rows)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """States [..., width] of `tokens` int64 [...]."""
+        return own_rows(self, tokens, self.inner)
+
+
+def own_rows(split: SplitEmbedding, tokens: torch.Tensor, look_up: Any) -> torch.Tensor:
+    """Rows by `look_up` of this rank's tokens, 0 of others, added up over all ranks."""
+    own = tokens - split.first
+    elsewhere = (own < 0) | (own >= split.num_rows)
+    rows = look_up(own.masked_fill(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
+    return split.ranks.sum(rows)
+
+
+def bare(layer: Any) -> Any:
+    """A layer, or this rank's part of it."""
+    return layer.inner if isinstance(layer, RankPart) else layer
+
+
+def agreed(ranks: Ranks, holds: bool) -> bool:
+    """Whether something holds on all ranks."""
+    return int(ranks.sum(torch.tensor([float(holds)])).item()) == ranks.world_size

@@ -8,6 +8,7 @@ sleeps in the kernel unless a rank is late by milliseconds.
 import mmap
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ class SharedMemoryRanks:
     def sum_call(self, states: torch.Tensor) -> Call:
         """The call that sums dense float32 `states` in place, for programs; `check` afterwards."""
         place = *self._place, states.data_ptr(), states.numel()
-        return 1, BY_ADDRESS, rank_kernels.sum_item.address, *place
+        return 1, BY_ADDRESS, _address(rank_kernels.sum_item), *place
 
     def sum(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ranks`; narrow numbers are added in float32 and rounded once."""
@@ -83,7 +84,7 @@ class SharedMemoryRanks:
         call = (
             1,
             BY_ADDRESS,
-            rank_kernels.gather_item.address,
+            _address(rank_kernels.gather_item),
             *self._place,
             rows.data_ptr(),
             len(rows),
@@ -109,6 +110,10 @@ class SharedMemoryRanks:
     def close(self) -> None:
         """See `Ranks`."""
         self._lines[self.rank, rank_kernels.IS_GONE] = 1
+
+
+def _address(kernel: Any) -> int:
+    return int(kernel.address)
 
 
 def new_memory(world_size: int) -> int:

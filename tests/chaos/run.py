@@ -31,8 +31,8 @@ from tests.chaos.faults import Disturber
 from tests.chaos.processes import Held, await_end, held, shared_memory
 from tests.core.laws import check_laws, check_nothing_left
 from tests.e2e.live import LiveDaemon
+from tests.hangs import HANG_S
 
-END_S = 10.0
 NEAR = 1e-3
 FEW_TOKENS = 8
 FORKING = {
@@ -91,7 +91,7 @@ async def right_answers(subject: Subject, config: Path, streamed: bool = True) -
     with LiveDaemon(*alone_flags(subject, config), env=env) as daemon:
         answers = await undisturbed(daemon.url, subject.cases, 4, streamed)
         seen = await quiet(daemon)
-    assert await_end(mark, END_S) == {}
+    assert await_end(mark, HANG_S) == {}
     assert seen.counters.preemptions == seen.counters.worker_deaths == 0
     return answers
 
@@ -136,7 +136,7 @@ async def soak(subject: Subject, config: Path, plan: Plan, seed: int, swap: str)
         assert await asyncio.to_thread(daemon.process.wait, QUIET_S) == 0
         assert replayed(daemon) == last.counters.output_tokens, "the journal tells of others"
         log = daemon.text()
-    assert await_end(mark, END_S) == {}, "a process outlives its daemon"
+    assert await_end(mark, HANG_S) == {}, "a process outlives its daemon"
     assert "cannot go on" not in log and "Traceback" not in log, log
     assert seen.counters.failed == 0
     assert seen.counters.preemptions and seen.counters.swaps_in

@@ -23,8 +23,8 @@ from tests.chaos.daemons import (
 )
 from tests.chaos.processes import await_end, members, words_of
 from tests.e2e.live import LiveDaemon
+from tests.hangs import HANG_S
 
-END_S = 15.0
 STOPPED = "killed with a child stopped"
 ENDS = ("killed", STOPPED, "ended", "ended twice")
 
@@ -52,7 +52,7 @@ async def one_life(
     for task in asking:
         task.cancel()
     await asyncio.gather(*asking, return_exceptions=True)
-    left = await asyncio.to_thread(await_end, mark, END_S)
+    left = await asyncio.to_thread(await_end, mark, HANG_S)
     assert left == {}, f"{how}: a process outlives its daemon\n{daemon.text()}"
 
 
@@ -100,7 +100,7 @@ async def check_lives(tmp_path: Path, lives: int, seed: int) -> None:
         await quiet(daemon)
         assert await undisturbed(daemon.url, cases, 4) == expected
         check_ledgers(await quiet(daemon))
-    assert await_end(mark, END_S) == {}
+    assert await_end(mark, HANG_S) == {}
     print(f"{lives} lives, all followed by no process: {dict(ended)}")
 
 

@@ -22,7 +22,6 @@ from daemon.wire.faults import TEST_MODE
 from tests.hangs import HANG_S
 
 READY_S = 300.0
-END_S = 40.0
 
 quick: dict[str, str] = {}
 """The nursery (`tests.nursery`) that starts workers at once, if the suite has one."""
@@ -88,7 +87,7 @@ class LiveDaemon:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            status = self.process.wait(END_S)
+            status = self.process.wait(HANG_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise AssertionError(f"the daemon did not end:\n{self.text()}") from error

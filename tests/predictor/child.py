@@ -12,8 +12,7 @@ import msgspec
 
 from daemon.protocol.predictor import Ask, Ended, Estimate, ToPredictor
 from daemon.wire.blocking import BlockingChannel
-
-END_S = 20.0
+from tests.hangs import HANG_S
 
 
 class Child:
@@ -21,7 +20,7 @@ class Child:
 
     def __init__(self, store: Path, kind: str = "mean", **config: object) -> None:
         ours, theirs = socket.socketpair()
-        ours.settimeout(60)
+        ours.settimeout(HANG_S)
         words = [sys.executable, "-m", "daemon.predictor.process", "--fd", str(theirs.fileno())]
         words += ["--store", str(store), "--config", json.dumps({"kind": kind, **config})]
         self.process = subprocess.Popen(
@@ -51,9 +50,9 @@ class Child:
 
     def wait(self) -> int:
         if not self.process.stderr or self.process.stderr.closed:
-            return self.process.wait(END_S)
+            return self.process.wait(HANG_S)
         try:
-            _, self.said = self.process.communicate(timeout=END_S)
+            _, self.said = self.process.communicate(timeout=HANG_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

@@ -22,8 +22,8 @@ from daemon.wire.columns import int32
 from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.engine.driver import Driver, Running
 from tests.engine.process import WorkerProcess, cpu_load
+from tests.hangs import HANG_S
 
-PATIENCE_S = 40.0
 NUM_BLOCKS = 64
 
 links = count(1)
@@ -41,7 +41,7 @@ class Linked:
         self.plans = Driver(load.block_size, list(range(load.num_blocks)))
         self._said: dict[type, list[Any]] = defaultdict(list)
 
-    def next(self, kind: type, timeout_s: float = PATIENCE_S) -> Any:
+    def next(self, kind: type, timeout_s: float = HANG_S) -> Any:
         """Its next message of a kind."""
         until_s = time.monotonic() + timeout_s
         while not self._said[kind]:

@@ -32,7 +32,7 @@ from daemon.config.schema import Config, InstanceSpec
 from daemon.core.values.limits import InstanceLimits
 from daemon.engine.families import FAMILIES
 from daemon.engine.verify.kernels.kept import CardStack, all_kept, version_of
-from daemon.memory.layout import NO_KEYS, shown_lengths
+from daemon.memory.layout import NO_KEYS, kind_of, shown_lengths
 from daemon.memory.sizing import (
     CPU_RUNTIME_BYTES,
     DTYPE_BYTES,
@@ -320,7 +320,7 @@ def _kinds(shape: ModelShape) -> list[tuple[str, int]]:
     """
     windows = shape.windows or (0,) * shape.num_layers
     attending = [
-        ("shared" if heads.source >= 0 else "window" if window else "full", window)
+        ("shared" if heads.source >= 0 else kind_of(window, heads.latent), window)
         for heads, window in zip(heads_of(shape), windows, strict=True)
         if heads != NO_KEYS
     ]
@@ -413,10 +413,16 @@ def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
 
 def _numbers_said(shape: ModelShape, block_size: int) -> str:
     """The numbers in a block of all layers, as a product for each kind of heads."""
-    own = Counter((heads.num_kv_heads, heads.head_dim) for heads in heads_of(shape) if heads.is_own)
+    own = Counter(
+        (heads.num_planes, heads.num_kv_heads, heads.head_dim)
+        for heads in heads_of(shape)
+        if heads.is_own
+    )
     terms = [
-        f"{num_layers} layers * 2 * {block_size} tokens * {num_kv_heads} kv heads * {head_dim}"
-        for (num_kv_heads, head_dim), num_layers in own.items()
+        f"{num_layers} layers * {block_size} tokens * one latent row of {head_dim}"
+        if num_planes == 1
+        else f"{num_layers} layers * 2 * {block_size} tokens * {num_kv_heads} kv heads * {head_dim}"
+        for (num_planes, num_kv_heads, head_dim), num_layers in own.items()
     ]
     return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
 

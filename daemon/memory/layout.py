@@ -1,10 +1,11 @@
 """The layout of KV memory: kinds of layers, and the pages that a sequence holds of each.
 
 Layers that see all tokens need the keys and values of all of them; layers with a window need those
-of the last tokens alone; some read those of another layer and hold none. Layers of one kind form
-*groups*; a page is a block of tokens of one group. All groups have pages of the same size, so that
-one pool serves all: where the layers of a kind do not fill a group, or a group's layers a page, the
-rest is padding. Where that would be too much, heads of large layers are shared out among groups.
+of the last tokens alone; some read those of another layer and hold none, and some hold one latent
+row for each token, of which keys and values are made. Layers of one kind form *groups*; a page is a
+block of tokens of one group. All groups have pages of the same size, so that one pool serves all:
+where the layers of a kind do not fill a group, or a group's layers a page, the rest is padding.
+Where that would be too much, heads of large layers are shared out among groups.
 
 Recurrent layers need a state of each sequence instead, of the same size however long it is: some
 pages more, which a sequence holds from its first token on (`daemon.memory.state_layout`).
@@ -41,6 +42,12 @@ class KVHeads(msgspec.Struct, frozen=True):
     num_kv_heads: int
     head_dim: int
     source: int = -1  # the layer whose keys and values it reads, as it has none; -1: it has
+    latent: int = 0  # numbers of a token's one row that values are made of; 0: they lie apart
+
+    @property
+    def num_planes(self) -> int:
+        """Rows of a token: its key and its value, or both in one."""
+        return 1 if self.latent else 2
 
     @property
     def is_own(self) -> bool:
@@ -61,16 +68,17 @@ class LayerGroup(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: int
     parts: tuple[int, ...] = ()  # which part of each layer's heads; empty: all have all
     chunked: bool = False  # a query sees its chunk: from a multiple of `window` on
+    latent: int = 0  # see `KVHeads`
 
     @property
     def kind(self) -> str:
-        """The tokens of a sequence that its pages hold: all, or those of a window."""
-        return kind_of(self.window)
+        """The tokens of a sequence that its pages hold: all, those of a window, or latent rows."""
+        return kind_of(self.window, self.latent)
 
 
-def kind_of(window: int) -> str:
-    """The kind of layers that see so many tokens; 0: all."""
-    return "window" if window else "full"
+def kind_of(window: int, latent: int = 0) -> str:
+    """The kind of layers with these, as `llmd check` names it."""
+    return "window" if window else "latent" if latent else "full"
 
 
 class KVLayout(msgspec.Struct, frozen=True):
@@ -170,6 +178,7 @@ class _Kind(NamedTuple):
     head_dim: int
     num_parts: int  # of a layer
     chunked: bool
+    latent: int
 
 
 _Kinds = dict[_Kind, list[tuple[int, int]]]
@@ -229,7 +238,7 @@ def _kinds(
 ) -> _Kinds:
     """The kinds of layers; with `apart`, larger layers in parts no smaller than the smallest."""
     own = [
-        (layer, _Kind(window, heads.num_kv_heads, heads.head_dim, 1, layer in chunked))
+        (layer, _of_layer(heads, window, layer in chunked))
         for layer, (window, heads) in enumerate(zip(windows, layers, strict=True))
         if heads.is_own
     ]
@@ -243,9 +252,19 @@ def _kinds(
     return kinds
 
 
+def _of_layer(heads: KVHeads, window: int, is_chunked: bool) -> _Kind:
+    return _Kind(window, heads.num_kv_heads, heads.head_dim, 1, is_chunked, heads.latent)
+
+
 def _size(kind: _Kind, head_bytes: Callable[[int], int]) -> int:
     """Bytes of a token's keys and values in a part of a layer."""
-    return 2 * kind.num_kv_heads * head_bytes(kind.head_dim)
+    heads = KVHeads(kind.num_kv_heads, kind.head_dim, latent=kind.latent)
+    return token_bytes(heads, head_bytes)
+
+
+def token_bytes(heads: KVHeads, head_bytes: Callable[[int], int]) -> int:
+    """Bytes that a layer with these heads holds of a token; `head_bytes`: see `layout_of`."""
+    return heads.num_planes * heads.num_kv_heads * head_bytes(heads.head_dim)
 
 
 def _group(kind: _Kind, placed: list[tuple[int, int]]) -> LayerGroup:
@@ -256,6 +275,7 @@ def _group(kind: _Kind, placed: list[tuple[int, int]]) -> LayerGroup:
         head_dim=kind.head_dim,
         parts=tuple(part for _, part in placed) if kind.num_parts > 1 else (),
         chunked=kind.chunked,
+        latent=kind.latent,
     )
 
 

@@ -2,7 +2,8 @@
 
 block      = layers * 2 * block_size * kv_heads * head_dim * dtype_bytes
              in 8 bits head_dim + 4 instead of the last two: a byte each, and a float32 scale;
-             where layers have other heads than others, the sum of theirs
+             where layers have other heads than others, the sum of theirs; a layer with latent
+             rows has one of kv_lora_rank + qk_rope_head_dim in place of 2 * kv_heads * head_dim
 activation = max_batch_tokens * (16 * hidden + 2 * (heads + 2 * kv_heads) * head_dim) * dtype
            + max_running * vocab * 4 * 3          (fp32 logits, probabilities, sorted copy)
 gpu: kv    = utilization * total - in use by others - weights - panel - activation - runtime
@@ -19,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from daemon.memory.layout import KVHeads, KVLayout, layout_of
+from daemon.memory.layout import KVHeads, KVLayout, layout_of, token_bytes
 from daemon.memory.state_layout import StatePart, own_page_bytes
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -136,7 +137,7 @@ def block_bytes(shape: Shape, block_size: int, dtype: str, kv_dtype: str = "auto
     own = [heads for heads in heads_of(shape) if heads.is_own]
     if not own:
         return own_page_bytes(shape.layer_states, DTYPE_BYTES[dtype])
-    return 2 * block_size * sum(heads.num_kv_heads * sizes(heads.head_dim) for heads in own)
+    return block_size * sum(token_bytes(heads, sizes) for heads in own)
 
 
 def heads_of(shape: Shape) -> tuple[KVHeads, ...]:
@@ -173,7 +174,7 @@ def packed_block_bytes(shape: Shape, block_size: int) -> int:
     layer's keys and values was packed with.
     """
     own = [heads for heads in heads_of(shape) if heads.is_own]
-    channels = 2 * sum(heads.num_kv_heads * heads.head_dim for heads in own)
+    channels = sum(heads.num_planes * heads.num_kv_heads * heads.head_dim for heads in own)
     return channels * (block_size + CHANNEL_BYTES)
 
 

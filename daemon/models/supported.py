@@ -28,6 +28,7 @@ _RECURRENT_KEYS = (
     "lru_width",
     "linear_num_value_heads",
 )
+_INDEXED_KEYS = ("index_topk", "index_n_heads")
 _VISION_KEYS = ("vision_config", "audio_config", "image_token_id")
 _UNSAID = {
     "bloom": "it has ALiBi positions",
@@ -79,8 +80,8 @@ def _attention_refusals(resolved: Resolved) -> Iterator[str]:
     kinds = set(resolved.layer_kinds) - {_FULL, SLIDING, *([CHUNKED] if resolved.chunk > 0 else [])}
     if kinds:
         yield f"it mixes attention layers with {', '.join(sorted(kinds))}"
-    if fields.get("kv_lora_rank"):
-        yield "it has latent attention (MLA)"
+    if any(fields.get(key) for key in _INDEXED_KEYS):
+        yield "an indexer chooses the tokens that its queries see (sparse attention)"
     said = any(fields.get(key) is not None for key in _RECURRENT_KEYS)
     if said and (kinds or not resolved.layer_kinds):  # else no layer is of such a kind
         yield "it has state-space or recurrent layers"

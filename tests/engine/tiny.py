@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    DeepseekV3Config,
     Gemma2Config,
     Gemma3TextConfig,
     Gemma4TextConfig,
@@ -107,6 +108,29 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     ),
     "gpt_oss": GptOssConfig(
         **_GATED, head_dim=16, sliding_window=8, num_local_experts=4, num_experts_per_tok=2
+    ),
+    # Latent rows; a mixture with groups of experts behind a dense layer; scores scaled by yarn.
+    "deepseek_v3": DeepseekV3Config(
+        **{**_GATED, "num_hidden_layers": 3, "num_key_value_heads": 4},
+        q_lora_rank=24,
+        kv_lora_rank=24,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=20,
+        first_k_dense_replace=1,
+        n_routed_experts=8,
+        n_group=4,
+        topk_group=2,
+        num_experts_per_tok=3,
+        moe_intermediate_size=32,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "mscale": 0.7,
+            "mscale_all_dim": 1.3,
+        },
     ),
     "qwen2": Qwen2Config(**_GATED, use_sliding_window=False),
     "qwen3": Qwen3Config(**_GATED, head_dim=32),

@@ -41,6 +41,8 @@ _GPT_OSS_20B = _in_bfloat16(_every(2, 24, 128), [KVHeads(8, 64)] * 24)
 _GEMMA_4_31B = _like_gemma_4(KVHeads(16, 256), KVHeads(4, 512), _every(6, 60, 1024))
 _GEMMA_4_26B_A4B = _like_gemma_4(KVHeads(8, 256), KVHeads(2, 512), _every(6, 30, 1024))
 _GEMMA_4_E4B = _e4b()
+_DEEPSEEK_V3 = _in_bfloat16([0] * 61, [KVHeads(1, 512 + 64, latent=512)] * 61)
+_GLM_4_7_FLASH = _in_bfloat16([0] * 47, [KVHeads(1, 512 + 64, latent=512)] * 47)
 
 
 def _is_near(layout: KVLayout, num_tokens: int, expected: int) -> bool:
@@ -61,6 +63,9 @@ def test_bytes_held_are_those_worked_by_hand() -> None:
         # 4 layers of all tokens, of 4 KiB, and 20 of the last 512, of 2 KiB; the others have none.
         expected = 4 * tokens * 4 * KIB + 20 * min(tokens, 512) * 2 * KIB
         assert _is_near(_GEMMA_4_E4B, tokens, expected)
+        # One row of 512 + 64 numbers of two bytes in each layer: 68.6 and 52.9 KiB a token.
+        assert _is_near(_DEEPSEEK_V3, tokens, tokens * 61 * 1152)
+        assert _is_near(_GLM_4_7_FLASH, tokens, tokens * 47 * 1152)
 
 
 def test_groups_of_published_shapes() -> None:
@@ -90,7 +95,24 @@ def test_layers_that_read_anothers_keys_hold_none() -> None:
     }
 
 
-_HEADS = st.sampled_from([KVHeads(2, 8), KVHeads(4, 8), KVHeads(1, 24), KVHeads(8, 8)])
+def test_a_page_of_latent_rows_has_all_layers() -> None:
+    (group,) = _DEEPSEEK_V3.groups
+    assert (group.kind, len(group.layers), _DEEPSEEK_V3.is_plain) == ("latent", 61, True)
+    assert _DEEPSEEK_V3.page_bytes == 61 * 16 * 1152
+
+
+def test_layers_with_latent_rows_and_with_keys_are_groups_of_their_own() -> None:
+    layout = _in_bfloat16([0] * 4, [KVHeads(1, 32, latent=24), KVHeads(2, 8)] * 2)
+    assert [(group.kind, group.layers) for group in layout.groups] == [
+        ("latent", (0, 2)),
+        ("full", (1, 3)),
+    ]
+    assert layout.page_bytes == 2 * 2 * 32 * 16  # no padding: 32 numbers a token each
+
+
+_HEADS = st.sampled_from(
+    [KVHeads(1, 16, latent=12), KVHeads(2, 8), KVHeads(4, 8), KVHeads(1, 24), KVHeads(8, 8)]
+)
 
 
 @given(

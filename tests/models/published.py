@@ -72,7 +72,11 @@ def _how(config: dict[str, Any], resolved: Resolved) -> Iterator[str]:
     if 0 < resolved.chunk < resolved.context_len:
         layers = resolved.layer_kinds.count("chunked_attention")
         yield f"chunks of {resolved.chunk:,} tokens in {layers} of {resolved.num_layers} layers"
-    if sizes := sorted({(heads.num_kv_heads, heads.head_dim) for heads in resolved.layer_heads}):
+    rows = {(heads.latent, heads.head_dim - heads.latent) for heads in resolved.layer_heads}
+    for latent, turned in sorted(row for row in rows if row[0]):
+        yield f"latent rows of {latent} + {turned} numbers"
+    apart = [heads for heads in resolved.layer_heads if not heads.latent]
+    if sizes := sorted({(heads.num_kv_heads, heads.head_dim) for heads in apart}):
         said = " and ".join(f"{number} of {size}" for number, size in sizes)
         yield f"heads of keys: {said}"
     for kind in sorted({rope.kind for rope in resolved.ropes} - {"default"}):

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from daemon.engine.loading.resolve import resolve_here, shape_here
+from daemon.memory.layout import KVHeads
 from daemon.models.resolved import Resolved
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError
@@ -67,7 +68,7 @@ def resolved(tmp_path: Path, config: dict[str, Any]) -> Resolved:
             {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]},
             "linear_attention",
         ),
-        ({"model_type": "deepseek_v3", "kv_lora_rank": 64}, "MLA"),
+        ({"model_type": "deepseek_v32"}, "an indexer chooses"),
         ({"mamba_d_state": 16}, "state-space"),
         ({"is_encoder_decoder": True}, "encoder-decoder"),
         ({"vision_config": {}}, "images"),
@@ -112,6 +113,14 @@ def test_defaults_of_a_type_count_as_if_they_were_said(tmp_path: Path) -> None:
     config = {**LLAMA, "model_type": "mistral", "max_position_embeddings": 8192}
     found = resolved(tmp_path, config)
     assert found.window == 4096 and not list(refusals(found))
+
+
+def test_latent_rows_are_what_layers_hold(tmp_path: Path) -> None:
+    config = {**LLAMA, "model_type": "deepseek_v3", "kv_lora_rank": 24, "qk_rope_head_dim": 8}
+    found = resolved(tmp_path, config | {"architectures": ["DeepseekV3ForCausalLM"]})
+    assert found.layer_heads == (KVHeads(1, 32, latent=24),) * 3
+    assert (found.num_heads, found.num_kv_heads, found.head_dim) == (4, 1, 32)
+    assert not list(refusals(found))
 
 
 def test_layers_that_share_keys_count_where_the_type_has_them_alone(tmp_path: Path) -> None:

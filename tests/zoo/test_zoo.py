@@ -37,9 +37,12 @@ SERVED = (
     "phi3/rope: longrope",
     "gemma4_text/heads shared by layers",
     "llama4_text/chunks",
+    "deepseek_v2/base",
+    "minicpm3/base",
 )
 UNSERVED = {
     "bert/base": "also see those after them",
+    "deepseek_v32/base": "indexer",
     "camembert/is_decoder=true": "counted from its padding token",
     "diffllama/base": "attend twice",
     "doge/base": "masks of its own",

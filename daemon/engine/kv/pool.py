@@ -17,7 +17,7 @@ import torch
 
 from daemon.engine.batch.upload import upload
 from daemon.engine.kv.eight_bit import LARGEST, quantise
-from daemon.memory.layout import KVLayout, LayerGroup
+from daemon.memory.layout import KVHeads, KVLayout, LayerGroup, token_bytes
 from daemon.memory.sizing import SCALE_BYTES
 from daemon.wire.columns import Column, Int64
 
@@ -31,6 +31,9 @@ class Place(NamedTuple):
 
 class PagedKV:
     """Keys and values as `blocks` [block, layer, 2, block_size, kv_head, head_dim].
+
+    Of layers with latent attention one row for each token, [block, layer, 1, block_size, 1, width],
+    which is the key of all heads; its first `latent` numbers are their value.
 
     Zeroed at first. What a former owner left in a block stays there, NaN too: attention must not
     read beyond a sequence's end, not even to multiply it by zero.
@@ -47,12 +50,14 @@ class PagedKV:
         device: torch.device,
         kv_dtype: torch.dtype | None = None,
         raw: torch.Tensor | None = None,
+        latent: int = 0,
     ) -> None:
         """`dtype` is that of states; `kv_dtype` int8 or float8_e4m3fn, None: as `dtype`. `raw`: the
         bytes of another pool's blocks, which this is a view of; they may be more than it needs.
         """
         stored = dtype if kv_dtype is None else kv_dtype
-        shape = (num_layers, 2, block_size, num_kv_heads, head_dim)
+        self.latent, self.num_planes = latent, 1 if latent else 2
+        shape = (num_layers, self.num_planes, block_size, num_kv_heads, head_dim)
         num_cells = math.prod(shape)
         cell_bytes = num_cells * stored.itemsize
         scale_bytes = num_cells // head_dim * SCALE_BYTES if stored in LARGEST else 0
@@ -67,7 +72,8 @@ class PagedKV:
         if scale_bytes:
             scales = self.raw[:, cell_bytes : cell_bytes + scale_bytes].view(torch.float32)
             # A head's scales of a block lie side by side: attention reads them as one piece.
-            scales = scales.view(num_blocks, num_layers, 2, num_kv_heads, block_size)
+            planes = num_layers, self.num_planes
+            scales = scales.view(num_blocks, *planes, num_kv_heads, block_size)
             self.scales = scales.transpose(-1, -2)
         # Tokens written of each block, in order from its first; all, where they were not counted.
         self.fills = np.full(num_blocks, block_size, np.int32)
@@ -86,16 +92,16 @@ class PagedKV:
         """A pool for several groups of layers. It is itself a view: of the group that fills most of
         a block.
         """
-        shapes: dict[tuple[int, int], int] = {}
+        shapes: dict[KVHeads, int] = {}
         for group in layout.groups:
             shapes[_heads(group)] = max(shapes.get(_heads(group), 0), len(group.layers))
         stored = dtype if kv_dtype is None else kv_dtype
         raw = _zeroed((num_blocks, _page_bytes(shapes, layout.page_tokens, stored)), device)
-        views: dict[tuple[int, int], PagedKV] = {}
-        for (num_kv_heads, head_dim), num_layers in shapes.items():
-            sizes = num_blocks, num_layers, layout.page_tokens, num_kv_heads, head_dim
-            views[num_kv_heads, head_dim] = PagedKV(*sizes, dtype, device, kv_dtype, raw)
-        pool = views[max(shapes, key=lambda heads: math.prod(heads) * shapes[heads])]
+        views: dict[KVHeads, PagedKV] = {}
+        for heads, num_layers in shapes.items():
+            sizes = num_blocks, num_layers, layout.page_tokens, heads.num_kv_heads, heads.head_dim
+            views[heads] = PagedKV(*sizes, dtype, device, kv_dtype, raw, heads.latent)
+        pool = views[max(shapes, key=lambda heads: token_bytes(heads, int) * shapes[heads])]
         pool.layout, pool.places = layout, _places(layout)
         pool.views = tuple(views[_heads(group)] for group in layout.groups)
         return pool
@@ -106,7 +112,7 @@ class PagedKV:
             return PagedKV.of_layout(num_blocks, self.layout, dtype, self.raw.device)
         block_size, num_kv_heads, head_dim = self.blocks.shape[3:]
         sizes = num_blocks, self.num_layers, block_size, num_kv_heads, head_dim
-        return PagedKV(*sizes, dtype, self.raw.device)
+        return PagedKV(*sizes, dtype, self.raw.device, latent=self.latent)
 
     @property
     def num_groups(self) -> int:
@@ -142,20 +148,25 @@ class PagedKV:
 
     def row_of(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Number of layer 0's key at an offset of each block, over all keys and values; int64."""
-        return blocks * (self.num_layers * 2 * self.block_size) + offsets
+        return blocks * (self.num_layers * self.num_planes * self.block_size) + offsets
 
     def row_shift(self, layer: int, values: bool) -> int:
         """The offset to add to `row_of` for a layer's keys or values."""
-        return (2 * layer + int(values)) * self.block_size
+        return (self.num_planes * layer + int(values)) * self.block_size
 
     def write(self, layer: int, rows: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Put `key`, `value` [T, kv_head, head_dim] at `rows` [T] of a layer; see `row_of`."""
+        """Put `key`, `value` [T, kv_head, head_dim] at `rows` [T] of a layer; see `row_of`. Latent
+        rows are given as keys.
+        """
         self._put(rows + self.row_shift(layer, False), key)
-        self._put(rows + self.row_shift(layer, True), value)
+        if not self.latent:
+            self._put(rows + self.row_shift(layer, True), value)
 
     def read(self, layer: int, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [T, kv_head, head_dim] at `rows` [T] of a layer, in `dtype`; copies."""
         keys = self._get(rows + self.row_shift(layer, False))
+        if self.latent:
+            return keys, keys[..., : self.latent]
         return keys, self._get(rows + self.row_shift(layer, True))
 
     def copy(self, sources: Column, targets: Column) -> None:
@@ -195,7 +206,7 @@ class PagedKV:
     def _cells(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Block, plane (keys or values of a layer) and offset of numbers made by `row_of`."""
         planes = rows // self.block_size
-        num_planes = 2 * self.num_layers
+        num_planes = self.num_planes * self.num_layers
         return planes // num_planes, planes % num_planes, rows % self.block_size
 
     def _planes(self, view: torch.Tensor) -> torch.Tensor:
@@ -216,18 +227,16 @@ def _places(layout: KVLayout) -> dict[int, tuple[Place, ...]]:
     return own | {layer: own[source] for layer, source in layout.shared.items()}
 
 
-def _heads(group: LayerGroup) -> tuple[int, int]:
-    return group.num_kv_heads, group.head_dim
+def _heads(group: LayerGroup) -> KVHeads:
+    return KVHeads(group.num_kv_heads, group.head_dim, latent=group.latent)
 
 
-def _page_bytes(
-    shapes: Mapping[tuple[int, int], int], page_tokens: int, stored: torch.dtype
-) -> int:
+def _page_bytes(shapes: Mapping[KVHeads, int], page_tokens: int, stored: torch.dtype) -> int:
     """Bytes of the largest block; `shapes`: the most layers of a group, by their heads."""
     more = SCALE_BYTES if stored in LARGEST else 0
-    return max(
-        2 * page_tokens * num_layers * num_kv_heads * (head_dim * stored.itemsize + more)
-        for (num_kv_heads, head_dim), num_layers in shapes.items()
+    return page_tokens * max(
+        num_layers * token_bytes(heads, lambda head_dim: head_dim * stored.itemsize + more)
+        for heads, num_layers in shapes.items()
     )
 
 

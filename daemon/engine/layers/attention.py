@@ -13,7 +13,13 @@ from typing import Any, Protocol
 
 import torch
 
+from daemon.engine.layers.latent import LatentProjection, projection_of
+
 ATTENTION_NAME = "llmd_paged"
+LISTENING_NAME = "llmd_listening"
+"""Attention that only notes what it is asked for."""
+BY_ROWS = frozenset({ATTENTION_NAME, LISTENING_NAME})
+"""Attention that takes latent rows in place of keys."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +30,7 @@ class AttentionVariant:
     cap: float = 0.0  # a score becomes cap * tanh(score / cap), after scaling; 0: it stays
     sinks: torch.Tensor | None = None  # [heads] a score more in each softmax, without a value
     shared: bool = False  # keys and values are another layer's, which has written them
+    latent: LatentProjection | None = None  # makes them of the rows that are given as keys
 
     @property
     def weighs_anew(self) -> bool:
@@ -57,7 +64,8 @@ class PagedAttention(Protocol):
     ) -> torch.Tensor:
         """`query` [T, heads, head_dim], `key` and `value` [T, kv_heads, head_dim].
 
-        Returns [T, heads, head_dim].
+        Returns [T, heads, head_dim]. Of a latent variant `query` [T, heads, key_dim], `key` the
+        rows [T, 1, width], and values are not read; returns [T, heads, value_dim].
         """
 
 
@@ -149,11 +157,11 @@ def paged_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
     paged, windows = _current.get()
-    variant = FULL
-    if windows or softcap or s_aux is not None:
+    variant, latent = FULL, projection_of(module)
+    if windows or softcap or s_aux is not None or latent is not None:
         window = windows[module.layer_idx] if windows else 0
         sinks = None if s_aux is None else s_aux.to(query.dtype)
-        variant = AttentionVariant(window, softcap or 0.0, sinks)
+        variant = AttentionVariant(window, softcap or 0.0, sinks, latent=latent)
     return paged(module.layer_idx, query, key, value, scale, variant).unsqueeze(0), None
 
 

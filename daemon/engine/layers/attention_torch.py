@@ -39,7 +39,7 @@ class TorchAttention:
         cache = self._cache
         if not variant.shared:
             cache.write(layer, self._written, key, value)
-        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        output = query.new_empty(attended_shape(query, variant))
         if self._singles is not None:
             tokens = self._single_tokens
             output[tokens] = self._singles.attend(layer, query[tokens], scale, variant)
@@ -68,6 +68,9 @@ class Singles:
         if variant.window not in self._seen:
             self._seen[variant.window] = self._see(variant.window)
         context, bias = self._seen[variant.window]
+        latent = variant.latent
+        if latent is not None:
+            query = latent.absorbed(query)
         keys, values = gather(self._cache, layer, context)
         # Query heads that share a key head become rows of one small product: nothing is repeated.
         grouped = query.reshape(len(keys), keys.shape[2], -1, query.shape[2])
@@ -81,7 +84,8 @@ class Singles:
             attended = scaled_dot_product_attention(
                 grouped, keys, values, attn_mask=bias, scale=scale
             )
-        return attended.reshape(query.shape)
+        attended = attended.reshape(*query.shape[:2], -1)
+        return attended if latent is None else latent.emitted(attended)
 
     def _see(self, window: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Each row's positions as `context_rows` gives them, and what hides those of no token."""
@@ -134,9 +138,14 @@ class Chunks:
             else:
                 assert own is not None, "chunks that were made to read the cache need none"
                 keys, values = own[0][tokens], own[1][tokens]
-            output[tokens] = attend_causally(
-                query[tokens], keys, values, start - first, scale, variant
-            )
+            attend = attend_causally if variant.latent is None else _attend_to_rows
+            output[tokens] = attend(query[tokens], keys, values, start - first, scale, variant)
+
+
+def attended_shape(query: torch.Tensor, variant: AttentionVariant) -> tuple[int, int, int]:
+    """The shape of what attention gives for `query` [T, heads, d]."""
+    count, heads, width = query.shape
+    return count, heads, width if variant.latent is None else variant.latent.value_dim
 
 
 def context_rows(cache: PagedKV, tables: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
@@ -149,8 +158,7 @@ def context_rows(cache: PagedKV, tables: torch.Tensor, position: torch.Tensor) -
 def gather(cache: PagedKV, layer: int, context: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [*context, kv_heads, head_dim] of a layer, copied out of their pages."""
     keys, values = cache.read(layer, context.flatten())
-    shape = (*context.shape, *keys.shape[1:])
-    return keys.view(shape), values.view(shape)
+    return keys.unflatten(0, context.shape), values.unflatten(0, context.shape)
 
 
 def attend_causally(
@@ -163,14 +171,15 @@ def attend_causally(
 ) -> torch.Tensor:
     """One sequence's `query` [count, heads, d] from `start` on, over all tokens up to its last.
 
-    `keys` and `values` [start + count, kv_heads, d]; returns [count, heads, d]. Behind a window
-    tiles of queries are computed one after the other, each with the keys that it sees.
+    `keys` and `values` [start + count, kv_heads, d]; returns [count, heads, d]. Values may be of
+    another width, which the result has then. Behind a window tiles of queries are computed one
+    after the other, each with the keys that it sees.
     """
     window, count = variant.window, len(query)
     if not window or start + count <= window:
         return _attend_tile(query, keys, values, start, scale, variant)
     tile = max(window, _TILE_QUERIES)
-    attended = torch.empty_like(query, memory_format=torch.contiguous_format)
+    attended = query.new_empty((*query.shape[:2], values.shape[2]))
     for begin in range(0, count, tile):
         end = min(begin + tile, count)
         first, last = variant.first_key(start + begin), start + end
@@ -185,6 +194,28 @@ def attend_causally(
     return attended
 
 
+def _attend_to_rows(
+    query: torch.Tensor,
+    rows: torch.Tensor,
+    _values: torch.Tensor,
+    start: int,
+    scale: float,
+    variant: AttentionVariant,
+) -> torch.Tensor:
+    """As `attend_causally`, to keys and values made of `rows` [start + count, 1, width]."""
+    projection = variant.latent
+    assert projection is not None
+    if not projection.expands(len(query)):
+        absorbed, latent = projection.absorbed(query), rows[..., : projection.rank]
+        return projection.emitted(attend_causally(absorbed, rows, latent, start, scale, variant))
+    output = query.new_empty(attended_shape(query, variant))
+    for heads in projection.heads_at_once(len(rows)):
+        keys, values = projection.expanded(rows[:, 0], heads)
+        own = variant.of_heads(heads)
+        output[:, heads] = attend_causally(query[:, heads], keys, values, start, scale, own)
+    return output
+
+
 def _attend_tile(
     query: torch.Tensor,
     keys: torch.Tensor,
@@ -194,11 +225,10 @@ def _attend_tile(
     variant: AttentionVariant,
 ) -> torch.Tensor:
     """As `attend_causally`, all queries at once."""
-    count, heads, head_dim = query.shape
     # Query heads that share a key head read it where it lies: nothing is repeated.
     grouped = query.unflatten(1, (keys.shape[1], -1)).permute(1, 2, 0, 3)
-    shape = grouped.shape[0], grouped.shape[1], len(keys), head_dim
-    keys, values = (states.transpose(0, 1)[:, None].expand(shape) for states in (keys, values))
+    shape = *grouped.shape[:2], len(keys)
+    keys, values = (states.transpose(0, 1)[:, None].expand(*shape, -1) for states in (keys, values))
     narrow = 0 < variant.window < shape[2]
     if variant.weighs_anew:
         bias, sinks = causal_bias(query, start, variant.window), variant.sinks
@@ -210,7 +240,7 @@ def _attend_tile(
         attended = scaled_dot_product_attention(
             grouped, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale
         )
-    return attended.permute(2, 0, 1, 3).reshape(count, heads, head_dim)
+    return attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def _weighed(

@@ -138,7 +138,7 @@ def resolved_of(config: Any) -> Resolved:
         layer_kinds=kinds,
         window=_window(config),
         chunk=_size(config, "attention_chunk_size"),
-        layer_heads=layers if len(set(layers)) > 1 else (),
+        layer_heads=layers if len(set(layers)) > 1 or layers[0].latent else (),
         layer_states=states,
         ropes=tuple(_ropes(config)),
         by_layer=tuple(_by_layer(config)),
@@ -249,10 +249,13 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def _layer_heads(config: Any) -> tuple[KVHeads, ...]:
-    """The heads of each layer's keys and values; of one alone, where nothing makes them differ:
-    how many layers a file says is not checked yet.
+    """The heads of each layer's keys and values, or their latent rows; of one alone, where nothing
+    makes them differ: how many layers a file says is not checked yet.
     """
-    layers = [config]
+    layers, latent = [config], _size(config, "kv_lora_rank")
+    if latent:
+        row = KVHeads(1, latent + _size(config, "qk_rope_head_dim"), latent=latent)
+        return (row,) * max(_size(config, "num_hidden_layers"), 1)
     if getattr(config, "per_layer_attributes", None):
         layers = list(config.per_layer_config)
     elif _num_sharing(config):

@@ -105,6 +105,8 @@ def _compiled() -> Backend:
     team, constants = Team(run_program), Constants({})
 
     def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
+        if cache.latent:
+            return TorchAttention(batch, cache)
         return CpuAttention(batch, cache, team, constants)
 
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
@@ -159,7 +161,7 @@ def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
         # Which experts compute is read on the host, which no graph does; a captured step reads one
         # block of all layers.
         on_host = any(isinstance(product, QuantisedExperts) for product in forward.products())
-        if on_host or cache.num_groups > 1 or by_torch & {GRAPHS, *CAPTURED}:
+        if on_host or cache.num_groups > 1 or cache.latent or by_torch & {GRAPHS, *CAPTURED}:
             return None
         return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)
 
@@ -173,6 +175,8 @@ def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile
     from daemon.engine.cuda.ops import TritonOps
 
     def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
+        if cache.latent:
+            return TorchAttention(batch, cache)
         if by_torch & {WRITE, DECODE, PREFILL}:
             return mixed(batch, cache, by_torch)
         return CudaAttention.of(batch, cache)

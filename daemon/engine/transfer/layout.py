@@ -34,15 +34,17 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kv_dtype: str  # as stored
     block_bytes: int
     groups: tuple[LayerGroup, ...] = ()  # of layers, where a block has not all
+    num_planes: int = 2  # rows of a token in a layer: see `PagedKV`
 
     def spans(self, layer: int) -> tuple[ByteSpan, ...]:
         """Spans of a layer's keys, values and scales in a block; all of it for `WHOLE`."""
         if layer == WHOLE:
             return (ByteSpan(0, self.block_bytes),)
         per_token = self.num_kv_heads * self.head_dim
-        cells = 2 * self.block_size * per_token * _ITEM_BYTES[self.kv_dtype]
+        cells = self.num_planes * self.block_size * per_token * _ITEM_BYTES[self.kv_dtype]
         eight_bit = self.kv_dtype in _EIGHT_BIT
-        scales = 2 * self.block_size * self.num_kv_heads * SCALE_BYTES if eight_bit else 0
+        of_scales = self.num_planes * self.block_size * self.num_kv_heads * SCALE_BYTES
+        scales = of_scales if eight_bit else 0
         spans = [ByteSpan(layer * cells, cells)]
         if scales:
             spans.append(ByteSpan(self.num_layers * cells + layer * scales, scales))
@@ -92,4 +94,5 @@ def layout_of(cache: PagedKV) -> Layout:
         kv_dtype=str(cache.blocks.dtype).removeprefix("torch."),
         block_bytes=cache.block_bytes,
         groups=() if cache.layout is None else cache.layout.groups,
+        num_planes=cache.num_planes,
     )

@@ -13,6 +13,8 @@ from daemon.engine.batch.streams import compute_stream
 from daemon.engine.families import DRAW, EDIT, NONE, ByTorch, Fallen, unheard
 from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.attention import BY_ROWS
+from daemon.engine.layers.latent import keep_rows
 from daemon.engine.layers.rotary import settle_rotary
 from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here
@@ -124,6 +126,7 @@ def assemble(
         said = f"its rotary positions cannot be computed: {in_a_line(error)}"
         raise ModelError(f"{load.model}: {said}") from error
     backend = backend or choose_backend(device, torch_dtype(load.dtype))
+    keep_rows(model, torch_dtype(load.dtype), BY_ROWS)
     progress("kv cache", WEIGHTS_END)
     cache = _kv_cache(load, shape, device, _asked(model, shape, load))
     progress("host pool", 0.75)
@@ -183,7 +186,8 @@ def _kv_cache(
         num_pages = num_blocks * per_block // layout.page_bytes
         return PagedKV.of_layout(num_pages, layout, dtype, device, kv_dtype)
     sizes = shape.num_layers, load.block_size, shape.num_kv_heads, shape.head_dim
-    return PagedKV(num_blocks, *sizes, dtype, device, kv_dtype)
+    latent = layout.groups[0].latent
+    return PagedKV(num_blocks, *sizes, dtype, device, kv_dtype, latent=latent)
 
 
 def _host_bytes(load: Load, shape: ModelShape) -> int:

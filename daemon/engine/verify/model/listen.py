@@ -15,12 +15,13 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from daemon.base.logs import in_a_line
+from daemon.engine.layers.attention import LISTENING_NAME
+from daemon.engine.layers.latent import projection_of
 from daemon.engine.verify.model.reference import attention
 from daemon.memory.layout import KVHeads
 from daemon.memory.sizing import heads_of
 from daemon.models.shape import ModelShape
 
-_LISTENING = "llmd_listening"
 _UNKNOWN = {
     "position_bias": "it adds biases to attention scores",
     "relative_position_bias": "it adds biases to attention scores",
@@ -80,11 +81,11 @@ class Heard(NamedTuple):
 def listen(model: Any, shape: ModelShape, longest: int) -> AskedOfAttention:
     """The attention that the model asks for, in sequences of at most `longest` tokens."""
     calls, masks = list[Heard](), list[Sees]()
-    AttentionInterface.register(_LISTENING, partial(_heard, calls=calls))
-    AttentionMaskInterface.register(_LISTENING, partial(_marked, masks=masks))
+    AttentionInterface.register(LISTENING_NAME, partial(_heard, calls=calls))
+    AttentionMaskInterface.register(LISTENING_NAME, partial(_marked, masks=masks))
     device = model.device
     try:
-        with attention(model, _LISTENING):
+        with attention(model, LISTENING_NAME):
             output = model(
                 input_ids=torch.ones((1, 2), dtype=torch.int64, device=device),
                 position_ids=torch.arange(2, device=device).unsqueeze(0),
@@ -185,11 +186,13 @@ def _heard(
     **asked: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention for transformers that answers zeros."""
-    heads = (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
+    heads = (query.shape[1], key.shape[1], key.shape[3], value.shape[3])
     mask = None if attention_mask is None else round(float(attention_mask.max()) - _FIRST_MARK)
     calls.append(Heard(getattr(module, "layer_idx", None), heads, key, mask, asked))
     batch, num_heads, num_tokens, _ = query.shape
-    return query.new_zeros((batch, num_tokens, num_heads, value.shape[3])), None
+    latent = projection_of(module)
+    width = value.shape[3] if latent is None else latent.value_dim
+    return query.new_zeros((batch, num_tokens, num_heads, width)), None
 
 
 def _reasons(calls: list[Heard], shape: ModelShape) -> list[str]:
@@ -203,7 +206,8 @@ def _reasons(calls: list[Heard], shape: ModelShape) -> list[str]:
     by_layer = {call.layer: call for call in calls}
     for call in calls:
         own = expected.get(call.layer, KVHeads(shape.num_kv_heads, shape.head_dim))
-        if call.heads != (shape.num_heads, own.num_kv_heads, own.head_dim, own.head_dim):
+        value_dim = own.latent or own.head_dim
+        if call.heads != (shape.num_heads, own.num_kv_heads, own.head_dim, value_dim):
             heads, kv_heads, key_dim, value_dim = call.heads
             reasons.append(
                 f"its attention has {heads} heads ({kv_heads} of keys) of {key_dim} and "

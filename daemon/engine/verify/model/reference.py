@@ -17,6 +17,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from daemon.engine.kv.eight_bit import quantise
+from daemon.engine.layers.latent import projection_of, stored_rows
 from daemon.engine.layers.modules import counted
 from daemon.engine.quantised.linear import QuantisedLinear, quantised_layers
 from daemon.engine.verify.model.script import WaveSequence
@@ -69,7 +70,7 @@ def rounding(model: Any, kv_dtype: torch.dtype) -> Iterator[None]:
     """The model attends to keys and values as an 8-bit cache of `kv_dtype` would hold them."""
     AttentionInterface.register(_ROUNDED, partial(_rounded_attention, kv_dtype=kv_dtype))
     AttentionMaskInterface.register(_ROUNDED, eager_mask)
-    with attention(model, _ROUNDED):
+    with attention(model, _ROUNDED), stored_rows(partial(_stored, kv_dtype=kv_dtype)):
         yield
 
 
@@ -88,7 +89,9 @@ def _rounded_attention(
 ) -> tuple[torch.Tensor, None]:
     """Plain attention, [1, heads, T, head_dim] in, [1, T, heads, head_dim] out."""
     groups = query.shape[1] // key.shape[1]
-    key, value = (_stored(states, kv_dtype).repeat_interleave(groups, 1) for states in (key, value))
+    if projection_of(module) is None:  # else they are made of rounded rows
+        key, value = (_stored(states, kv_dtype) for states in (key, value))
+    key, value = (states.repeat_interleave(groups, 1) for states in (key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = query @ key.transpose(2, 3) * scale
     if softcap:

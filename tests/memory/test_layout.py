@@ -127,7 +127,7 @@ def test_every_layer_has_its_place_and_growing_takes_pages(
     placed = dict.fromkeys(range(len(layers)), 0)
     for group in layout.groups:
         assert {windows[layer] for layer in group.layers} == {group.window}
-        size = 2 * group.num_kv_heads * group.head_dim * 2
+        size = (1 if group.latent else 2) * group.num_kv_heads * group.head_dim * 2
         assert size * len(group.layers) * 16 <= layout.page_bytes
         for layer in group.layers:
             placed[layer] += group.num_kv_heads
@@ -136,7 +136,8 @@ def test_every_layer_has_its_place_and_growing_takes_pages(
     assert layout.pages_at(num_tokens + 1) - layout.pages_at(num_tokens) <= len(layout.groups)
     if len(set(heads)) == 1:
         full = len(layout.groups) * layout.page_bytes
-        plain = len(layers) * 2 * heads[0].num_kv_heads * heads[0].head_dim * 2 * 16
+        planes = 1 if heads[0].latent else 2
+        plain = len(layers) * planes * heads[0].num_kv_heads * heads[0].head_dim * 2 * 16
         assert full <= (1 + MOST_PADDING) * plain
 
 

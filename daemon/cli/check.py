@@ -65,6 +65,7 @@ from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape, read_json
 from daemon.models.unread import unread_notes
 from daemon.models.vocabulary import read_tokenizer
+from daemon.models.weights import predicting_weights
 from daemon.runtime.model import cache_folder, with_instances
 from daemon.runtime.preflight import holder, obstacles
 
@@ -364,6 +365,8 @@ def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:
         f"{shape.head_dim}, hidden {shape.hidden_size}, vocabulary {shape.vocab_size:,}, "
         f"context {shape.context_len} tokens"
     )
+    if left_out := predicting_weights(folder):
+        yield f"  {len(left_out)} weights predict further tokens and are not read"
     yield from _quantisation_lines(folder)
 
 

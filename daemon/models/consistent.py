@@ -16,7 +16,7 @@ from daemon.models.resolving import Ask, ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape
 from daemon.models.supported import check_folder
 from daemon.models.vocabulary import read_tokenizer
-from daemon.models.weights import check_files, weight_shapes
+from daemon.models.weights import check_files, predicting_weights, weight_shapes
 
 _LAYER = re.compile(r"\.(?:layers|layer|blocks|h)\.(\d+)\.")
 _MOST = {
@@ -41,16 +41,19 @@ def checked_shape(folder: Path, cache: Path, ask: Ask = ask_child) -> ModelShape
         resolved = resolve(folder, cache, ask)
         check_folder(folder, resolved)
         shape = read_shape(folder, resolved)
-        check_consistent(folder, shape)
+        check_consistent(folder, shape, resolved.fields.get("num_layers"))
     except (TypeError, KeyError, AttributeError, OverflowError, UnicodeError) as error:
         raise ModelError(f"{folder}: a value of the wrong kind in its files: {error}") from error
     return shape
 
 
-def check_consistent(folder: Path, shape: ModelShape) -> None:
-    """Raise ModelError, naming the file, unless shape, weights and tokenizer fit each other."""
+def check_consistent(folder: Path, shape: ModelShape, num_blocks: object = None) -> None:
+    """Raise ModelError, naming the file, unless shape, weights and tokenizer fit each other.
+
+    `num_blocks`: of weights, where the configuration says that a block has several layers.
+    """
     _check_shape(folder / "config.json", shape)
-    _check_weights(folder, shape)
+    _check_weights(folder, shape, num_blocks)
     _check_tokenizer(folder, shape.vocab_size)
 
 
@@ -69,11 +72,12 @@ def _check_shape(file: Path, shape: ModelShape) -> None:
             raise ModelError(f"{file}: {heads}")
 
 
-def _check_weights(folder: Path, shape: ModelShape) -> None:
+def _check_weights(folder: Path, shape: ModelShape, num_blocks: object) -> None:
     check_files(folder)
+    predicting_weights(folder)
     shapes = weight_shapes(folder)
     layers = {int(found[1]) for name in shapes if (found := _LAYER.search(name))}
-    if layers and len(layers) != shape.num_layers:
+    if layers and len(layers) not in (shape.num_layers, num_blocks):
         said = f"config.json says {shape.num_layers} layers, the weights have {len(layers)}"
         raise ModelError(f"{folder}: {said}")
     _check_side(folder, shapes.values(), "hidden_size", shape.hidden_size)

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from daemon.models.containers import text_names
+from daemon.models.containers import predicting, text_names
 from daemon.models.gguf_index import GgufIndex, read_index
 from daemon.models.quantised_layers import (
     QuantisedLayer,
@@ -137,8 +137,8 @@ def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def weight_headers(folder: Path) -> dict[str, TensorHeader]:
-    """Headers of the tensors in the folder's safetensors files, towers aside (see
-    `daemon.models.containers`). Raises ModelError.
+    """Headers of the tensors in the folder's safetensors files, parts beside the text model aside
+    (see `daemon.models.containers`). Raises ModelError.
     """
     name_of = text_names(folder)
     return {
@@ -157,6 +157,12 @@ def folder_layers(folder: Path, quantisation: Quantisation | None) -> dict[str, 
         return find_quantised_layers(quantisation, weight_headers(folder))
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from None
+
+
+def predicting_weights(folder: Path) -> list[str]:
+    """The folder's tensors that predict further tokens, which are not read. Raises ModelError."""
+    stored = (name for path in weight_files(folder) for name in safetensors_header(path)[0])
+    return predicting(folder, stored)
 
 
 class WeightCount(NamedTuple):

@@ -21,15 +21,20 @@ from daemon.models.quantisation import read_quantisation
 from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder
-from daemon.models.weights import folder_layers, weight_headers, weight_shapes
+from daemon.models.weights import (
+    folder_layers,
+    predicting_weights,
+    weight_headers,
+    weight_shapes,
+)
 
 log = logging.getLogger(__name__)
 
 _BESIDE = re.compile(
-    r"(^|\.)(mtp\w*|nextn\w*|medusa\w*|eagle\w*|v_head|value_head|reward_head|score|classifier"
+    r"(^|\.)(medusa\w*|eagle\w*|v_head|value_head|reward_head|score|classifier"
     r"|summary|pooler|rotary_emb|vision\w*|visual|audio\w*|multi_modal_projector)(\.|$)"
 )
-"""Whole parts beside a causal model: they predict more tokens, judge answers or read other input
+"""Whole parts beside a causal model: they draft further tokens, judge answers or read other input
 than text, and change no logits of the model's own."""
 _LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
 _CPU = torch.device("cpu")
@@ -57,6 +62,9 @@ def load_model(
     register()
     computes_in = torch_dtype(dtype)
     narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
+    if left_out := predicting_weights(folder):
+        said = "predict further tokens and are left out"
+        log.info("%s: %d weights %s: %s ...", folder, len(left_out), said, left_out[0])
     model = _loaded(folder, device, computes_in, tell, narrow)
     model.requires_grad_(False)
     return model.eval()

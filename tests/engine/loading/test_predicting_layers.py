@@ -56,7 +56,7 @@ def test_they_are_left_out_and_said_once(
 
 
 def test_a_layer_of_the_models_own_is_not_taken_for_one(tmp_path: Path) -> None:
-    """A configuration with a layer too few, beside weights of all: the last one predicts nothing."""
+    """A configuration with a layer too few, beside all weights: the last one predicts nothing."""
     folder = with_tensors(tmp_path, {}, num_hidden_layers=2, num_nextn_predict_layers=1)
     with pytest.raises(ModelError, match="layer 2 of the weights is behind"):
         checked_shape(folder, tmp_path / "cache", resolve_here)

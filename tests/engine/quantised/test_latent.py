@@ -20,6 +20,7 @@ SIZES: dict[str, Any] = {
     "kv_lora_rank": 64,
     "q_lora_rank": 64,
     "qk_rope_head_dim": 16,
+    "head_dim": 16,
     "v_head_dim": 32,
     "intermediate_size": 128,
     "moe_intermediate_size": 64,
@@ -37,7 +38,5 @@ def test_answers_are_those_of_the_same_numbers(form: str, tmp_path: Path) -> Non
     requantise(save_plain(model, tmp_path / "plain"), folder, form, lambda _share: None)
     engine = engine_of(folder, tmp_path / "trials")
     check_greedy_text(engine, folder)
-    loaded = {
-        type(module) for module in load_model(folder, "float32", torch.device("cpu")).modules()
-    }
-    assert {QuantisedLinear, QuantisedExperts} <= loaded
+    loaded: Any = load_model(folder, "float32", torch.device("cpu"))
+    assert {QuantisedLinear, QuantisedExperts} <= {type(module) for module in loaded.modules()}

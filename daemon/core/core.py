@@ -59,6 +59,7 @@ from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
 from daemon.placement.balance import Balancer
 from daemon.scheduler.due import due_s
+from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.suspects import DEADLY
 from daemon.state.pause import Cause
 from daemon.state.request import NO_PLACE, FinishReason, State
@@ -353,32 +354,39 @@ class Core:
         answer = instance.answered(event)
         if answer is None:
             return
+        counters, work, rows, now = self.counters, answer.work, answer.rows, event.now
         if instance.behind_prompts is not None:
-            self.counters.note_pause(Cause.BEHIND_PROMPT, *instance.behind_prompts)
-        self.counters.computed_tokens += answer.work.num_tokens
+            counters.note_pause(Cause.BEHIND_PROMPT, *instance.behind_prompts)
+        counters.computed_tokens += work.num_tokens
         if answer.drafts[0]:
-            self.counters.note_drafts(*answer.drafts)
-        num_failed = answer.num_failed if answer.causes else 0
-        self.counters.output_tokens += answer.rows.size - num_failed
-        if answer.rows.size:
-            tokens = answer.rows, answer.sequences, answer.reasons
-            self._actions.append(Deliver(event.instance, event.step, *tokens))
-        if self.watcher.on and (answer.work.num_decodes or answer.work.chunks):
-            self.watcher.stepped(instance, answer.work, event.elapsed_s)
+            counters.note_drafts(*answer.drafts)
+        if rows.size:
+            counters.output_tokens += rows.size
+            sequences, reasons = answer.sequences, answer.reasons
+            self._actions.append(Deliver(event.instance, event.step, rows, sequences, reasons))
+        if self.watcher.on and (work.num_decodes or work.chunks):
+            self.watcher.stepped(instance, work, event.elapsed_s)
         if answer.joined:
-            self._note_joined(answer.joined, event.now)
-        for sequence, cause in zip(answer.ended, answer.causes, strict=True):
-            if cause != FinishReason.ERROR:
-                note_answer(self.counters, self.instances[sequence.instance], sequence, event.now)
-            self._forget(sequence, cause, event.now)
-        self.counters.failed += num_failed
-        if num_finished := len(answer.ended) - num_failed:
-            self.counters.finished += num_finished
-            self.finish_rate.observe(event.now, num_finished)
+            self._note_joined(answer.joined, now)
         if answer.ended:
-            self.dispatch.on_ended(event.instance, answer.ended, event.now)
+            self._note_ended(answer, instance, now)
         if len(self.instances) > 1:
-            self.migrator.after_step(instance, event.now)
+            self.migrator.after_step(instance, now)
+
+    def _note_ended(self, answer: Answer, instance: Instance, now: float) -> None:
+        """Count and forget the sequences that ended with a step."""
+        ended, counters = answer.ended, self.counters
+        for sequence, cause in zip(ended, answer.causes, strict=True):
+            if cause != FinishReason.ERROR:
+                note_answer(counters, instance, sequence, now)
+            self._forget(sequence, cause, now)
+        num_failed = answer.num_failed
+        counters.output_tokens -= num_failed
+        counters.failed += num_failed
+        if num_finished := len(ended) - num_failed:
+            counters.finished += num_finished
+            self.finish_rate.observe(now, num_finished)
+        self.dispatch.on_ended(instance.index, ended, now)
 
     def _note_joined(self, joined: list[Sequence], now: float) -> None:
         """Note the first tokens and the ends of pauses of a step."""
@@ -413,11 +421,12 @@ class Core:
 
     def _plan(self, now: float) -> None:
         """Submit every step that can be planned now; ask for a tick when one is due later."""
-        wakes = self._wakes
+        wakes, instances = self._wakes, self.instances
         for index in self.touched:
-            wakes.set(index, self.instances[index].due_s)
+            wakes.set(index, instances[index].due_s)
         for index in wakes.take(now):
-            instance = self.touch(index)
+            self.touched.add(index)
+            instance = instances[index]
             while instance.due_s <= now and self._submit(instance, now):
                 pass
             if instance.due_s > now:
@@ -430,9 +439,11 @@ class Core:
         self.wake_at_s = wake_at_s
 
     def _submit(self, instance: Instance, now: float) -> bool:
-        scheduler, slo = instance.scheduler, self.watcher.slo(instance)
+        scheduler, many = instance.scheduler, len(self.instances) > 1
+        slo = self.watcher.slo(instance) if many else None
         batch = scheduler.schedule(now, slo)
-        while instance.moving.remote_kvs.fetches:
+        remote_kvs = instance.moving.remote_kvs
+        while remote_kvs.fetches:
             if self.migrator.after_plan(instance, now) and batch is None:
                 batch = scheduler.schedule(now, slo)  # no answer will come to ask it again
         if scheduler.stats.any:
@@ -443,11 +454,11 @@ class Core:
             for sequence, num_cached in scheduler.take_started():
                 self.counters.cached_tokens += num_cached
                 self._actions.append(Started(sequence.id, instance.index, num_cached))
-        if self.migrator.hands_off(instance):
+        if many and self.migrator.hands_off(instance):
             self.migrator.before_step(instance, batch, now)
         flown = instance.submitted(batch, now)
         self._actions.append(Submit(batch, flown.work, flown.sequences))
-        if self.migrator.flips.any_open:
+        if many and self.migrator.flips.any_open:
             self.migrator.flips.submitted(instance, flown.work, now)
         return True
 

@@ -38,12 +38,12 @@ class IdleQueue:
         self._tail = end
         self.size += blocks.size
 
-    def take(self, block: int) -> None:
-        """Take a block out, wherever it stands. Raises LookupError if it is not in the queue."""
-        if block not in self:
-            raise LookupError(f"block {block} is not idle")
-        self._place[block] = _TAKEN
-        self.size -= 1
+    def take(self, blocks: Blocks) -> None:
+        """Take distinct blocks out, wherever they stand. Raises LookupError if one is not there."""
+        if _TAKEN in self._place[blocks]:
+            raise LookupError(f"not all of blocks {blocks} are idle")
+        self._place[blocks] = _TAKEN
+        self.size -= blocks.size
 
     def pop(self, count: int) -> Blocks:
         """Take out the first `count`. Raises IndexError if there are fewer."""

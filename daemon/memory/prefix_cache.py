@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import compress, repeat
+from operator import eq
 
 import numpy as np
 
@@ -22,8 +24,7 @@ class PrefixCache:
     def match(self, digests: Iterable[bytes]) -> list[int]:
         """The blocks of the longest known prefix of these chain hashes."""
         blocks = []
-        for digest in digests:
-            block = self._block_by_digest.get(digest)
+        for block in map(self._block_by_digest.get, digests):
             if block is None:
                 break
             blocks.append(block)
@@ -38,15 +39,23 @@ class PrefixCache:
         return bool(self._named[block])
 
     def register(self, digests: list[bytes], blocks: list[int]) -> None:
-        """Name the tokens of blocks; a digest or block that is named already stays as it was.
+        """Name the tokens of distinct blocks; a digest or block named already stays as it was.
 
         Raises ValueError if the lengths differ.
         """
+        if len(digests) != len(blocks):
+            raise ValueError(f"{len(digests)} digests of {len(blocks)} blocks")
         named, by_digest, of_block = self._named, self._block_by_digest, self._digests
-        for digest, block in zip(digests, blocks, strict=True):
-            if not named[block] and by_digest.setdefault(digest, block) == block:
-                of_block[block] = digest
-                named[block] = 1
+        if 1 in map(named.__getitem__, blocks):
+            unnamed = [not named[block] for block in blocks]
+            digests, blocks = list(compress(digests, unnamed)), list(compress(blocks, unnamed))
+        # Many at a time: no loop here.
+        first = list(map(by_digest.setdefault, digests, blocks))
+        if first != blocks:
+            new = list(map(eq, first, blocks))
+            digests, blocks = list(compress(digests, new)), list(compress(blocks, new))
+        deque(map(of_block.__setitem__, blocks, digests), maxlen=0)
+        deque(map(named.__setitem__, blocks, repeat(1)), maxlen=0)
 
     def forget(self, blocks: list[int]) -> None:
         """Name the tokens of these held blocks no longer."""
@@ -74,9 +83,9 @@ class PrefixCache:
         rest: Blocks = blocks[~named]
         return rest
 
-    def take(self, block: int) -> None:
-        """An idle block has an owner again."""
-        self.idle.take(block)
+    def take(self, blocks: Blocks) -> None:
+        """These idle blocks have an owner again."""
+        self.idle.take(blocks)
 
     def evict(self, count: int) -> Blocks:
         """Forget the blocks that have been idle longest, and return them."""

@@ -187,7 +187,7 @@ class Admission:
         known = sequence.num_prompt_tokens + sequence.num_output_tokens
         num_blocks = kv.blocks_to_begin(known) if kv.has_windows else -(-known // kv.block_size)
         num_beside = num_blocks - kv.blocks_for(known) if kv.has_windows else 0
-        reserved = self._reserved_for(sequence) if self.order.policy.reserves == LIMIT else 0
+        reserved = kv.blocks_for(sequence.limit) if self.order.policy.reserves == LIMIT else 0
         leader = self._leader_slot(sequence) if sequence.leader is not None else -1
         if leader >= 0:
             shared = sequence.num_prompt_tokens - 1
@@ -242,10 +242,6 @@ class Admission:
             num_beside=num_beside,
         )
 
-    def _reserved_for(self, sequence: Sequence) -> int:
-        """The blocks that admission reserves for a sequence in all, where it reserves any."""
-        return self.kv.blocks_for(sequence.limit)
-
     def _leader_slot(self, sequence: Sequence) -> int:
         """The slot of the running stream whose computed prompt this one can share, or -1."""
         leader = sequence.leader
@@ -280,9 +276,11 @@ class Admission:
 
     def may_join(self) -> bool:
         """Whether sequences may join, once running ones have the policy's reservations."""
-        if self.order.policy.reserves == LIMIT:
+        policy = self.order.policy
+        if policy.reserves == LIMIT or policy.gang or self.suspects.members:
             self.reserve_running()
-        return not self.closed
+            return not self.closed
+        return True
 
     @property
     def all_reserved(self) -> bool:
@@ -296,7 +294,7 @@ class Admission:
         if self.order.policy.reserves == LIMIT and not self.all_reserved:
             for slot in self.slots.order().tolist():
                 if not self.kv.reservations.has(slot):
-                    num_blocks = self._reserved_for(self.slots.member(slot))
+                    num_blocks = self.kv.blocks_for(self.slots.member(slot).limit)
                     if num_blocks - int(self.kv.charged[slot]) > self.kv.num_unreserved:
                         return
                     self.kv.reservations.reserve(slot, num_blocks)
@@ -319,7 +317,7 @@ class Admission:
         together had the pool together, to the last block.
         """
         slots, needed = self.slots, plan.num_new_blocks
-        if len(slots.vacant) < slots.max_slots and not due:
+        if not due and len(slots.vacant) < slots.max_slots:
             needed += self.num_spare
         return self.kv.num_lacking(plan.matched, needed)
 
@@ -411,52 +409,50 @@ class Admission:
 
     def admit(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> int:
         """Give a waiting sequence a slot and its blocks; returns the slot."""
-        self.waiting.remove(sequence)
-        if self.waiting.unranked and not self.waiting.any_ranked:
-            self.order.rank_some(now)
-        sequence.rank = self.order.running_rank(sequence, now)
-        slot = self.slots.join(sequence, plan.num_shared_tokens)
+        waiting, order, kv = self.waiting, self.order, self.kv
+        waiting.remove(sequence)
+        if waiting.unranked and not waiting.any_ranked:
+            order.rank_some(now)
+        sequence.rank = order.running_rank(sequence, now)
+        leader, num_shared = plan.leader, plan.num_shared_tokens
+        slot = self.slots.join(sequence, num_shared)
         known = sequence.num_prompt_tokens + sequence.num_output_tokens
-        if plan.leader >= 0:
-            self.kv.fork(plan.leader, slot, plan.num_shared_tokens, known)
-            self.slots.last_step[plan.leader] = self.step + 1
+        if leader >= 0:
+            kv.fork(leader, slot, num_shared, known)
+            self.slots.last_step[leader] = self.step + 1
         elif plan.adopts:
-            self.kv.adopt(slot, plan.matched, plan.num_shared_tokens, known)
+            kv.adopt(slot, plan.matched, num_shared, known)
         else:
-            match = Match(plan.matched, plan.num_named, plan.recent)
-            self.kv.allocate(slot, match, known, plan.num_shared_tokens)
+            kv.allocate(slot, Match(plan.matched, plan.num_named, plan.recent), known, num_shared)
         if plan.num_ahead:
-            self.residency.uploads.take(plan.matched[-plan.num_ahead :], self.kv.pool)
+            self.residency.uploads.take(plan.matched[-plan.num_ahead :], kv.pool)
         if plan.num_reserved:
-            self.kv.reservations.reserve(slot, plan.num_reserved)
+            kv.reservations.reserve(slot, plan.num_reserved)
         sequence.move(_RUNNING)
         sequence.num_sealed_blocks = plan.num_named
         self.joined.append(slot)
+        pace, residence = self.pace, sequence.residence
         moves_s = 0.0
-        if copied := sequence.residence.host_blocks:
-            moves_s = self.residency.copy_time.round_trip_s(len(copied))
-        if sequence.num_output_tokens:
-            num_again = sequence.num_known_tokens - plan.num_shared_tokens
-            moves_s = max(moves_s, 2.0 * self.order.step_time.chunk_s(num_again))
-        self.pace.resume(sequence, now, moves_s)
-        fetch_from = len(plan.matched) if plan.fetches else -1
-        step_time = self.order.step_time
-        self.residency.admit(sequence, self.kv, fetch_from, self.step + 1, step_time, now)
-        if plan.leader >= 0 or plan.recent:  # what others hold is copied with the next plan
+        if sequence.num_output_tokens or residence.host_blocks:
+            moves_s = self.residency.moves_s(sequence, known - num_shared, order.step_time)
+        pace.resume(sequence, now, moves_s)
+        fetches = plan.fetches
+        fetch_from = len(plan.matched) if fetches else -1
+        self.residency.admit(sequence, kv, fetch_from, self.step + 1, order.step_time, now)
+        if leader >= 0 or plan.recent:  # what others hold is copied with the next plan
             self.residency.await_plan(sequence)
-        if plan.recent:
-            self.slots.last_step[slot] = self.step + 1
-        if plan.fetches or plan.leader >= 0:
-            self.stats.swaps_in += plan.fetches and sequence.residence.remote_kv is None
+            if plan.recent:
+                self.slots.last_step[slot] = self.step + 1
+        if fetches or leader >= 0:
+            self.stats.swaps_in += fetches and residence.remote_kv is None
             self._note_source(sequence, plan, now)
         else:
-            sequence.story.add(now, What.ADMITTED, plan.num_shared_tokens)
-        pace = self.pace
+            sequence.story.add(now, What.ADMITTED, num_shared)
         if pace.max_pause_s and pace.elsewhere is not None and not sequence.num_output_tokens:
             pace.elsewhere.began(sequence)
         if not sequence.started:
             sequence.started = True
-            self.started.append((sequence, plan.num_shared_tokens))
+            self.started.append((sequence, num_shared))
         return slot
 
     def _note_source(self, sequence: Sequence, plan: AdmissionPlan, now: float) -> None:
@@ -475,8 +471,8 @@ class Admission:
         returns the sequence.
         """
         sequence = self.slots.member(slot)
-        is_named = sequence.num_sealed_blocks >= len(sequence.hashes)
-        if not (is_named or self.residency.is_returning(sequence)):
+        is_unnamed = sequence.num_sealed_blocks < len(sequence.hashes)
+        if is_unnamed and not self.residency.is_returning(sequence):
             self.kv.seal(sequence, self.slots.computed.item(slot))
         return sequence
 

@@ -186,26 +186,26 @@ class SeenLengths:
 
     def __init__(self) -> None:
         self._of_kind: dict[Kind, LengthKind] = {}
-        self._new: list[tuple[tuple[Kind, ...], tuple[float, bool]]] = []  # (kinds, answer)
+        # (prompt, output, predicted and most tokens) of answers that are not learned from yet
+        self._new: list[tuple[int, int, int, int]] = []
         self._num_ended = 0
         self._outgrown: dict[float, tuple[int, Outgrown]] = {}  # by share, as of a number of ends
 
     def observe(self, sequence: Sequence) -> None:
         """Note an ended answer; it is learned from at the next query."""
-        num_tokens, predicted = sequence.num_output_tokens, sequence.predicted_tokens
+        prompt, predicted = sequence.num_prompt_tokens, sequence.predicted_tokens
+        self._new.append((prompt, sequence.num_output_tokens, predicted, sequence.max_tokens))
         self._num_ended += 1
-        length = num_tokens / predicted if predicted > 1 else float(num_tokens)
-        was_cut = num_tokens >= sequence.max_tokens
-        kinds = _kinds(sequence.num_prompt_tokens, predicted)
-        self._new.append((kinds, (length, was_cut)))
         if len(self._new) == WINDOW:
             self._learn()
 
     def _learn(self) -> None:
         """Sort noted answers into their kinds."""
         by_kind: defaultdict[Kind, list[tuple[float, bool]]] = defaultdict(list)
-        for kinds, answer in self._new:
-            for kind in kinds:
+        for prompt, num_tokens, predicted, most in self._new:
+            length = num_tokens / predicted if predicted > 1 else float(num_tokens)
+            answer = length, num_tokens >= most
+            for kind in _kinds(prompt, predicted):
                 by_kind[kind].append(answer)
         self._new.clear()
         for kind, answers in by_kind.items():

@@ -89,6 +89,13 @@ class StreamPace:
         self.num_leaving = self.num_leaving_tokens = 0  # that run here and are counted elsewhere
         self.elsewhere: Elsewhere | None = None  # of several instances, where answers are decoded
 
+    def set_max_pause_s(self, max_pause_s: float) -> None:
+        """Change the longest pause; without one, no sequence has a time slice."""
+        self.max_pause_s = max_pause_s
+        if not max_pause_s:
+            self._slice_ends_s[:] = self._least_ends_s[:] = 0.0
+            self._came_back[:] = False
+
     # Pauses
 
     def pause(self, sequence: Sequence) -> None:
@@ -101,11 +108,11 @@ class StreamPace:
         """Begin the slice of a sequence that got a slot; it lasts at least as long as its copies
         out and in, or its recomputation.
         """
-        slot = sequence.slot
-        slice_s = SLICE_SHARE * self.max_pause_s
-        self._slice_ends_s[slot] = now + max(slice_s, move_s)
-        self._least_ends_s[slot] = now + max(LEAST_SLICE * slice_s, move_s)
-        self._came_back[slot] = self.max_pause_s > 0.0 and sequence.num_output_tokens > 0
+        if self.max_pause_s:
+            slot, slice_s = sequence.slot, SLICE_SHARE * self.max_pause_s
+            self._slice_ends_s[slot] = now + max(slice_s, move_s)
+            self._least_ends_s[slot] = now + max(LEAST_SLICE * slice_s, move_s)
+            self._came_back[slot] = sequence.num_output_tokens > 0
         if self._paused:
             self.forget(sequence)
 

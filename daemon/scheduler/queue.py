@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from operator import itemgetter
 
-from daemon.state.sequence import Sequence
+from daemon.state.sequence import NOTHING_LEFT, Sequence
 from daemon.wire.columns import Int32, int32
 
 OrderKey = tuple[float, int, int]  # (rank, arrival, number of earlier pushes)
@@ -121,8 +121,9 @@ class WaitingQueue:
             insort(self._begun, entry)
         if sequence.residence.parked_tokens:
             self._parked[sequence.id] = sequence
-        self.left_steps += sequence.left.steps
-        self.left_work += sequence.left.work
+        if (left := sequence.left) is not NOTHING_LEFT:
+            self.left_steps += left.steps
+            self.left_work += left.work
 
     def unrank(self, sequences: Iterable[Sequence]) -> None:
         """Have these ranked anew, in this order; those already waiting for it keep their places."""
@@ -156,5 +157,6 @@ class WaitingQueue:
                 del self._begun[bisect_left(self._begun, key)]
         if self._parked:
             self._parked.pop(sequence.id, None)
-        self.left_steps -= sequence.left.steps
-        self.left_work -= sequence.left.work
+        if (left := sequence.left) is not NOTHING_LEFT:
+            self.left_steps -= left.steps
+            self.left_work -= left.work

@@ -258,6 +258,17 @@ class Residency:
         copied = self.mode in SWAPPING and self.space.pool.num_blocks > 0
         return 0.0 if copied and blocks_each * self.copy_time.in_s <= computed_s else computed_s
 
+    def moves_s(self, sequence: Sequence, num_again: int, step_time: StepTimeModel) -> float:
+        """The time of a sequence's copies out and in, or of twice its recomputation if longer;
+        `num_again`: the tokens computed again, where it had begun.
+        """
+        moves_s = 0.0
+        if copied := sequence.residence.host_blocks:
+            moves_s = self.copy_time.round_trip_s(len(copied))
+        if sequence.num_output_tokens:
+            moves_s = max(moves_s, 2.0 * step_time.chunk_s(num_again))
+        return moves_s
+
     # Coming back
 
     def await_plan(self, sequence: Sequence) -> None:

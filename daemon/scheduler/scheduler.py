@@ -186,7 +186,7 @@ class Scheduler:
         self._set_pace()
 
     def _set_pace(self) -> None:
-        self.admission.pace.max_pause_s = self._max_pause_s if self.policy.paces else 0.0
+        self.pace.set_max_pause_s(self._max_pause_s if self.policy.paces else 0.0)
 
     def set_starve_s(self, starve_s: float) -> None:
         """Change the longest wait of a sequence before it is promoted."""
@@ -278,47 +278,49 @@ class Scheduler:
         """Plan the next step; None if nothing can run and no copy is ordered. `slo`: prompts
         have the room that it leaves beside decodes, else the whole budget.
         """
-        self.admission.num_promised = 0
+        admission, waiting, suspects = self.admission, self.waiting, self.suspects.members
+        admission.num_promised = 0
         if self.in_flight.drafts:  # the positions of its rows are unknown
             return None
-        if not (self.waiting.num or self.slots.num_running or self.residency.space.has_orders):
+        if not (waiting.num or self.slots.num_running or self.residency.space.has_orders):
             self.steady_decodes.forget()
             self._copy_ahead(now)
             return None
-        if self.waiting.unranked:
+        if waiting.unranked:
             self.order.rank_some(now)
-        if self.order.policy.promotes:
+        policy = self.order.policy
+        if policy.promotes:
             self.order.promote(self.kv, now)
-        if self.order.policy.nears:
+        if policy.nears:
             self.order.near(now)
         drafts = self.drafting.wants and not self.in_flight
-        plain = self.limits.stages == 1 and not (self.suspects.members or drafts)
-        plain = plain and (not self.waiting.num or self.filler.is_settled())
+        plain = self.limits.stages == 1 and not (suspects or drafts)
+        plain = plain and (not waiting.num or self.filler.is_settled())
         if plain and (steady := self.steady_decodes.next(now)) is not None:
             self._copy_ahead(now)
             return self._emit_steady(steady)
-        step = StepBuilder(self.limits, self.order.policy, self.slots)
-        suspect = self.suspects.first if self.suspects.members else None
-        if suspect is not None and self.in_flight:
+        step = StepBuilder(self.limits, policy, self.slots)
+        if suspects and self.in_flight:
             return None
-        alone = self.admission.try_admit(suspect, now) if suspect is not None else -1
+        suspect = self.suspects.first if suspects else None
+        alone = admission.try_admit(suspect, now) if suspect is not None else -1
         decodes, prompts = self._runnable(alone, now)
-        if slo is not None and decodes.size and (prompts.size or self.waiting):
+        if slo is not None and decodes.size and (prompts.size or waiting.num):
             most = step.budget - decodes.size
             room = prompt_room(self.order, most, decodes, prompts, slo, now)
             step.cap(decodes.size + room)
         self.filler.fill(step, decodes, prompts, now)
-        if step.empty and alone >= 0:  # its KV is on its way, or it was preempted
+        if alone >= 0 and step.empty:  # its KV is on its way, or it was preempted
             self.filler.fill(step, *self._runnable(-1, now), now)
         self._copy_ahead(now)
         slots, counts = step.rows()
         if not slots.size and not self.residency.space.has_orders:
             return None
-        if step.prompts and self.admission.kv.has_windows:
+        if admission.kv.has_windows and step.prompts:
             self._reach(step)
         batch = self._emit(step, slots, counts, step.budget if drafts else 0)
         for slot, count in zip(step.prompts, step.chunks, strict=True):
-            sequence = self.admission.seal(slot)  # later steps may share these blocks
+            sequence = admission.seal(slot)  # later steps may share these blocks
             sequence.story.add(now, What.CHUNK, count)
         return batch
 
@@ -382,16 +384,19 @@ class Scheduler:
         num_tokens = num_rows - num_prompts + sum(step.chunks)
         starts = table.computed[slots]
         ends = starts + counts
-        samples = table.of_decodes.samples[:num_rows].view(np.bool_)
-        if num_prompts:
-            samples = ends == table.known[slots]
+        samples = ends == table.known[slots] if step.any_partial else None  # None: all
         drafts = _NONE
         if most_drafts > 0:
-            sizes = num_tokens, int(np.count_nonzero(samples))
-            drafts = self.drafting.take(slots, sizes, most_drafts)
+            num_samples = num_rows if samples is None else int(np.count_nonzero(samples))
+            drafts = self.drafting.take(slots, (num_tokens, num_samples), most_drafts)
         fed = starts < table.fed_until[slots]
-        columns = slots.astype(np.int32), starts, counts, samples.view(np.uint8), fed.view(np.uint8)
-        batch = self.admission.next_batch(*columns)
+        batch = self.admission.next_batch(
+            slots.astype(np.int32),
+            starts,
+            counts,
+            table.of_decodes.samples[:num_rows] if samples is None else samples.view(np.uint8),
+            fed.view(np.uint8),
+        )
         if drafts.size:
             batch = msgspec.structs.replace(batch, drafts=drafts)
         attended = table.num_computed_tokens
@@ -401,8 +406,8 @@ class Scheduler:
         table.num_computed_tokens += num_tokens
         table.last_step[slots] = batch.step
         rows = slots
-        if not all_true(samples):
-            rows, ends = slots[samples], ends[samples]
+        if samples is not None:
+            rows, ends, fed = slots[samples], ends[samples], fed[samples]
             drafts = drafts[samples] if drafts.size else drafts
         table.known[rows] = delivered = ends + ONE
         (finals,) = (ends == table.last_position[rows]).nonzero()
@@ -413,7 +418,7 @@ class Scheduler:
                 step=batch.step,
                 slots=rows,
                 sequences=table.sequence[rows],
-                firsts=slots[samples & fed] if any_true(fed) else _NO_SLOTS,
+                firsts=rows[fed] if any_true(fed) else _NO_SLOTS,
                 finals=finals,
                 delivered=delivered,
                 departures=table.departures,

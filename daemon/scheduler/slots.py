@@ -4,8 +4,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from daemon.cost.step_time import Float64
 from daemon.state.sequence import NEVER, Sequence
 from daemon.wire.columns import Int32, Slots, UInt8, any_true
+
+_FIRST = float("-inf"), -1  # (rank, arrival) before all others
 
 
 class DecodeColumns(NamedTuple):
@@ -34,6 +37,7 @@ class SlotTable:
     token here, if that step computed prompts; `behind_prompts_s` is its pause behind prompts
     here. `predicted_end` is its length when it ends, as of its rank, `likely_end`
     the same as placement assumes. `first_s` is the time of its first token; -1: not yet.
+    Few policies and placements read these and `prompt`, so they are brought up to date when read.
     """
 
     def __init__(self, max_slots: int) -> None:
@@ -53,10 +57,11 @@ class SlotTable:
         self.review_at = np.full(max_slots, NEVER, np.int32)  # NEVER where a slot is vacant
         self.expected: list[int] = [0] * max_slots  # length when it ends, as of its rank
         self.num_expected_tokens = 0  # of all running
-        self.predicted_end = np.zeros(max_slots, np.int32)
-        self.likely_end = np.zeros(max_slots, np.int32)
-        self.prompt = np.zeros(max_slots, np.int32)
-        self.first_s = np.full(max_slots, -1.0, np.float64)
+        self._predicted_end = np.zeros(max_slots, np.int32)
+        self._likely_end = np.zeros(max_slots, np.int32)
+        self._prompt = np.zeros(max_slots, np.int32)
+        self._first_s = np.full(max_slots, -1.0, np.float64)
+        self._changed: set[int] = set()  # slots of which these four are not up to date
         self.first_step = np.zeros(max_slots, np.int64)
         self.behind_prompts_s = np.zeros(max_slots, np.float64)
         self.members: list[Sequence | None] = [None] * max_slots
@@ -67,6 +72,7 @@ class SlotTable:
         self._new: list[int] = []  # slots that joined since
         self._gone = False  # whether any left since
         self._sorted = True  # the rest of `_order`, and then the new slots
+        self._last = _FIRST  # (rank, arrival) of the last of them, or a later one that has left
 
     @property
     def num_running(self) -> int:
@@ -83,45 +89,36 @@ class SlotTable:
         if self._gone:
             self._drop_gone()
         slot = self.vacant.pop()
-        prompt = sequence.num_prompt_tokens
-        known = prompt + sequence.num_output_tokens
+        prompt, outputs = sequence.num_prompt_tokens, sequence.num_output_tokens
         self.members[slot] = sequence
         self.sequence[slot] = sequence.id
         self.computed[slot] = num_computed
         self.num_computed_tokens += num_computed
-        self.known[slot] = self.delivered[slot] = self.fed_until[slot] = known
+        self.known[slot] = self.delivered[slot] = self.fed_until[slot] = prompt + outputs
         self.last_position[slot] = prompt + sequence.max_tokens - 1
         self.last_step[slot] = 0
-        self.behind_prompts_s[slot] = 0.0
-        self.arrival[slot] = sequence.arrival
-        self.review_at[slot] = sequence.review_at
-        self.rank[slot] = sequence.rank
+        if sequence.review_at != NEVER:
+            self.review_at[slot] = sequence.review_at
+        self.arrival[slot] = arrival = sequence.arrival
+        self.rank[slot] = rank = sequence.rank
         self.expected[slot] = expected = sequence.expected_length
         self.num_expected_tokens += expected
-        self.predicted_end[slot] = sequence.predicted_length
-        self.prompt[slot] = prompt
-        self.first_s[slot] = sequence.first_token_s
-        self.likely_end[slot] = sequence.likely_length
-        self._sorted = self._sorted and self._follows(sequence)
+        self._changed.add(slot)
         self._new.append(slot)
+        key = rank, arrival
+        if not self._last <= key:
+            self._sorted = False
+        self._last = key
         sequence.slot = slot
         return slot
-
-    def _follows(self, sequence: Sequence) -> bool:
-        """Whether it ranks behind all slots in the order, which is sorted."""
-        new, order = self._new, self._order
-        last = new[-1] if new else order.item(-1) if order.size else -1
-        key = sequence.rank, sequence.arrival
-        return last < 0 or (self.rank.item(last), self.arrival.item(last)) <= key
 
     def set_rank(self, slot: int, sequence: Sequence) -> None:
         """Take over the rank and review of the sequence in a slot, which have changed."""
         self.rank[slot] = sequence.rank
         self.review_at[slot] = sequence.review_at
         self._expect(slot, sequence.expected_length)
-        self.predicted_end[slot] = sequence.predicted_length
+        self._changed.add(slot)
         self.reranked = True
-        self.likely_end[slot] = sequence.likely_length
         self._sorted = False
 
     def move(self, slot: int, rank: float) -> None:
@@ -136,7 +133,42 @@ class SlotTable:
     def note_first(self, sequence: Sequence) -> None:
         """Note the time of a sequence's first token, with which it may have ended."""
         if sequence.slot >= 0:
-            self.first_s[sequence.slot] = sequence.first_token_s
+            self._changed.add(sequence.slot)
+
+    # Columns that few read
+
+    @property
+    def prompt(self) -> Int32:
+        """Tokens of prompts; int32 [max_slots]."""
+        self._update()
+        return self._prompt
+
+    @property
+    def first_s(self) -> Float64:
+        """The times of first tokens; float64 [max_slots]."""
+        self._update()
+        return self._first_s
+
+    @property
+    def predicted_end(self) -> Int32:
+        """Predicted lengths of ended sequences; int32 [max_slots]."""
+        self._update()
+        return self._predicted_end
+
+    @property
+    def likely_end(self) -> Int32:
+        """Their likely lengths; int32 [max_slots]."""
+        self._update()
+        return self._likely_end
+
+    def _update(self) -> None:
+        for slot in self._changed:
+            if (sequence := self.members[slot]) is not None:
+                self._prompt[slot] = sequence.num_prompt_tokens
+                self._first_s[slot] = sequence.first_token_s
+                self._predicted_end[slot] = sequence.predicted_length
+                self._likely_end[slot] = sequence.likely_length
+        self._changed.clear()
 
     def leave(self, slot: int) -> Sequence:
         """Vacate a slot. Its epoch tells late answers from those for its next sequence: an answer
@@ -145,18 +177,19 @@ class SlotTable:
         sequence = self.members[slot]
         if sequence is None:
             raise LookupError(f"slot {slot} is vacant")
-        prompt = sequence.num_prompt_tokens
-        sequence.num_output_tokens = self.delivered.item(slot) - prompt
-        sequence.behind_prompts_s += self.behind_prompts_s.item(slot)
+        sequence.num_output_tokens = self.delivered.item(slot) - sequence.num_prompt_tokens
+        if behind_s := self.behind_prompts_s.item(slot):
+            sequence.behind_prompts_s += behind_s
+            self.behind_prompts_s[slot] = 0.0
+        if sequence.review_at != NEVER:
+            self.review_at[slot] = NEVER
         sequence.slot = -1
         self.members[slot] = None
         self.sequence[slot] = -1
-        self.review_at[slot] = NEVER
         self.num_computed_tokens -= self.computed.item(slot)
         self.num_expected_tokens -= self.expected[slot]
-        self.expected[slot] = 0
         self.departures = self.epoch[slot] = self.departures + 1
-        if self._new and slot in self._new:
+        if slot in self._new:
             self._new.remove(slot)
         else:
             self._gone = True
@@ -194,6 +227,8 @@ class SlotTable:
             if ordered.tobytes() != self._order.tobytes():
                 self._order = ordered
             self._sorted = True
+            for last in self._order[-1:].tolist():
+                self._last = self.rank.item(last), self.arrival.item(last)
         return self._order
 
     def _by_rank(self, slots: Slots) -> Slots:

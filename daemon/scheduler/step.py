@@ -75,6 +75,7 @@ class StepBuilder:
         self._decodes: list[Slots] = []
         self._decodes_at: list[int] = []  # departures when each of these was added
         self.chunks: list[int] = []  # their tokens, as `prompts`
+        self.any_partial = False  # whether any of them may not be the last of its prompt
         self._prompts_at: list[int] = []
         self._update_room()
 
@@ -95,7 +96,10 @@ class StepBuilder:
     def chunk(self, pending: int, cost: int) -> int:
         """The tokens of a prompt's next chunk in this step, where `pending` are left; 0: none."""
         alone = 0 if self.prompts else self.budget
-        return chunk_of(pending, cost, self._policy, self._chunk, self.room, alone)
+        count = chunk_of(pending, cost, self._policy, self._chunk, self.room, alone)
+        if 0 < count < pending:
+            self.any_partial = True
+        return count
 
     def add_decodes(self, slots: Slots) -> None:
         """Add one token for each of these slots."""
@@ -107,14 +111,16 @@ class StepBuilder:
             self._update_room()
 
     def add_prompt(self, slot: int, count: int, cost: int) -> None:
-        """Add a chunk of `count` tokens for a slot, each of which counts as `cost`."""
+        """Add a chunk of `count` tokens, as `chunk` gave, for a slot; each counts as `cost`."""
         self.prompts.append(slot)
         self.chunks.append(count)
         self._prompts_at.append(self._table.departures)
         tokens = count * cost
-        self.budget -= tokens
         self._prompt_tokens += tokens
-        self.room = min(self.budget, self.room - tokens)
+        self.room -= tokens
+        self.budget -= tokens
+        if self.room > self.budget:
+            self.room = self.budget
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots: decodes first."""

@@ -17,10 +17,10 @@ from daemon.core.values.actions import Action, Deliver, Submit
 from daemon.core.values.events import Event
 
 BOUNDS = {  # (policy, instances): (a calm step, one with an end and a newcomer, an arrival)
-    ("sarathi", 1): (72, 203, 62),
-    ("sarathi", 4): (234, 401, 477),
-    ("gittins", 1): (111, 289, 82),
-    ("gittins", 4): (603, 1106, 169),  # streams pause, and each is offered to others
+    ("sarathi", 1): (66, 190, 61),
+    ("sarathi", 4): (229, 385, 458),
+    ("gittins", 1): (106, 279, 82),
+    ("gittins", 4): (561, 1055, 159),  # streams pause, and each is offered to others
 }
 WAITING = dict.fromkeys(BOUNDS, 12) | {("gittins", 4): 160}
 """So many come beyond the places that the crowd reckons with. Under `gittins` streams begin at all

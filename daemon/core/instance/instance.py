@@ -239,13 +239,13 @@ class Instance:
 
     def submitted(self, batch: Batch, now: float) -> InFlightStep:
         """Note that a step was planned; returns its record until it answers."""
-        in_flight = self.scheduler.in_flight
-        if len(in_flight) == 1:
+        flying = self.scheduler.in_flight.steps
+        if len(flying) == 1:
             self.step_began_s = now
         self.batch_rows = batch.slots.size
-        flown = in_flight.newest
-        self.newest_work = flown.work
-        self._newest_works.append(flown.work)
+        flown = flying[-1]
+        self.newest_work = work = flown.work
+        self._newest_works.append(work)
         self.update_due()
         return flown
 
@@ -259,17 +259,19 @@ class Instance:
             self.behind_prompts = delay.answered(flying[0], began_s, event.now, self.scheduler)
         answer = self.scheduler.complete(event.step, event.reasons, event.counts, event.offers)
         if answer is not None:
-            if answer.work.num_decodes or answer.work.chunks:
-                step_time = self.step_time
-                self._note_time(answer, step_time.predict_s(answer.work), event.now)
-                step_time.observe(answer.work, event.elapsed_s)
+            work = answer.work
+            if work.num_decodes and not work.chunks:
+                self._note_time(answer, event.now)
+            if work.num_decodes or work.chunks:
+                self.scheduler.step_time.observe(work, event.elapsed_s)
             self.step_began_s = event.now
             self.update_due()
         return answer
 
-    def _note_time(self, answer: Answer, expected_s: float, now: float) -> None:
+    def _note_time(self, answer: Answer, now: float) -> None:
         """Have drafting learn a decode step's time from plan to answer."""
-        if expected_s > 0.0 and not answer.work.chunks:
+        expected_s = self.step_time.predict_s(answer.work)
+        if expected_s > 0.0:
             ratio = (now - self.step_began_s) / expected_s
             self.scheduler.on_step_time(ratio, has_drafts=answer.drafts[0] > 0)
 

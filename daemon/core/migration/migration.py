@@ -98,7 +98,7 @@ class Migrator:
 
     def hands_off(self, instance: Instance) -> bool:
         """Whether an instance computes prompts for others."""
-        return len(self._core.instances) > 1 and instance.role is Role.PREFILL
+        return instance.role is Role.PREFILL and len(self._core.instances) > 1
 
     def _homes(self, sequence: Sequence, source: Instance) -> list[Instance]:
         """The instances that may decode the answer of a prompt computed at `source`."""

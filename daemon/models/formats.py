@@ -65,6 +65,15 @@ _GGUF = (
     WeightFormat("IQ4_NL", 32, 18),
     WeightFormat("IQ4_XS", 256, 136),
     WeightFormat("MXFP4", 32, 17),
+    WeightFormat("IQ1_S", 256, 50),
+    WeightFormat("IQ1_M", 256, 56),
+    WeightFormat("IQ2_XXS", 256, 66),
+    WeightFormat("IQ2_XS", 256, 74),
+    WeightFormat("IQ2_S", 256, 82),
+    WeightFormat("IQ3_XXS", 256, 98),
+    WeightFormat("IQ3_S", 256, 110),
+    WeightFormat("TQ1_0", 256, 54),
+    WeightFormat("TQ2_0", 256, 66),
 )
 _GROUPS = tuple(
     _group(kind, size, bits)
@@ -78,6 +87,10 @@ NIBBLES = {
     "FP4": (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12),
 }
 """Values of half a byte, times a scale, for formats where they are not the numbers 0 to 15."""
+CPU_ONLY = frozenset({
+    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0"),
+})  # fmt: skip
+"""Formats that no kernel of a GPU reads."""
 PLAIN = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Formats without blocks, and how torch and safetensors call their numbers."""
 

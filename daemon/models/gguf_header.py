@@ -41,9 +41,18 @@ KINDS: Final = {
     12: "Q4_K",
     13: "Q5_K",
     14: "Q6_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
     20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
     23: "IQ4_XS",
+    29: "IQ1_M",
     30: "BF16",
+    34: "TQ1_0",
+    35: "TQ2_0",
     39: "MXFP4",
 }
 """GGUF's numbers for the formats of `FORMATS`."""

@@ -6,7 +6,7 @@ from benchmarks.gpu.report import Check
 from daemon.engine.families import FAMILIES
 from daemon.engine.verify.kernels.run import run
 from daemon.engine.verify.kernels.subject import Subject
-from daemon.models.formats import FORMATS
+from daemon.models.formats import CPU_ONLY, FORMATS
 
 _PRODUCTS = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096))
 
@@ -28,7 +28,11 @@ def selftest_checks(device: str) -> Iterator[Check]:
         gated=14_336,
         vocab=128_256,
         products=tuple((*sizes, False) for sizes in _PRODUCTS),
-        quantised=tuple((name, 4096, 4096) for name, form in FORMATS.items() if form.block_len > 1),
+        quantised=tuple(
+            (name, 4096, 4096)
+            for name, form in FORMATS.items()
+            if form.block_len > 1 and form.name not in CPU_ONLY
+        ),
         compress=True,
         most_rows=64,
     )

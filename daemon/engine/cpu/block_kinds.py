@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from daemon.engine.cpu.blocks import CHUNK_LEN, HALF_CHUNK, Block
+from daemon.engine.cpu.grid_blocks import GRID_KINDS
 from daemon.engine.cpu.k_blocks import K_KINDS
 from daemon.engine.cpu.table_blocks import TABLE_KINDS
 from daemon.engine.cpu.vectors import BIT, FLOAT, I16, I32, Value, lanes
@@ -185,6 +186,7 @@ _KINDS: dict[str, type[Block]] = {
     "Q8_0": _Eight,
     **K_KINDS,
     **TABLE_KINDS,
+    **GRID_KINDS,
     "int4": _GroupOfFour,
     "int8": _Group,
     "fp8": _GroupOfFloats,

@@ -77,13 +77,14 @@ class _SixK(Block):
         return self.builder.or_(low, self.builder.shl(two, self.writer.number(bits.type, 4)))
 
 
-class _QuarterBytes(Block):
+class QuarterBytes(Block):
     """Each 32 bytes have two bits of four times 32 numbers, the lowest first."""
 
     scale_len = 16
     packed_at = 0
 
     def codes(self, chunk: int) -> Value:
+        """See `Block`."""
         side, quarter = divmod(chunk, 4)
         packed = self.bytes_at(self.packed_at + 32 * side, 32)
         return self._bits(packed, 2 * quarter, 3)
@@ -97,7 +98,7 @@ class _QuarterBytes(Block):
         return self.builder.fmul(self.writer.pick(self.half_at(at), [0] * 16), floats)
 
 
-class _TwoK(_QuarterBytes):
+class _TwoK(QuarterBytes):
     """Q2_K: 16 bytes of a scale and a minimum each, 64 bytes, a scale, a scale of minima."""
 
     own_offsets = True
@@ -120,7 +121,7 @@ class _TwoK(_QuarterBytes):
         return self.builder.zext(integers, lanes(I32, 16))
 
 
-class _ThreeK(_QuarterBytes):
+class _ThreeK(QuarterBytes):
     """Q3_K: 32 bytes of third bits, 64 bytes, 12 bytes of scales of six bits, a scale."""
 
     zero = 4

@@ -142,6 +142,17 @@ class Writer:
             found = self.builder.select(here, self.number(kind, value), found)
         return found
 
+    def table(self, name: str, data: bytes) -> Value:
+        """The address of some constant bytes, the same for one name wherever they are asked for."""
+        module = self.builder.module
+        place = module.globals.get(name)
+        if place is None:
+            constant = ir.Constant(ir.ArrayType(I8, len(data)), bytearray(data))
+            place = ir.GlobalVariable(module, constant.type, name)
+            place.linkage, place.global_constant, place.align = "internal", True, 64
+            place.initializer = constant
+        return self.builder.ptrtoint(place, I64)
+
     def lane(self, vector: Value, index: int) -> Value:
         """One lane as a scalar."""
         return self.builder.extract_element(vector, self.number(I32, index))

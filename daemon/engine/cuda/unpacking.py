@@ -5,17 +5,18 @@ import torch
 from daemon.engine.cuda.triton.blocks import unpack_rows
 from daemon.engine.quantised import unpack as plain
 from daemon.engine.quantised.weight import QuantisedWeight
-from daemon.models.formats import WeightFormat
+from daemon.models.formats import CPU_ONLY, WeightFormat
 
 
 def can_read(weight: QuantisedWeight) -> bool:
-    """Whether kernels read a weight: it is dense, and has blocks."""
-    return weight.format.block_len > 1 and weight.data.is_contiguous()
+    """Whether kernels read a weight: it is dense, and has blocks that they know."""
+    form = weight.format
+    return form.block_len > 1 and form.name not in CPU_ONLY and weight.data.is_contiguous()
 
 
 def unpack(form: WeightFormat, data: torch.Tensor) -> torch.Tensor:
     """As `daemon.engine.quantised.unpack.unpack`, by our kernel where it can."""
-    if form.block_len == 1 or not data.is_contiguous():
+    if form.block_len == 1 or form.name in CPU_ONLY or not data.is_contiguous():
         return plain.unpack(form, data)
     columns = data.shape[1] // form.block_bytes * form.block_len
     out = torch.empty(len(data), columns, dtype=torch.float32, device=data.device)

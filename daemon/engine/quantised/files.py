@@ -12,8 +12,9 @@ import torch
 from daemon.engine.quantised.linear import PIECE_ELEMENTS
 from daemon.engine.quantised.stored import CHUNK_BYTES, LoadMeter, Stored
 from daemon.engine.quantised.weight import QuantisedWeight
-from daemon.models.formats import FORMATS, PLAIN
+from daemon.models.formats import CPU_ONLY, FORMATS, PLAIN
 from daemon.models.gguf_index import IndexedTensor, linked_files, read_index, row_order
+from daemon.models.shape import ModelError
 
 Packed = Mapping[str, Callable[[], QuantisedWeight]]
 """Factories of weights, by name."""
@@ -50,6 +51,12 @@ class GgufWeights:
         index = read_index(folder)
         self._paths = linked_files(folder, index) if index else ()
         tensors = index.tensors if index else ()
+        unread = [tensor for tensor in tensors if tensor.format in CPU_ONLY]
+        if unread and device.type == "cuda":
+            said = (
+                f"{unread[0].name} is stored as {unread[0].format}, which llmd reads on a CPU alone"
+            )
+            raise ModelError(f"{folder}: {said}")
         self.size_bytes = sum(tensor.size_bytes for tensor in tensors)
         # A GPU has more ways to multiply with plain numbers of two bytes.
         blocks_alone = device.type == "cuda" and dtype in _NARROW

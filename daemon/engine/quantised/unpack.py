@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from daemon.engine.quantised.unpack_grids import GRIDS
 from daemon.models.formats import FP4_GROUP, NIBBLES, PLAIN, WeightFormat
 
 Parts = tuple[torch.Tensor, ...]
@@ -216,4 +217,5 @@ _UNPACK: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "int8": _group(lambda packed: packed.float()),
     "fp8": _group(_fp8),
     "fp4": _fp4,
+    **GRIDS,
 }

@@ -33,6 +33,7 @@ from tests.engine.quantised.random_blocks import random_weight
 # The sizes of groups differ in nothing but for nibbles. Each kind is compiled anew: one that is
 # read much like another waits for the long runs.
 LIKE_OTHERS = {"Q3_K", "IQ4_NL", "MXFP4", "fp4/64", "fp4/32"}
+LIKE_OTHERS |= {"IQ1_S", "IQ2_XXS", "IQ2_S", "IQ3_XXS", "TQ1_0", "TQ2_0"}
 KINDS = [
     pytest.param(name, marks=pytest.mark.soak) if name in LIKE_OTHERS else name
     for name in FORMATS

@@ -24,8 +24,9 @@ _SCALES = {
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208,),
-    "IQ4_NL": (0,),
-    "IQ4_XS": (0,),
+    **dict.fromkeys(("IQ4_NL", "IQ4_XS", "IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S"), (0,)),
+    **dict.fromkeys(("IQ3_XXS", "IQ3_S"), (0,)),
+    **dict.fromkeys(("IQ1_M", "NVFP4"), ()),
 }
 """The places of float16 numbers in blocks that the gguf package does not quantise."""
 
@@ -210,7 +211,17 @@ def _random_blocks(form: str, shape: tuple[int, ...], rng: np.random.Generator) 
     for at in _SCALES[form]:
         numbers = rng.uniform(1e-4, 4e-4, (len(blocks), 1)).astype(np.float16)
         blocks[:, at : at + 2] = numbers.view(np.uint8)
+    if form == "IQ1_M":
+        put_scattered(blocks, rng.uniform(1e-4, 4e-4, (len(blocks), 1)))
     return data
+
+
+def put_scattered(blocks: np.ndarray, scales: np.ndarray) -> None:
+    """Put scales [blocks, 1] where IQ1_M has them: four bits above those of each of four words."""
+    words = blocks[:, 48:56].copy().view(np.uint16) & 0x0FFF
+    places = np.array([12, 8, 4, 0], np.uint16)
+    parts = (scales.astype(np.float16).view(np.uint16) << places) & 0xF000
+    blocks[:, 48:56] = (words | parts).view(np.uint8)
 
 
 def add_tokenizer(writer: gguf.GGUFWriter, vocab_size: int = VOCAB_SIZE) -> None:

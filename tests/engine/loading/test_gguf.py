@@ -13,13 +13,17 @@ from transformers import AutoModelForCausalLM
 from daemon.engine.loading.convert import convert
 from daemon.engine.loading.loader import load_model
 from daemon.engine.quantised.experts import QuantisedExperts
+from daemon.engine.quantised.files import GgufWeights
 from daemon.engine.quantised.linear import quantised_layers
+from daemon.engine.worker.start import start
 from daemon.models.embedded import ensure_converted, model_folder
 from daemon.models.formats import FORMATS as KNOWN
 from daemon.models.gguf_index import read_index
 from daemon.models.shape import ModelError
 from daemon.models.weights import count_weights
+from daemon.protocol.worker import Load
 from tests.engine.loading.gguf_files import VOCAB_SIZE, unpacked, write
+from tests.engine.quantised.test_models import check_text_of
 
 CPU = torch.device("cpu")
 FORMATS = [name for name in KNOWN if "/" not in name and name != "F32"]
@@ -64,6 +68,24 @@ def test_architectures_and_mixes_of_formats(architecture: str, tied: bool, tmp_p
     model, reference = loaded(path, tmp_path / "cache"), unpacked(path)
     assert model.config.model_type == architecture
     torch.testing.assert_close(logits(model), logits(reference), rtol=1e-5, atol=1e-5)
+
+
+def smallest(name: str) -> str:
+    """As mixes of two and three bits are: kinds of matrices have formats of their own."""
+    kinds = {"ffn_up": "IQ2_S", "attn_v": "Q4_K"}
+    return next((form for kind, form in kinds.items() if kind in name), "IQ3_XXS")
+
+
+def test_a_mix_of_two_and_three_bits_is_served_and_no_gpu_takes_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", smallest, "qwen3")
+    folder = ensure_converted(path, tmp_path / "cache", convert, lambda _share: None)
+    load = Load(str(folder), "cpu", "float32", 8, 32, 4, 128, 32, cache=str(tmp_path / "trials"))
+    with torch.inference_mode():
+        engine, *_ = start(load, lambda _stage, _done: None)
+    assert engine.model.fused and engine.model.compiled
+    check_text_of(engine, unpacked(path))
+    with pytest.raises(ModelError, match="stored as IQ3_XXS, which llmd reads on a CPU alone"):
+        GgufWeights(folder, torch.device("cuda"), torch.bfloat16)
 
 
 @pytest.mark.parametrize("named", ["first part", "folder"])
@@ -191,10 +213,10 @@ def test_a_file_that_is_gone_or_another_one_is_told(tmp_path: Path) -> None:
 
 def test_a_format_that_nobody_reads_is_named(tmp_path: Path) -> None:
     def odd(name: str) -> str:
-        return "TQ2_0" if "ffn_up" in name else "Q4_0"
+        return "NVFP4" if "ffn_up" in name else "Q4_0"
 
     path = write(tmp_path / "tiny.gguf", odd)
-    with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight is stored as TQ2_0, and llmd "):
+    with pytest.raises(ModelError, match=r"blk\.0\.ffn_up\.weight is stored as NVFP4, and llmd "):
         convert(path, tmp_path / "folder")
 
 

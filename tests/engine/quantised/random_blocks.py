@@ -5,11 +5,14 @@ import torch
 
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS, PLAIN
+from tests.engine.loading.gguf_files import put_scattered
 
 _HALVES = {
     "Q2_K": (80, 82),
     "Q3_K": (108,),
     "Q6_K": (208,),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
     **dict.fromkeys(("Q4_K", "Q5_K", "Q4_1", "Q5_1"), (0, 2)),
 }
 """The places of a block's float16 numbers; in other formats they are at the front."""
@@ -37,6 +40,9 @@ def random_blocks(name: str, rows: int, columns: int, seed: int) -> np.ndarray:
         return data
     if name == "MXFP4":
         blocks[:, 0] = rng.integers(110, 125, len(blocks))
+        return data
+    if name == "IQ1_M":
+        put_scattered(blocks, rng.normal(0, 0.01, (len(blocks), 1)))
         return data
     for at in _HALVES.get(name, (0,)):
         _put(blocks, at, rng.normal(0, 0.01, (len(blocks), 1)).astype(np.float16))

@@ -14,14 +14,16 @@ from daemon.engine.cuda.compiling import compile_all
 from daemon.engine.cuda.quantised import BlockProduct
 from daemon.engine.cuda.triton.blocks import unpack_rows
 from daemon.engine.quantised.weight import QuantisedWeight
-from daemon.models.formats import FORMATS, WeightFormat
+from daemon.models.formats import CPU_ONLY, FORMATS, WeightFormat
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
 from tests.gpu.compiled.launches import Launches, compiled_for
 from tests.gpu.compiled.product_compile_checks import PROCESSORS
 
 BF16, FP32 = torch.bfloat16, torch.float32
 SHAPE = (28_672, 4096)
-IN_BLOCKS = tuple(name for name, form in FORMATS.items() if form.block_len > 1)
+IN_BLOCKS = tuple(
+    name for name, form in FORMATS.items() if form.block_len > 1 and form.name not in CPU_ONLY
+)
 ROWS = (1, 2, 4, 16, 32, 64)
 _META = torch.device("meta")
 

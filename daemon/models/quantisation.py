@@ -1,4 +1,5 @@
-"""The quantisation of a folder's weights: AWQ, GPTQ, compressed tensors, ModelOpt, FP8 or MXFP4.
+"""The quantisation of a folder's weights: AWQ, GPTQ, AutoRound, compressed tensors, ModelOpt, FP8
+or MXFP4.
 
 All else is refused by its name, before anything is loaded. Scales for keys and values, where there
 are some, are left aside with a note: how a cache holds them is configured, and llmd computes its
@@ -13,6 +14,7 @@ from typing import Any
 import msgspec
 
 from daemon.base.accepted import wrong_value
+from daemon.models.auto_round import AutoRound, read_auto_round
 from daemon.models.compressed_tensors import CompressedTensors, read_compressed_tensors
 from daemon.models.modelopt import ModelOpt, of_own_file, read_modelopt
 from daemon.models.schemes import KV_NOTE, Quantisation, Scheme, Target
@@ -31,7 +33,11 @@ _OF_TOOLS = frozenset({
     *("damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "mse", "uri"),
     *("dataset", "tokenizer", "batch_size", "model_seqlen", "quantizer", "lm_head", "pad_token_id"),
     *("model_name_or_path", "model_file_base_name", "block_name_to_quantize"),
-    *("cache_block_outputs", "scale_fmt", "dequantize"),
+    *("cache_block_outputs", "scale_fmt", "dequantize", "autoround_version", "iters", "lr", "amp"),
+    *("minmax_lr", "nsamples", "seqlen", "enable_minmax_tuning", "enable_quanted_input"),
+    *("low_gpu_mem_usage", "scale_dtype", "enable_norm_bias_tuning", "gradient_accumulate_steps"),
+    *("quant_block_list", "act_group_size", "act_sym", "act_data_type", "act_dynamic"),
+    *("super_group_size", "enable_alg_ext"),
     *("module_name_preceding_first_block", "modules_in_block_to_quantize", "inside_layer_modules"),
     *("use_cuda_fp16", "use_exllama", "disable_exllama", "exllama_config", "max_input_length"),
     *("do_fuse", "modules_to_fuse", "fuse_max_seq_len", "activation_scheme", "activation_scale_ub"),
@@ -232,6 +238,7 @@ _METHODS: dict[str, tuple[type, Callable[[Any], Quantisation]]] = {
     "fp8": (_Fp8, _read_fp8),
     "fbgemm_fp8": (_Fp8, _read_fbgemm),
     "mxfp4": (_Mxfp4, _read_mxfp4),
+    "auto-round": (AutoRound, read_auto_round),
     **dict.fromkeys(("modelopt", "modelopt_fp4", "modelopt_mixed"), (ModelOpt, read_modelopt)),
 }
 """By `quant_method`: the fields that are read, and what they mean."""

@@ -20,6 +20,7 @@ from tests.soak import tries
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "GEMM"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True, "sym": False}
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+AUTO = {"quant_method": "auto-round", "bits": 4, "packing_format": "auto_round:auto_gptq"}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*.mlp.g*"]}
 FP4 = {"type": "float", "strategy": "tensor_group", "group_size": 16}
 IN_FP4: dict[str, Any] = {"numbers": "fp4", "group": 16}
@@ -78,6 +79,15 @@ def compressed(form: str = "pack-quantized", **changes: Any) -> dict[str, Any]:
             {**FP8, "weight_block_size": [128, 64]},
             Scheme(layout="plain", numbers="fp8", group=64, group_rows=128, rounds_states=True),
         ),
+        (AUTO, Scheme(layout="gptq", numbers="int4", group=128, lowered_zeros=True)),
+        (
+            {**AUTO, "packing_format": "auto_round", "sym": False, "act_bits": 8},
+            Scheme(layout="gptq", symmetric=False, numbers="int4", group=128, rounds_states=True),
+        ),
+        (
+            {**AUTO, "packing_format": "auto_round:auto_awq", "group_size": -1},
+            Scheme(layout="awq", numbers="int4"),
+        ),
         (compressed("nvfp4-pack-quantized", **FP4), Scheme(layout="packed", **IN_FP4)),
         (MODELOPT, Scheme(layout="plain", rounds_states=True, **IN_FP4)),
         (
@@ -132,6 +142,16 @@ def test_a_configuration_says_how_a_layer_is_stored(said: dict[str, Any], scheme
         (compressed("nvfp4-pack-quantized"), "in the format nvfp4-pack-quantized"),
         (compressed("nvfp4-pack-quantized", type="float"), "scales by group of 32"),
         (compressed("nvfp4-pack-quantized", **{**FP4, "symmetric": False}), "of float4"),
+        ({**AUTO, "packing_format": "auto_round:llm_compressor"}, "packing format auto_round:llm"),
+        ({**AUTO, "packing_format": "auto_gptq"}, "packing format auto_gptq, not in one of auto"),
+        ({**AUTO, "bits": 2}, "AutoRound to 2 bits, not to 4 or 8"),
+        ({**AUTO, "packing_format": "auto_round:auto_awq", "bits": 8}, "to 8 bits, not to 4"),
+        ({**AUTO, "data_type": "mx_fp"}, "numbers of the type mx_fp, not int"),
+        ({**AUTO, "rotation_config": {"block_size": 32}}, "with a rotation"),
+        ({**AUTO, "super_bits": 6}, "with scales that are quantized too"),
+        ({**AUTO, "extra_config": {"(": {}}}, "extra_config names layers by '\\('"),
+        ({**AUTO, "extra_config": {"a": {"bits": 3}}}, "AutoRound to 3 bits"),
+        ({**AUTO, "extra_config": {"a": {"sharp": 3}}}, "sharp is an unknown field"),
         ({**MODELOPT, "quant_algo": "NVFP4_AWQ"}, "by ModelOpt to NVFP4_AWQ, and llmd reads NVFP4"),
         ({**MODELOPT, "group_size": 32}, "by ModelOpt in groups of 32, not of 16"),
         ({**MODELOPT, "quant_algo": "MIXED_PRECISION"}, "MIXED_PRECISION, of no layers"),
@@ -386,3 +406,23 @@ def test_fields_that_nothing_reads_are_named() -> None:
     assert quantisation({**GPTQ, "damp_percent": 0.1, "block_name_to_quantize": "a"}).notes == ()
     (note,) = quantisation({**GPTQ, "hadamard": True, "format_version": 2}).notes
     assert note == "its quantization_config says format_version, hadamard, which llmd does not read"
+
+
+def test_auto_rounds_layers_may_differ_by_name_or_pattern() -> None:
+    extra = {
+        "lm_head": {"bits": 8, "group_size": 32},
+        r"layers\.1\..*_proj": {"bits": 8, "data_type": None},
+        ".*mlp.gate.*": {"bits": 16, "data_type": "float"},
+        "model.layers.1.mlp.up_proj": {"sym": False},
+    }
+    found = quantisation({**AUTO, "extra_config": extra})
+
+    def seen(layer: str) -> tuple[str, int, bool] | None:
+        scheme = found.scheme_of(layer)
+        return (scheme.numbers, scheme.group, scheme.symmetric) if scheme else None
+
+    assert seen(LAYER) == ("int4", 128, True)
+    assert seen("lm_head") == ("int8", 32, True)
+    assert seen("model.layers.1.self_attn.q_proj") == ("int8", 128, True)
+    assert seen("model.layers.1.mlp.up_proj") == ("int4", 128, False)
+    assert seen("model.layers.0.mlp.gate") is None

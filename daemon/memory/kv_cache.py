@@ -49,6 +49,8 @@ class KVCache:
     ) -> None:
         self.block_size = block_size
         self.has_windows = False  # of layers, so that sequences hold some of their blocks alone
+        self.has_states = False  # of recurrent layers, which cannot be cut back to fewer tokens
+        self.holds_tokens = True  # pages of layers with attention; else all are of states
         self.num_groups = 1  # of layers: pages that a block of all layers takes
         self.capacity_tokens = num_blocks * block_size  # the longest sequence that fits
         self.pool_tokens = num_blocks * block_size  # of sequences that hold all of their tokens
@@ -144,6 +146,10 @@ class KVCache:
         of its `num_known`.
         """
         self.allocate(slot, Match(parcel, len(parcel)), num_known, num_tokens)
+
+    def num_adopted(self, parcel: list[int]) -> int:
+        """How many blocks of a parcel the slot takes over that adopts it; it copies the others."""
+        return len(parcel)
 
     def can_fork(self, source: int, num_tokens: int) -> bool:
         """Whether a slot still has all of its first `num_tokens` that others would read."""

@@ -1,4 +1,4 @@
-"""The KV memory of an instance some of whose layers have windows.
+"""The KV memory of an instance some of whose layers have windows, or keep states.
 
 A page is a block of tokens of one group of layers (`daemon.memory.layout`); all come from one pool.
 The cell of a block table is group x blocks of the longest sequence + block. Groups of full layers
@@ -8,6 +8,10 @@ behind it are not needed, and their pages are taken for new ones, or go back to 
 What a sequence holds of windows is its own: a cached page that has an owner is copied. So a span
 moves on without asking for pages, and a step that was planned can be computed. It is longer while
 a prompt is computed, by a step's largest chunk.
+
+The pages of a sequence's states are its own from its first token to its end, and stand behind those
+of all groups in its row, as if they were the first blocks of one more. They hold what follows from
+all tokens computed, never from fewer: so nothing is cut back to an earlier token, or forked.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +23,7 @@ import numpy as np
 
 from daemon.memory.block_table import BlockTable
 from daemon.memory.kv_cache import NOTHING_CACHED, KVCache, Match, PageKind, PageKinds
-from daemon.memory.layout import held_blocks, kind_of, most_tokens, row_blocks
+from daemon.memory.layout import STATE, held_blocks, kind_of, most_tokens, row_blocks
 from daemon.memory.lending import Lending
 from daemon.memory.reservations import Reservations
 from daemon.state.sequence import Sequence
@@ -68,9 +72,11 @@ class LayeredKV(KVCache):
         windows: tuple[int, ...],
         max_chunk: int,
         kinds: tuple[str, ...] = (),
+        num_states: int = 0,
     ) -> None:
         """`windows` of each group, those of full layers (0) first; `max_chunk`: most tokens of one
-        sequence in a step; `kinds` of each group, by its window where not named.
+        sequence in a step; `kinds` of each group, by its window where not named; `num_states`:
+        pages of a sequence's states.
         """
         self._max_blocks = row_blocks(max_len, block_size)
         super().__init__(
@@ -80,8 +86,11 @@ class LayeredKV(KVCache):
             max_len=max_len,
             prefix_cache=prefix_cache,
         )
-        self.has_windows, self.num_groups = True, len(windows)
-        self.num_spare = max(self.num_spare, self.num_groups)  # a block of one is its pages of all
+        self.has_windows, self.num_groups = True, max(1, len(windows))
+        self.has_states, self.holds_tokens = num_states > 0, bool(windows)
+        self._num_states, self._states = num_states, len(windows)  # pages, and number of "group"
+        # A block of one is its pages of all groups; states do not grow.
+        self.num_spare = max(self.num_spare, self.num_groups) if windows else 0
         self._num_full = windows.count(0)
         self._windows = tuple(
             _Window(
@@ -94,28 +103,37 @@ class LayeredKV(KVCache):
             )
             for window in sorted({*windows} - {0})
         )
-        self.table = _Table(max_slots, self._max_blocks * len(windows), self._cells_of)
+        num_cells = self._max_blocks * len(windows) + num_states
+        self.table = _Table(max_slots, num_cells, self._cells_of)
         self._kinds = tuple(zip(kinds or map(kind_of, windows), windows, strict=True))
+        if num_states:
+            self._kinds += ((STATE, 0),)
         self._groups = bytearray(num_blocks)  # which group each page was last given to
         self.charged = np.zeros(max_slots, np.int32)
         self.reservations = Reservations(self.charged)
         self.lending = Lending(self.reservations)
-        self.pool_tokens = num_blocks * block_size // self.num_groups
-        self.capacity_tokens = most_tokens(num_blocks, max_len, windows, block_size, max_chunk)
+        self.pool_tokens = max(0, num_blocks - num_states) * block_size // self.num_groups
+        if not windows:
+            self.pool_tokens = num_blocks // max(1, num_states) * max_len
+        most = num_blocks - num_states, max_len, windows, block_size, max_chunk
+        self.capacity_tokens = most_tokens(*most)
 
     # Counts of pages
 
     def blocks_for(self, num_tokens: int) -> int:
         """The number of pages that a sequence of `num_tokens` holds between prompts."""
         blocks = -(-num_tokens // self.block_size)
-        return self._num_full * blocks + sum(
-            len(window.groups) * min(blocks, window.most) for window in self._windows
+        states = self._num_states if blocks else 0
+        return (
+            states
+            + self._num_full * blocks
+            + sum(len(window.groups) * min(blocks, window.most) for window in self._windows)
         )
 
     def blocks_of(self, num_tokens: Int32) -> Int32:
         """The same of several sequences; int32 [N]."""
         blocks = -(-num_tokens // self.block_size)
-        pages: Int32 = self._num_full * blocks
+        pages: Int32 = self._num_full * blocks + self._num_states
         for window in self._windows:
             pages = pages + len(window.groups) * np.minimum(blocks, window.most)
         return pages.astype(np.int32)
@@ -142,8 +160,12 @@ class LayeredKV(KVCache):
     def blocks_to_begin(self, num_tokens: int) -> int:
         """The most pages that a sequence of `num_tokens` holds while they are computed."""
         blocks = -(-num_tokens // self.block_size)
-        return self._num_full * blocks + sum(
-            len(window.groups) * min(blocks, window.most_in_prompts) for window in self._windows
+        return (
+            self._num_states
+            + self._num_full * blocks
+            + sum(
+                len(window.groups) * min(blocks, window.most_in_prompts) for window in self._windows
+            )
         )
 
     def blocks_to_share(self, num_tokens: int) -> int:
@@ -154,7 +176,8 @@ class LayeredKV(KVCache):
         """Charge a slot what it holds, but for what it will give back behind its prompt. One that
         came with the last window alone holds less of it than others of its length.
         """
-        self.charged[slot] = self._num_full * self.table.held.item(slot) + sum(
+        pages = self._num_states + self._num_full * self.table.held.item(slot)
+        self.charged[slot] = pages + sum(
             len(window.groups) * min(window.end.item(slot) - window.first.item(slot), window.most)
             for window in self._windows
         )
@@ -180,12 +203,14 @@ class LayeredKV(KVCache):
         for window in self._windows:
             for group in window.groups:
                 cells += self._row(group, window.first.item(slot), window.end.item(slot))
+        if self.table.held.item(slot):
+            cells += self._row(self._states, 0, self._num_states)
         return cells
 
     def parcel_of(self, slot: int, num_tokens: int) -> list[int]:
         """The pages with a slot's first `num_tokens` that going on from there reads, in an order
-        that all instances share, those with the last token at the end; empty where some have been
-        taken for later tokens.
+        that all instances share, states first and those with the last token at the end; empty where
+        some have been taken for later tokens. States are those behind all computed tokens.
         """
         if not num_tokens:
             return []
@@ -194,7 +219,8 @@ class LayeredKV(KVCache):
             first = window.needed(num_tokens, self.block_size)
             if not window.first.item(slot) <= first <= last < window.end.item(slot):
                 return []
-        cells = [cell for group, first in spans for cell in self._row(group, first, last)]
+        cells = list(self._row(self._states, 0, self._num_states))
+        cells += [cell for group, first in spans for cell in self._row(group, first, last)]
         cells += [cell for group, _ in spans for cell in self._row(group, last, last + 1)]
         pages: list[int] = self.table.at(slot, cells).tolist()
         return pages
@@ -205,7 +231,7 @@ class LayeredKV(KVCache):
         """The cached pages of a prefix of `num_tokens` with these hashes: the longest of which all
         pages of full layers are known, and those of windows as far as its next token reads them.
         """
-        if not self.caches_prefixes:
+        if not self.caches_prefixes or self.has_states:
             return NOTHING_CACHED
         digests = hashes[: (num_tokens - 1) // self.block_size]
         find = self.pool.cache.find
@@ -291,12 +317,24 @@ class LayeredKV(KVCache):
             (target,) = self.table.at(slot, list(self._row(group, block, block + 1))).tolist()
             self._copy(page, target)
 
+    def num_adopted(self, parcel: list[int]) -> int:
+        """As `KVCache.num_adopted`: states change with each step, and a transfer may read them."""
+        own, states = len(parcel), parcel[: self._num_states]
+        return own if self.pool.num_sole(int32(states)) == len(states) else own - len(states)
+
     def adopt(self, slot: int, parcel: list[int], num_tokens: int, num_known: int) -> None:
         """As `KVCache.adopt`."""
         spans, last = self._spans(num_tokens), (num_tokens - 1) // self.block_size
-        cells = [(group, block) for group, first in spans for block in range(first, last)]
+        cells = [(self._states, page) for page in range(self._num_states)]
+        cells += [(group, block) for group, first in spans for block in range(first, last)]
         cells += [(group, last) for group, _ in spans]
-        self._take(slot, dict(zip(cells, parcel, strict=True)), num_known, spans)
+        num_copied = len(parcel) - self.num_adopted(parcel)
+        given = dict(zip(cells[num_copied:], parcel[num_copied:], strict=True))
+        self._take(slot, given, num_known, spans)
+        if num_copied:
+            own = self.table.at(slot, list(self._row(self._states, 0, num_copied))).tolist()
+            for page, target in zip(parcel, own, strict=False):
+                self._copy(page, target)
 
     def _spans(self, num_tokens: int) -> list[tuple[int, int]]:
         """Each group, and the first of its blocks that going on behind `num_tokens` reads."""
@@ -323,7 +361,8 @@ class LayeredKV(KVCache):
             window.first[slot] = first
             window.end[slot] = end = min(blocks, first + window.most_in_prompts)
             ends.update(dict.fromkeys(window.groups, end))
-        for group, first in spans:
+        ends[self._states] = self._num_states
+        for group, first in (*spans, (self._states, 0)):
             pages = [given.get((group, block), -1) for block in range(first, ends[group])]
             new = iter(self.pool.allocate(pages.count(-1)))
             pages = [page if page >= 0 else next(new) for page in pages]
@@ -349,7 +388,7 @@ class LayeredKV(KVCache):
 
     def can_fork(self, source: int, num_tokens: int) -> bool:
         """Whether a slot still has what going on behind its first `num_tokens` reads."""
-        return bool(self.parcel_of(source, num_tokens))
+        return not self.has_states and bool(self.parcel_of(source, num_tokens))
 
     def _copy(self, source: int, target: int) -> None:
         self.pool.name_in_step(source, self.newest_step + 1)
@@ -481,7 +520,8 @@ class LayeredKV(KVCache):
     def num_written(self, slots: Slots, computed: Int32) -> int:
         """Tokens whose KV is written or planned to be, as if each group held all of them."""
         unwritten = int(np.add.reduce(self.table.held[slots] * self.block_size - computed))
-        return max(0, self.pool.num_held * self.block_size // self.num_groups - unwritten)
+        num_held = self.pool.num_held - self._num_states * slots.size
+        return max(0, num_held * self.block_size // self.num_groups - unwritten)
 
 
 def _name(digest: bytes, group: int) -> bytes:

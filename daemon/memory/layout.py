@@ -32,6 +32,9 @@ BLOCKS_BEHIND = 2
 """Blocks held beside those that a window fills: the one that it begins in, and one to go back to
 when tokens in flight are taken back."""
 
+STATE = "state"
+"""The kind of the pages of recurrent layers' states."""
+
 _FIRST_SHOWN = 1024
 _SHOWN_TIMES = 4
 

@@ -139,6 +139,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True, array_like=True):
     most_times: int = 1  # most decode steps in one multi-step program
     windows: tuple[int, ...] = ()  # of groups of layers, in tokens; empty: all layers see all
     kinds: tuple[str, ...] = ()  # of the same groups
+    state_pages: int = 0  # of a sequence's states
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True):

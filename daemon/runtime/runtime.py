@@ -183,6 +183,7 @@ class Runtime:
                 most_times=ready.most_times,
                 windows=ready.windows,
                 kinds=ready.kinds,
+                state_pages=ready.state_pages,
             )
         )
         self.links.ready(instance)

@@ -9,15 +9,16 @@ import numpy as np
 from daemon.memory.kv_cache import NOTHING_CACHED, KVCache, Match
 from daemon.scheduler.decode_admission import DecodeAdmission
 from daemon.scheduler.displacement import Displacement
-from daemon.scheduler.order import Order
+from daemon.scheduler.order import Order, PredictedRoom
 from daemon.scheduler.pace import StreamPace
-from daemon.scheduler.policies.base import LIMIT, NOTHING, PREDICTION, PROMPTS_ALONE
+from daemon.scheduler.policies.base import LIMIT, NOTHING, PROMPTS_ALONE
 from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.suspects import Suspects
 from daemon.scheduler.uploads import MOST_CANDIDATES
 from daemon.state.batch import Batch
 from daemon.state.pause import Cause, cause_of
+from daemon.state.remote_kv import RemoteKV
 from daemon.state.request import State
 from daemon.state.sequence import Sequence
 from daemon.state.story import What
@@ -43,6 +44,7 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
     recent: tuple[int, ...] = ()  # as `Match.recent`
     num_beside: int = 0  # blocks of `num_blocks` that no reservation counts
     adopts: bool = False  # the matched blocks are its own, left here
+    copies: bool = False  # the next plan copies for it what others hold
 
     @property
     def num_new_blocks(self) -> int:
@@ -59,48 +61,6 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
         if self.leader >= 0:
             return What.SHARED
         return What.FETCHED if self.fetches else What.ADMITTED
-
-
-class PredictedRoom:
-    """Whether the room of answers is to be decided, and whether any could be admitted."""
-
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._slots = order.slots
-        self._settled: tuple[int, ...] = ()  # as `_state`, when none could be admitted
-
-    def waits(self, slot: int, kv: KVCache) -> bool:
-        """Whether the slot lacks a reservation for its answer."""
-        return self._order.policy.reserves == PREDICTION and not kv.reservations.has(slot)
-
-    def is_open(self, kv: KVCache) -> bool:
-        """Whether room is to be decided: sequences with slots wait for it, were predicted anew, or
-        have borrowed some, or it is short, so that late ones have to leave.
-        """
-        if self._order.policy.reserves != PREDICTION:
-            return False
-        slots, reserved = self._slots, kv.reservations.num_slots
-        if slots.reranked or reserved != slots.num_running or len(kv.lending):
-            return True
-        return kv.pool.num_available < slots.num_running // 4
-
-    @property
-    def _state(self) -> tuple[int, ...]:
-        slots = self._slots
-        return slots.departures, slots.num_running, self._order.waiting.num_changes
-
-    def settle(self) -> None:
-        """Note that none can be admitted before a sequence comes, leaves, or is predicted anew."""
-        self._settled = self._state
-
-    @property
-    def settled(self) -> bool:
-        """Whether that still holds."""
-        return self._settled == self._state and not self._slots.reranked
-
-    def unsettle(self) -> None:
-        """Forget that none can be admitted, as the memory is another one."""
-        self._settled = ()
 
 
 class Admission:
@@ -200,21 +160,12 @@ class Admission:
                 num_reserved=reserved,
                 num_named=shared // kv.block_size,
                 num_beside=num_beside,
+                copies=True,
             )
         remote_kv = sequence.residence.remote_kv
         # KV that came back to this instance never left the pool.
         if remote_kv is not None and remote_kv.instance == self.order.instance:
-            return AdmissionPlan(
-                leader=-1,
-                matched=remote_kv.blocks,
-                num_shared_tokens=remote_kv.num_tokens,
-                num_blocks=num_blocks,
-                num_reusable=len(remote_kv.blocks),
-                num_reserved=reserved,
-                num_named=remote_kv.num_tokens // kv.block_size,
-                num_beside=num_beside,
-                adopts=True,
-            )
+            return self._adopting(remote_kv, num_blocks, num_beside, reserved)
         match = kv.cached(sequence.hashes, known)
         matched, num_named = match.blocks, match.num_blocks
         num_cached, num_ahead = num_named * kv.block_size, 0
@@ -240,6 +191,25 @@ class Admission:
             num_named=num_named,
             recent=match.recent,
             num_beside=num_beside,
+            copies=bool(match.recent),
+        )
+
+    def _adopting(
+        self, remote_kv: RemoteKV, num_blocks: int, num_beside: int, num_reserved: int
+    ) -> AdmissionPlan:
+        """The plan of a sequence that takes over what it left in this pool."""
+        num_adopted = self.kv.num_adopted(remote_kv.blocks)
+        return AdmissionPlan(
+            leader=-1,
+            matched=remote_kv.blocks,
+            num_shared_tokens=remote_kv.num_tokens,
+            num_blocks=num_blocks,
+            num_reusable=num_adopted,
+            num_reserved=num_reserved,
+            num_named=remote_kv.num_tokens // self.kv.block_size,
+            num_beside=num_beside,
+            adopts=True,
+            copies=num_adopted < len(remote_kv.blocks),
         )
 
     def _leader_slot(self, sequence: Sequence) -> int:
@@ -439,9 +409,9 @@ class Admission:
         fetches = plan.fetches
         fetch_from = len(plan.matched) if fetches else -1
         self.residency.admit(sequence, kv, fetch_from, self.step + 1, order.step_time, now)
-        if leader >= 0 or plan.recent:  # what others hold is copied with the next plan
+        if plan.copies:
             self.residency.await_plan(sequence)
-            if plan.recent:
+            if leader < 0:
                 self.slots.last_step[slot] = self.step + 1
         if fetches or leader >= 0:
             self.stats.swaps_in += fetches and residence.remote_kv is None
@@ -550,7 +520,10 @@ class Admission:
         table = self.slots
         sequence = table.member(slot)
         self.seal(slot)
-        num_valid = min(int(table.computed[slot]), int(table.delivered[slot]) - 1)
+        num_computed = int(table.computed[slot])
+        num_valid = min(num_computed, int(table.delivered[slot]) - 1)
+        if self.kv.has_states and num_valid < num_computed:
+            num_valid = 0  # its states are those of a later token
         # Without a step of its own, it may share blocks that are still being computed.
         answered = bool(table.last_step[slot] > 0)
         self.residency.leave_remote_kv(sequence, num_valid, self.kv, is_computed=answered)

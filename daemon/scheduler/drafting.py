@@ -215,7 +215,9 @@ class Drafting:
     def looks(self) -> bool:
         """Whether looking for drafts is worth it beside all running sequences."""
         num_rows = self._table.num_running
-        return num_rows > 0 and self.room(num_rows) > 0 and may_pay(num_rows, *self._times())
+        if self._admission.kv.has_states or not num_rows:  # a rejected draft would be in the state
+            return False
+        return self.room(num_rows) > 0 and may_pay(num_rows, *self._times())
 
     def room(self, num_tokens: int) -> int:
         """The number of drafts that a step of `num_tokens` has room for: beyond it the step's own
@@ -240,7 +242,7 @@ class Drafting:
         """
         learned = self._learn(flown, counts) if flown.drafts.size else (0, 0, 0)
         self._granted.clear()
-        if offers.size:
+        if offers.size and not self._admission.kv.has_states:
             self._decide(flown, offers, later.times)
         return learned
 

@@ -1,4 +1,4 @@
-"""The order of one instance's sequences: queueing, ranks, reviews, promotion."""
+"""The order of one instance's sequences: queueing, ranks, reviews, promotion, rooms."""
 
 from itertools import islice
 
@@ -7,7 +7,7 @@ from daemon.memory.kv_cache import KVCache
 from daemon.scheduler.ageing import Ageing
 from daemon.scheduler.lengths import SeenLengths
 from daemon.scheduler.nearing import Nearing
-from daemon.scheduler.policies.base import Policy
+from daemon.scheduler.policies.base import PREDICTION, Policy
 from daemon.scheduler.queue import WaitingQueue
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.start_bound import StartBound
@@ -316,3 +316,45 @@ class Order:
             and sequence.state is not State.FINISHED
         ]
         return sum(kv.blocks_for(sequence.num_known_tokens) for sequence in self.promoted)
+
+
+class PredictedRoom:
+    """Whether the room of answers is to be decided, and whether any could be admitted."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._slots = order.slots
+        self._settled: tuple[int, ...] = ()  # as `_state`, when none could be admitted
+
+    def waits(self, slot: int, kv: KVCache) -> bool:
+        """Whether the slot lacks a reservation for its answer."""
+        return self._order.policy.reserves == PREDICTION and not kv.reservations.has(slot)
+
+    def is_open(self, kv: KVCache) -> bool:
+        """Whether room is to be decided: sequences with slots wait for it, were predicted anew, or
+        have borrowed some, or it is short, so that late ones have to leave.
+        """
+        if self._order.policy.reserves != PREDICTION:
+            return False
+        slots, reserved = self._slots, kv.reservations.num_slots
+        if slots.reranked or reserved != slots.num_running or len(kv.lending):
+            return True
+        return kv.pool.num_available < slots.num_running // 4
+
+    @property
+    def _state(self) -> tuple[int, ...]:
+        slots = self._slots
+        return slots.departures, slots.num_running, self._order.waiting.num_changes
+
+    def settle(self) -> None:
+        """Note that none can be admitted before a sequence comes, leaves, or is predicted anew."""
+        self._settled = self._state
+
+    @property
+    def settled(self) -> bool:
+        """Whether that still holds."""
+        return self._settled == self._state and not self._slots.reranked
+
+    def unsettle(self) -> None:
+        """Forget that none can be admitted, as the memory is another one."""
+        self._settled = ()

@@ -162,7 +162,8 @@ class Residency:
         if residence.remote_kv is not None:
             self.lose(sequence)
             return
-        if self.mode not in SWAPPING:
+        cut_back = kv.has_states and num_valid < slots.computed.item(sequence.slot)
+        if self.mode not in SWAPPING or cut_back:
             self.forget(sequence)
             return
         if kv.has_windows:

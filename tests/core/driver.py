@@ -79,8 +79,9 @@ class Driver(Movers):
         token_s: float = 0.0,
         most_times: int = 1,
         windows: tuple[int, ...] = (0,),
+        state_pages: int = 0,
     ) -> None:
-        self.windows = windows
+        self.windows, self.state_pages = windows, state_pages
         self.kinds: tuple[str, ...] = ()  # of these groups; empty: named by their windows
         self.most_times = most_times
         self.num_host_blocks = num_host_blocks
@@ -126,6 +127,7 @@ class Driver(Movers):
             config.max_len,
             num_host_blocks,
             self.windows,
+            self.state_pages,
         )
         self.handle(
             WorkerReady(
@@ -138,8 +140,9 @@ class Driver(Movers):
                 self.copy_block_s,
                 self.token_s,
                 most_times=self.most_times,
-                windows=self.windows if any(self.windows) else (),
+                windows=self.windows if any(self.windows) or self.state_pages else (),
                 kinds=self.kinds,
+                state_pages=self.state_pages,
                 forward_tokens=forward_tokens,
             )
         )

@@ -67,8 +67,11 @@ class ModelWorker:
         max_len: int,
         num_host_blocks: int = 0,
         windows: tuple[int, ...] = (0,),
+        state_pages: int = 0,
     ) -> None:
-        """`windows` of groups of layers: each has a part of a block table's row."""
+        """`windows` of groups of layers: each has a part of a block table's row; behind these are
+        `state_pages` of the sequence's states, each of which tells all tokens before it.
+        """
         self.block_size = block_size
         self.host = np.full((num_host_blocks, block_size), -1, np.int32)
         self.copies: deque[Copies] = deque()
@@ -76,7 +79,9 @@ class ModelWorker:
         self.contents = np.full((num_blocks, block_size), -1, np.int32)
         self.windows = windows
         self.max_blocks = row_blocks(max_len, block_size)
-        self.table = np.full((max_slots, self.max_blocks * len(windows)), -1, np.int32)
+        self.state_pages = state_pages
+        num_cells = self.max_blocks * len(windows) + state_pages
+        self.table = np.full((max_slots, num_cells), -1, np.int32)
         self.sequence: dict[int, int] = {}
         self.last: dict[int, int] = {}
         self.joins = 0
@@ -104,6 +109,7 @@ class ModelWorker:
         for slot, start, count, _, fed in rows:
             self._write(done, slot, start, self._inputs(slot, start, count, fed, known))
         for slot, start, count, sample, _ in rows:
+            self._carry_on(done, slot, (start, start + count), truths)
             self._attend(done, slot, (start, start + count), sample, truths)
         if batch.times > 1:
             self._compute_again(done, truths)
@@ -118,6 +124,7 @@ class ModelWorker:
             starts = (batch.starts + time).tolist()
             for slot, start in zip(batch.slots.tolist(), starts, strict=True):
                 self._write(done, slot, start, [self.last[slot]])
+                self._carry_on(done, slot, (start, start + 1), truths)
                 self._attend(done, slot, (start, start + 1), 1, truths)
             drawn.append(done.tokens)
         done.tokens = [row[time] for row in zip(*drawn, strict=True) for time in range(batch.times)]
@@ -153,6 +160,11 @@ class ModelWorker:
             said.append(count)
         step.tokens = drawn
         return said
+
+    def _states(self, slot: int) -> Int32:
+        """The pages of a slot's states; a view."""
+        row: Int32 = self.table[slot, self.max_blocks * len(self.windows) :]
+        return row
 
     def _held(self, slot: int) -> int:
         """The blocks of a slot's tokens, those that windows have passed included."""
@@ -266,6 +278,29 @@ class ModelWorker:
                 assert block >= 0, f"slot {slot} has no block for position {position}"
                 self._claim(done, block, self.residence[slot])
                 self.contents[block, position % self.block_size] = token
+
+    def _carry_on(
+        self, done: Executed, slot: int, span: tuple[int, int], truths: dict[int, Truth]
+    ) -> None:
+        """The states of a slot are those of all tokens before a `span`, and then of its end; a
+        sequence's first are not read.
+        """
+        start, end = span
+        sequence = self.sequence[slot]
+        for number, page in enumerate(self._states(slot).tolist()):
+            assert page >= 0, f"slot {slot} lacks the page {number} of its states"
+            if start:
+                expected = self._state_of(truths[sequence].upto(start), number)
+                assert np.array_equal(self.contents[page], expected), (
+                    f"sequence {sequence} goes on at {start} from a state of other tokens"
+                )
+            self._claim(done, page, self.residence[slot])
+            self.contents[page] = self._state_of(truths[sequence].upto(end), number)
+
+    def _state_of(self, tokens: Int32, number: int) -> Int32:
+        """A page of the states behind these tokens."""
+        told = zlib.crc32(tokens.tobytes()) >> 1, tokens.size, number
+        return int32([*told, *[-2] * (self.block_size - len(told))])
 
     def _claim(self, done: Executed, block: int, residence: tuple[int, int]) -> None:
         """A block that is written is named by no other residence in steps not yet answered."""

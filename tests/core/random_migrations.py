@@ -14,11 +14,15 @@ from tests.core.driver import Driver, configured
 ROLES = list(Role)
 WINDOWS = [(0, 8), (0, 0, 8), (0, 12, 12), (0, 8, 20), (9,)]
 """Windows of groups of layers, in tokens of blocks of 4."""
+STATES = [((0,), 3), ((0, 0), 2), ((), 4), ((0, 8), 3)]
+"""Windows likewise, and pages of a sequence's states."""
 
 
-def begin(chance: random.Random, layers: random.Random | None = None) -> tuple[Driver, int]:
+def begin(
+    chance: random.Random, layers: random.Random | None = None, states: bool = False
+) -> tuple[Driver, int]:
     """A small daemon, and the blocks of each of its pools. `layers`: some have windows, and it says
-    which.
+    which; with `states`, some keep states.
     """
     num = chance.choice([2, 2, 3])
     config = configured(
@@ -46,10 +50,13 @@ def begin(chance: random.Random, layers: random.Random | None = None) -> tuple[D
     )
     num_blocks = chance.choice([12, 14, 20, 30])
     host = chance.choice([0, 8, 40])
-    step_s, windows = chance.choice([0.001, 0.03]), (0,)
+    step_s, windows, state_pages = chance.choice([0.001, 0.03]), (0,), 0
     if layers is not None:
         num_blocks, windows = layers.choice([40, 60, 90]), layers.choice(WINDOWS)
-    driver = Driver(config, num_blocks, step_s, host, 1e-6, windows=windows)
+        if states:
+            windows, state_pages = layers.choice(STATES)
+    kinds = {"windows": windows, "state_pages": state_pages}
+    driver = Driver(config, num_blocks, step_s, host, 1e-6, **kinds)
     driver.link_all()
     return driver, num_blocks
 
@@ -117,11 +124,18 @@ def revive(driver: Driver, num_blocks: int) -> None:
     driver.link_all()
 
 
-def live(seed: int, num_events: int = 400, drafts: bool = False, windows: bool = False) -> Driver:
+def live(
+    seed: int,
+    num_events: int = 400,
+    drafts: bool = False,
+    windows: bool = False,
+    states: bool = False,
+) -> Driver:
     """A whole life; everything ends, and nothing is left. Raises AssertionError."""
     chance = random.Random(seed)
     drawn = random.Random(f"drafts {seed}") if drafts else None
-    driver, num_blocks = begin(chance, random.Random(f"windows {seed}") if windows else None)
+    layers = random.Random(f"windows {seed}") if windows or states else None
+    driver, num_blocks = begin(chance, layers, states)
     for _ in range(num_events):
         step(driver, num_blocks, chance, drawn)
     revive(driver, num_blocks)

@@ -18,8 +18,17 @@ from tests.soak import SOAK, tries
 
 PROMPTS = [[(7 * p + i // 5) % 11 for i in range(60)] for p in range(3)]
 
-WINDOWS = [(0,), (0, 7), (0, 0, 5, 5, 18), (9,)]
-"""Windows of groups of layers, in tokens of blocks of 4."""
+LAYERS = [
+    ((0,), 0),
+    ((0, 7), 0),
+    ((0, 0, 5, 5, 18), 0),
+    ((9,), 0),
+    ((0,), 3),
+    ((0, 0), 2),
+    ((), 4),
+    ((0, 7), 3),
+]
+"""Windows of groups of layers, in tokens of blocks of 4, and pages of a sequence's states."""
 
 prompts = st.builds(
     lambda pool, length, tail: PROMPTS[pool][:length] + tail,
@@ -63,7 +72,7 @@ class CoreMachine(RuleBasedStateMachine):
         copy_block_s=st.sampled_from([1e-6, 1e-3]),
         max_pause_s=st.sampled_from([0.004, 0.05, 4.0]),
         most_times=st.sampled_from([1, 3, 8]),
-        windows=st.sampled_from(WINDOWS),
+        layers=st.sampled_from(LAYERS),
         own=own_limits,
     )
     def begin(
@@ -85,7 +94,7 @@ class CoreMachine(RuleBasedStateMachine):
         copy_block_s: float,
         max_pause_s: float,
         most_times: int,
-        windows: tuple[int, ...],
+        layers: tuple[tuple[int, ...], int],
         own: dict[str, Any],
     ) -> None:
         config = configured(
@@ -108,11 +117,18 @@ class CoreMachine(RuleBasedStateMachine):
         last = msgspec.structs.replace(last, **own)
         config = msgspec.structs.replace(config, instances=(*others, last))
         self.num_blocks = num_blocks
-        parts = num_blocks * len(windows), step_s, num_host_blocks, copy_block_s
+        windows, state_pages = layers
+        num_pages = num_blocks * max(1, len(windows)) + state_pages
+        parts = num_pages, step_s, num_host_blocks, copy_block_s
         # Where tokens take time, preempted sequences of several kinds of layers are copied out.
-        token_s = 1e-4 if any(windows) else 0.0
+        token_s = 1e-4 if any(windows) or state_pages else 0.0
         self.driver = Driver(
-            config, *parts, token_s=token_s, most_times=most_times, windows=windows
+            config,
+            *parts,
+            token_s=token_s,
+            most_times=most_times,
+            windows=windows,
+            state_pages=state_pages,
         )
 
     def _pick(self, options: list[int], index: int) -> int:
@@ -155,7 +171,7 @@ class CoreMachine(RuleBasedStateMachine):
             if busy:
                 ends = stops, frozenset({fails} if fails < 6 else ())
                 one = self._pick(busy, index)
-                if drafts is None:
+                if drafts is None or self.driver.state_pages:  # states are not cut back
                     self.driver.answer(one, *ends)
                 else:
                     drafting.answer(self.driver, one, drafts.choice, *ends)

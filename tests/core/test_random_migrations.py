@@ -46,6 +46,11 @@ def test_a_life_with_many_moves_ends_well_where_layers_have_windows(seed: int) -
     assert live(seed, 300, windows=True).core.counters.finished
 
 
+@pytest.mark.parametrize("seed", range(tries(4, 14)))
+def test_a_life_with_many_moves_ends_well_where_layers_keep_states(seed: int) -> None:
+    assert live(seed, 300, states=True).core.counters.finished
+
+
 def test_workers_die_where_rows_draft() -> None:
     counters = [lived(seed, drafts=True)[0] for seed in SEEDS]
     assert sum(one.accepted_tokens for one in counters) > tries(20, 40)
@@ -64,4 +69,4 @@ def test_these_lives_have_what_they_are_for() -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("seed", range(1000, 2500))
 def test_many_more_lives_end_well(seed: int) -> None:
-    live(seed, 400, drafts=seed % 3 == 0, windows=seed % 3 == 1)
+    live(seed, 400, drafts=seed % 3 == 0, windows=seed % 3 == 1, states=seed % 3 == 2)

@@ -85,6 +85,7 @@ class Instance:
         self._kv_shape = (core.block_size, limits.max_running, core.max_len, core.prefix_cache)
         self.windows: tuple[int, ...] = ()  # of its worker's groups of layers
         self.kinds: tuple[str, ...] = ()  # of the same
+        self.state_pages = 0  # of its worker, as in `WorkerReady`
         self.same_until: tuple[int, ...] = ()  # of its worker, as in `WorkerReady`
         self.most_times = 1  # likewise
         self.kv = self._memory(0)
@@ -169,7 +170,7 @@ class Instance:
         """Begin with a worker that can compute, with empty pools."""
         self.state = WorkerState.READY
         self.block_bytes, self.windows = said.block_bytes, said.windows
-        self.kinds = said.kinds
+        self.kinds, self.state_pages = said.kinds, said.state_pages
         self.forward_tokens = said.forward_tokens
         self.same_until, self.most_times = said.same_until, said.most_times
         self.kv = self._memory(said.num_blocks)
@@ -354,12 +355,13 @@ class Instance:
         )
 
     def _memory(self, num_blocks: int) -> KVCache:
-        if not self.windows:
+        if not (self.windows or self.state_pages):
             return KVCache(num_blocks, *self._kv_shape)
         chunk = self.limits.max_batch_tokens
         if self._may_chunk_by_device:
             chunk = max(chunk, self.forward_tokens)
-        return LayeredKV(num_blocks, *self._kv_shape, self.windows, chunk, self.kinds)
+        groups = self.windows, chunk, self.kinds, self.state_pages
+        return LayeredKV(num_blocks, *self._kv_shape, *groups)
 
 
 def _levels(scheduler: Scheduler) -> tuple[int, ...]:

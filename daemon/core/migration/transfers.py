@@ -346,6 +346,8 @@ class Transfers:
 def _send(transfer: OpenTransfer, kv: KVCache) -> Send:
     """The order of a transfer to an instance with the memory `kv`."""
     count, last = len(transfer.blocks), (transfer.num_tokens - 1) % kv.block_size + 1
+    if not kv.holds_tokens:
+        last = kv.block_size  # a state's pages are whole
     return Send(
         transfer=transfer.number,
         source=transfer.source,

@@ -86,6 +86,7 @@ class WorkerReady(msgspec.Struct, frozen=True, tag="WorkerReady", array_like=Tru
     most_times: int = 1  # decode steps that it computes as one
     windows: tuple[int, ...] = ()  # of its groups of layers, in tokens; empty: all see all
     kinds: tuple[str, ...] = ()  # of these groups; empty in an older journal
+    state_pages: int = 0  # of a sequence's states
 
 
 class WorkerLost(msgspec.Struct, frozen=True, tag="WorkerLost", array_like=True):

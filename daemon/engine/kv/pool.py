@@ -123,12 +123,17 @@ class PagedKV:
     def windows(self) -> tuple[int, ...]:
         """The window of each group; empty: there is one group, whose layers see all tokens."""
         windows = () if self.layout is None else self.layout.windows
-        return windows if self.num_groups > 1 or any(windows) else ()
+        return windows if self.num_groups > 1 or any(windows) or self.state_pages else ()
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of these groups."""
         return self.layout.kinds if self.layout is not None and self.windows else ()
+
+    @property
+    def state_pages(self) -> int:
+        """The pages of a sequence's states."""
+        return 0 if self.layout is None else self.layout.state_pages
 
     @property
     def is_direct(self) -> bool:

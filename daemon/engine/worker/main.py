@@ -147,6 +147,7 @@ class EngineWorker:
                 block_bytes=engine.cache.block_bytes,
                 windows=engine.cache.windows,
                 kinds=engine.cache.kinds,
+                state_pages=engine.cache.state_pages,
                 weight_bytes=engine.model.weight_bytes,
                 step_s=step_s,
                 num_host_blocks=swap.pool.num_blocks if swap else 0,

@@ -321,6 +321,7 @@ class _Reader:
                 event.copy_block_s,
                 windows=event.windows,
                 kinds=event.kinds,
+                state_pages=event.state_pages,
             )
             home = JournalInstance(
                 event.now,
@@ -470,6 +471,7 @@ def _home(instance: Instance) -> JournalInstance:
         swap.copy_block_s,
         windows=instance.windows,
         kinds=instance.kinds,
+        state_pages=instance.state_pages,
     )
     step_time = instance.step_time
     return JournalInstance(

@@ -32,6 +32,7 @@ class Pool:
     packed_bytes: int = 0  # of a block in host memory; 0: not packed
     windows: tuple[int, ...] = ()  # of groups of layers, as a worker reports them
     kinds: tuple[str, ...] = ()  # of the same
+    state_pages: int = 0  # of a sequence's states
 
     @property
     def host_block_bytes(self) -> int:
@@ -76,6 +77,7 @@ def _in_pages(profile: Profile, pool: Pool, block_size: int) -> Pool:
         packed_bytes=int(pool.packed_bytes / times),
         windows=layout.windows,
         kinds=layout.kinds,
+        state_pages=layout.state_pages,
     )
 
 

@@ -318,6 +318,7 @@ class Simulator:
             same_until=self._machine.workers[instance].same_until,
             windows=pool.windows,
             kinds=pool.kinds,
+            state_pages=pool.state_pages,
         )
 
     def _answer(self, now: float, what: tuple[int, StepDone, StepWork, Computed]) -> Event | None:

@@ -53,8 +53,8 @@ suites: $(DEV)
 check: style  ## style, types, import contracts, house rules
 	$(BIN)/python -m pytest -q tests/house
 
-tree: $(DEV)  ## every file of the product with its purpose
-	@$(BIN)/python -m tests.house.tree
+tree:  ## every file of the product with its purpose
+	@$(PYTHON) -m tests.house.tree
 
 style: $(DEV)
 	$(BIN)/ruff check

@@ -1,5 +1,6 @@
-"""`python -m tui.texts FOLDER`: completion and manual pages of llmd and llmd-top for `make
-install`, in the structure of a folder such as /usr/share.
+"""`python -m tui.texts FOLDER`: completion and manual pages of llmd and llmd-top.
+
+`make install` asks for them, in the structure of a folder such as /usr/share.
 """
 
 import sys

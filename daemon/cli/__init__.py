@@ -1,1 +1,1 @@
-"""The `llmd` command: serve, check, ctl."""
+"""The `llmd` command: a file for each of its subcommands."""

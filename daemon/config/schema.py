@@ -122,7 +122,10 @@ class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PowerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[power]`: the limits of cards' power, which llmd-powerd sets for the daemon."""
+    """`[power]`: the limits of cards' power, which llmd-powerd sets for the daemon.
+
+    A card has its own default limit; `daemon.power.search` finds that of decode.
+    """
 
     enabled: str = "auto"  # auto (if llmd-powerd runs) | on (its absence is reported) | off
     socket: str = ""  # of llmd-powerd; empty: /run/llmd-powerd/powerd.sock

@@ -6,7 +6,6 @@ drive this same object.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import Any
 
 from daemon.core.chores import Chores
@@ -447,7 +446,7 @@ class Core:
             if self.migrator.after_plan(instance, now) and batch is None:
                 batch = scheduler.schedule(now, slo)  # no answer will come to ask it again
         if scheduler.stats.any:
-            self.counters.note_preemptions(*astuple(scheduler.take_stats()))
+            self.counters.note_preemptions(scheduler.take_stats())
         if batch is None:
             return False
         if scheduler.started:

@@ -1,4 +1,4 @@
-"""Older journals under today's names of policies: packing was `synced`, lending `synced-nested`."""
+"""Today's names of policies in older journals: `packed` was `synced`, `synced` `synced-nested`."""
 
 from collections.abc import Iterable, Iterator
 

@@ -218,7 +218,7 @@ class KVCache:
 
     def forget(self, sequence: Sequence) -> None:
         """Take a running sequence's blocks out of the prefix cache, now and when it leaves."""
-        self.pool.cache.forget(self.table.blocks(sequence.slot).tolist())
+        self.pool.cache.unname(self.table.blocks(sequence.slot).tolist())
         sequence.hashes = []
 
     def num_own(self, slot: int) -> int:

@@ -479,7 +479,7 @@ class LayeredKV(KVCache):
             if min(pool.num_free, self.num_unreserved) > self.num_spare:
                 pool.release([page], self.newest_step)
                 return pool.allocate(1)[0]
-            pool.cache.forget([page])
+            pool.cache.unname([page])
         return page
 
     def _leave(self, slot: int, window: _Window, need: int, step: int) -> None:

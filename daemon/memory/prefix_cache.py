@@ -57,7 +57,7 @@ class PrefixCache:
         deque(map(of_block.__setitem__, blocks, digests), maxlen=0)
         deque(map(named.__setitem__, blocks, repeat(1)), maxlen=0)
 
-    def forget(self, blocks: list[int]) -> None:
+    def unname(self, blocks: list[int]) -> None:
         """Name the tokens of these held blocks no longer."""
         for block in blocks:
             if self._named[block]:
@@ -88,7 +88,7 @@ class PrefixCache:
         self.idle.take(blocks)
 
     def evict(self, count: int) -> Blocks:
-        """Forget the blocks that have been idle longest, and return them."""
+        """Unname the blocks that have been idle longest, and return them."""
         blocks = self.idle.pop(count)
         self._named_column[blocks] = False
         digests = map(self._digests.__getitem__, blocks.tolist())

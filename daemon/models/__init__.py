@@ -1,1 +1,1 @@
-"""Model folders: their shape, conversion from GGUF, and the embedded model."""
+"""Models: files and headers, shape and formats, which are served, and the embedded one."""

@@ -1,7 +1,7 @@
-"""Checkpoints of a text model with parts beside it: towers for images and sound, and layers that
-predict several tokens at once.
+"""Checkpoints of a text model with parts beside it.
 
-llmd serves the text model; the weights of these parts are not read.
+The parts are towers for images and sound, and layers that predict several tokens at once. llmd
+serves the text model; the weights of these parts are not read.
 """
 
 import re

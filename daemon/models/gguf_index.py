@@ -1,4 +1,4 @@
-"""The index of a file of blocks: which tensor lies where, under the names that a model has for it.
+"""The index of a file of quantised weights: where each tensor lies, by the model's names.
 
 That of a GGUF file is made when the file is first seen. A folder that was made of one has it beside
 its configuration and tokenizer, and a link to the file: weights are read from where they are. Only

@@ -1,10 +1,10 @@
-"""The quantisation of a folder's weights: AWQ, GPTQ, AutoRound, compressed tensors, ModelOpt, FP8
-or MXFP4.
+"""The quantisation of a folder's weights.
 
-All else is refused by its name, before anything is loaded. Scales for keys and values, where there
-are some, are left aside with a note: how a cache holds them is configured, and llmd computes its
-own scales. Where a method also rounds states (W8A8, FP8), states stay as wide as they are computed:
-products are those of the stored weights with whole states.
+It is AWQ, GPTQ, AutoRound, compressed tensors, ModelOpt, FP8 or MXFP4. All else is refused by its
+name, before anything is loaded. Scales for keys and values, where there are some, are left aside
+with a note: how a cache holds them is configured, and llmd computes its own scales. Where a method
+also rounds states (W8A8, FP8), states stay as wide as they are computed: products are those of the
+stored weights with whole states.
 """
 
 from collections.abc import Callable, Mapping

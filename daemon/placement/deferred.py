@@ -1,6 +1,4 @@
-"""Deferred binding: a sequence waits in one common queue until an instance can begin it (Vidur,
-section 4.5).
-"""
+"""Deferred binding (Vidur, section 4.5): one queue, until an instance can begin a sequence."""
 
 from collections.abc import Sequence as Listing
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class PreemptionStats:
-    """Counts of preemptions, recomputed tokens and swaps."""
+    """Counts of preemptions, recomputed tokens and swapped sequences; `daemon.memory.swap_space`
+    counts blocks.
+    """
 
     preemptions: int = 0
     recomputed_tokens: int = 0

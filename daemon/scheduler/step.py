@@ -1,4 +1,4 @@
-"""The step that is being filled: its rows, in order, and the rest of its token budget."""
+"""The step that is being filled: its rows, its token budget, and where it cuts prompts."""
 
 from dataclasses import dataclass
 from itertools import compress

@@ -46,7 +46,7 @@ class Uploads:
     def take(self, blocks: list[int], pool: BlockPool) -> None:
         """Count blocks that their sequence found and owns from now on: it will write to them."""
         self.num_used += len(blocks)
-        pool.cache.forget(blocks)
+        pool.cache.unname(blocks)
 
     def order(
         self,

@@ -13,8 +13,6 @@ from daemon.config.load import flatten, load
 from daemon.config.schema import Config
 from daemon.models.resolved import Resolved
 from daemon.models.supported import refusals
-from daemon.placement import PLACEMENTS
-from daemon.scheduler.policies import POLICIES
 from tests.house.source import ROOT, name_of
 
 FULL = Resolved(
@@ -165,19 +163,3 @@ def test_the_comparison_says_that_drafts_come_from_prompts_as_they_do_by_default
     text = (ROOT / "docs" / "sizing.md").read_text(encoding="utf-8")
     assert "| Speculative decoding | prompt lookup" in text
     assert load().config.scheduler.prompt_lookup
-
-
-@pytest.mark.parametrize(
-    ("value", "names"), [("scheduler.policy", POLICIES), ("scheduler.placement", PLACEMENTS)]
-)
-def test_the_configuration_page_names_every_choice(value: str, names: dict[str, object]) -> None:
-    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    (row,) = (line for line in text.splitlines() if line.startswith(f"| `{value}` |"))
-    assert set(re.findall(r"`([\w-]+)`", row)) - {value} >= set(names)
-
-
-def test_the_table_of_policies_is_one_table_and_names_all_but_the_parts_of_one() -> None:
-    text = (ROOT / "docs" / "scheduling.md").read_text(encoding="utf-8")
-    table = text.split("## What the policies do\n")[1].split("\n\n")[0]
-    named = set(re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\|[^|]+\|", table, re.MULTILINE))))
-    assert named == {name for name in POLICIES if not name.startswith("synced-")}

@@ -1,6 +1,6 @@
-"""A model's thoughts apart from its answer: between `<think>` and `</think>`, or as a reader of
-another form finds them (`channels.py`, `turns.py`).
+"""A model's thoughts apart from its answer: between `<think>` and `</think>`, or in another form.
 
+Readers of other forms are in `channels.py` and `turns.py`.
 A chat template shows which form its model writes, and whether the prompt opens a thought at its
 end. Between tags, only an answer's beginning may be a thought, and white space around the tags goes
 to neither side. Each letter goes to its side as soon as it is certain.

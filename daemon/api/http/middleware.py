@@ -161,7 +161,7 @@ class Front:
             return self._response(_in_shape(error, request), error.headers.get("Allow"))
         except ConnectionResetError:  # the client has gone, but aiohttp wants an answer
             self._tally.note(LEFT)
-            return self._response(ApiError(499, "the client has gone"))
+            return web.Response(status=499)
         except Exception:
             log.exception("a request failed")
             if request.writer.output_size:  # an answer has begun: it can only be ended

@@ -55,7 +55,7 @@ class AnswerMetrics:
         self._hits = counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         ended = Counter(
             PREFIX + "request_success",
-            "Answers that ended, by reason; `abort` is the client's wish or the server's end.",
+            "Answers that ended, by reason; `abort`: the client left, or the server ended it.",
             [MODEL, "finished_reason"],
             registry=registry,
         )

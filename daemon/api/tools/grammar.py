@@ -1,4 +1,4 @@
-"""Grammars (llguidance's Lark) of answers with calls, in the format of models.
+"""Grammars (llguidance's Lark) of answers that call tools, in the form that a model writes.
 
 Each function's schema stands in a `%json` of its own, so that its `$ref`s keep their root.
 """
@@ -13,7 +13,8 @@ from daemon.api.text.markers import MARKERS, PYTHON, MarkerTokens
 from daemon.api.tools.format import Format
 
 MAX_CALLS = 16
-"""Calls of one forced answer: a small model would go on calling until it runs out of tokens."""
+"""The most calls of one forced answer, or of a block of calls in a free one, whose blocks nothing
+bounds: a small model would go on calling until it runs out of tokens."""
 
 # As Python's json writes it, which is what models have seen; and no white space without end.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

@@ -1,4 +1,4 @@
-"""Splitwise's mixed pool (section IV-A): the instances that do work of the other role, meanwhile.
+"""Splitwise's mixed pool (section IV-A): instances that do work of the other role for a while.
 
 An instance enters it as it gets such work, keeps its role, and returns when the work is done. What
 finds no room in its own pool goes to the mixed pool, and only then to the opposite one. The paper

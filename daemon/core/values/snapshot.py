@@ -4,6 +4,7 @@ from bisect import bisect_left
 
 import msgspec
 
+from daemon.scheduler.preemption_stats import PreemptionStats
 from daemon.state.pause import NO_PAUSES, Cause, Pauses, one_more
 from daemon.state.reserved import ReservedStatus
 from daemon.state.role import Role
@@ -277,12 +278,12 @@ class Counters(msgspec.Struct):
         counted = Due(scale, old.kept + is_kept, old.missed + (not is_kept))
         self.due = (*others[-(MOST_SCALES - 1) :], counted)
 
-    def note_preemptions(self, num: int, recomputed: int, num_out: int, num_in: int) -> None:
-        """Count preemptions, the tokens to compute again, and sequences swapped out and in."""
-        self.preemptions += num
-        self.recomputed_tokens += recomputed
-        self.swaps_out += num_out
-        self.swaps_in += num_in
+    def note_preemptions(self, stats: PreemptionStats) -> None:
+        """Count an instance's preemptions since the last call."""
+        self.preemptions += stats.preemptions
+        self.recomputed_tokens += stats.recomputed_tokens
+        self.swaps_out += stats.swaps_out
+        self.swaps_in += stats.swaps_in
 
     def note_drafts(self, num_rows: int, num_tokens: int, num_accepted: int) -> None:
         """Count the rows of a step that drafted, their drafts, and the accepted ones."""

@@ -1,4 +1,4 @@
-"""The experts of a mixture on the CPU: all of a step's tokens in a few calls, however they fall."""
+"""The experts of a mixture on the CPU: a few calls for all tokens of a step and all experts."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

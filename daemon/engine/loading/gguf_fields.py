@@ -1,5 +1,6 @@
 """A GGUF file's fields of its model, put into transformers' configuration of it.
 
+A field's kind of value is checked earlier (`daemon.models.gguf_kinds`): a new field needs both.
 transformers reads some of them and leaves the rest out without a word. Here each field is used,
 known to say nothing of what is computed, or refused by its name. Where a file leaves one out, what
 llama.cpp takes for it counts, not what transformers does.

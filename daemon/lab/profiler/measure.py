@@ -1,5 +1,6 @@
-"""Runs experiments on a real worker until the time is over, in rounds, so that a slow moment of the
-machine affects many experiments a little and none alone.
+"""Experiments run on a real worker, round after round, until the time is over.
+
+So a slow moment of the machine affects many experiments a little and none alone.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A profile with narrower weights or keys and values, derived from the bytes that are not read.
+"""A profile for narrower weights or KV, derived from a measured one by the bytes that are saved.
 
 A step reads all weights whatever its tokens, and computes by their number. Where reading takes
 longer than computing, narrower weights make the step shorter, down to its products' time at the

@@ -1,4 +1,4 @@
-"""Blocks that answers fill, as the runtime tells the Core of them: with the hashes of a journal."""
+"""The hashes of blocks that answers fill, from a journal, as the runtime gives them to the Core."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Listing

@@ -1,5 +1,4 @@
-"""Drafts of a simulated run: how many can be made behind each token of an answer, and how many of
-them are what the model samples.
+"""Drafts of a simulated run: how many there are behind each token, and how many are accepted.
 
 Both depend on the answer's tokens alone, so they hold under any schedule. A journal has them where
 its daemon looked for drafts and tried them; a scenario has a stated model instead.

@@ -68,7 +68,7 @@ Happened = tuple[Event, list[Action]]
 """An event, and the Core's actions after it."""
 
 
-_INPUTS = (
+INPUTS = (
     Predicted
     | PolicyChosen
     | PlacementChosen
@@ -81,7 +81,7 @@ _INPUTS = (
     | InstanceResumed
     | MoveOrdered
 )
-"""Events from outside other than requests and workers' messages."""
+"""Events from outside other than requests and workers' messages: a rerun has them as they came."""
 
 
 def replay(
@@ -346,7 +346,7 @@ class _Reader:
             self._woke(event.now, NEVER)
         elif isinstance(event, LinkChanged):
             incident.links.changes.append(event)
-        elif isinstance(event, _INPUTS):
+        elif isinstance(event, INPUTS):
             incident.inputs.append(event)
         for action in actions:
             self._action(event.now, action)

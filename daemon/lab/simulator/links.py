@@ -1,6 +1,4 @@
-"""Links with contention: transfers queue for a link, and each has its whole bandwidth
-for a time.
-"""
+"""Links with contention: transfers queue, and each has a link's whole bandwidth for a time."""
 
 from daemon.cost.profile import LinkSpec
 from daemon.lab.report.records import Span

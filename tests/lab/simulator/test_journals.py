@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -16,15 +16,24 @@ from daemon.cli.simulate import add_arguments, simulate
 from daemon.core.core import Core
 from daemon.core.migration.flips import FlipState
 from daemon.core.values.events import (
+    Abort,
     Configured,
+    CopiesDone,
     DrainBegun,
     Event,
+    Finish,
+    InstanceGivenUp,
+    LinkChanged,
     PolicyChosen,
     Predicted,
     Reconfigured,
     RequestArrived,
     Resumed,
+    Sealed,
     StepDone,
+    Tick,
+    TransferEnded,
+    WorkerLost,
     WorkerReady,
 )
 from daemon.cost.profile import Fit, LinkSpec
@@ -32,7 +41,7 @@ from daemon.journal.reader import JournalError, read_records
 from daemon.journal.records import FILE_NAME, OLDER_FILE_NAME
 from daemon.journal.writer import JournalWriter
 from daemon.lab.report.records import Outcome, RunLog
-from daemon.lab.simulator.journal import read_incident
+from daemon.lab.simulator.journal import INPUTS, read_incident
 from daemon.lab.simulator.replayed import replayed
 from daemon.lab.simulator.rerun import configured, rerun
 from daemon.lab.simulator.run import Options, run
@@ -446,3 +455,12 @@ def test_a_rerun_has_the_drafts_of_the_journal(tmp_path: Path) -> None:
     assert cores[0].counters.draft_tokens == counters.draft_tokens
     assert again.first_s == pytest.approx(was.first_s)
     assert again.last_s == pytest.approx(was.last_s)
+
+
+def test_a_rerun_knows_each_kind_of_event() -> None:
+    """One that is in no list would be dropped without a word when a journal is run again."""
+    workers = {WorkerReady, WorkerLost, StepDone, CopiesDone, TransferEnded, LinkChanged}
+    ends = {Finish, Abort}  # answers of a rerun end where they ended then
+    left = {Sealed, InstanceGivenUp}  # of older journals; and a rerun loses no worker
+    known = {Configured, RequestArrived, Tick, *get_args(INPUTS), *workers, *ends, *left}
+    assert set(get_args(Event)) == known, "put a new event of an operator into INPUTS"

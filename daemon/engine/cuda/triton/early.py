@@ -1,4 +1,4 @@
-"""Kernels that begin before the one in front of them has ended, from Hopper on.
+"""Programmatic dependent launch (from Hopper on): a kernel begins before the last has ended.
 
 A kernel that calls `gdc_launch_dependents` (triton.language.extra.cuda) allows the next one to be
 launched from then on. One that is launched with `launch_pdl` comes so early, and must call

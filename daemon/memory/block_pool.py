@@ -107,6 +107,10 @@ class BlockPool:
         """How many of these blocks have one owner."""
         return int(np.count_nonzero(self._owners_column[blocks] == 1))
 
+    def any_shared(self, blocks: list[int]) -> bool:
+        """Whether any of these blocks has several owners."""
+        return any(self._owners[block] > 1 for block in blocks)
+
     def share(self, blocks: list[int]) -> None:
         """Add an owner to each (distinct) block, whether it is held, cached or fenced."""
         column = np.array(blocks, np.intp)

@@ -107,6 +107,33 @@ class KVCache:
         count = -(-num_tokens // self.block_size)
         return self.table.blocks(slot)[:count].tolist()  # type: ignore[no-any-return]
 
+    def num_parcel(self, num_tokens: int) -> int:
+        """The number of blocks in a parcel of `num_tokens`."""
+        return -(-num_tokens // self.block_size)
+
+    def parcel_tokens(self, num_blocks: int, num_tokens: int) -> int:
+        """Tokens that one may go on behind with the first blocks of the parcel of `num_tokens`."""
+        return min(num_tokens, num_blocks * self.block_size)
+
+    def num_lasting(self, num_tokens: int) -> int:
+        """How many blocks a parcel of `num_tokens` begins with that no later token changes."""
+        return num_tokens // self.block_size
+
+    def lasting(self, slot: int, first: int, count: int) -> list[int]:
+        """`count` of these blocks of a slot, from number `first` on."""
+        blocks: list[int] = self.table.blocks(slot)[first : first + count].tolist()
+        return blocks
+
+    def names_of(self, digests: Listing[bytes]) -> Listing[bytes]:
+        """The names of these blocks, by the digests of the blocks of tokens."""
+        return digests
+
+    def parcel_cached(self, hashes: Listing[bytes], num_known: int, num_parked: int) -> list[int]:
+        """The cached blocks that the parcel of `num_parked` tokens begins with, of a sequence of
+        `num_known`; more where more of it is cached.
+        """
+        return self.cached(hashes, num_known).blocks
+
     def match(self, sequence: Sequence) -> Match:
         """The cached blocks of a sequence's prefix, which leave at least one token to compute."""
         return self.cached(sequence.hashes, sequence.num_known_tokens)
@@ -147,7 +174,7 @@ class KVCache:
         """
         self.allocate(slot, Match(parcel, len(parcel)), num_known, num_tokens)
 
-    def num_adopted(self, parcel: list[int]) -> int:
+    def num_adopted(self, parcel: list[int], num_tokens: int) -> int:
         """How many blocks of a parcel the slot takes over that adopts it; it copies the others."""
         return len(parcel)
 

@@ -208,22 +208,69 @@ class LayeredKV(KVCache):
         return cells
 
     def parcel_of(self, slot: int, num_tokens: int) -> list[int]:
-        """The pages with a slot's first `num_tokens` that going on from there reads, in an order
-        that all instances share, states first and those with the last token at the end; empty where
+        """The pages with a slot's first `num_tokens` that going on from there reads; empty where
         some have been taken for later tokens. States are those behind all computed tokens.
+
+        All instances share their order: those of full layers, block by block, which stay as they
+        are; states; those of windows; those with the last token, one of each group.
         """
         if not num_tokens:
             return []
-        spans, last = self._spans(num_tokens), (num_tokens - 1) // self.block_size
+        last = (num_tokens - 1) // self.block_size
         for window in self._windows:
             first = window.needed(num_tokens, self.block_size)
             if not window.first.item(slot) <= first <= last < window.end.item(slot):
                 return []
-        cells = list(self._row(self._states, 0, self._num_states))
-        cells += [cell for group, first in spans for cell in self._row(group, first, last)]
-        cells += [cell for group, _ in spans for cell in self._row(group, last, last + 1)]
-        pages: list[int] = self.table.at(slot, cells).tolist()
+        return self._pages(slot, self._parcel(num_tokens))
+
+    def _parcel(self, num_tokens: int) -> list[tuple[int, int]]:
+        """The parcel of `num_tokens`: groups and blocks."""
+        spans, last = self._spans(num_tokens), (num_tokens - 1) // self.block_size
+        cells = self._lasting(0, max(0, last))
+        cells += [(self._states, page) for page in range(self._num_states)]
+        for group, first in spans[self._num_full :]:
+            cells += [(group, block) for block in range(first, last)]
+        return cells + [(group, last) for group, _ in spans]
+
+    def _lasting(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The pages of full layers with blocks `first` to `end`: groups and blocks."""
+        return [(group, block) for block in range(first, end) for group in range(self._num_full)]
+
+    def _pages(self, slot: int, cells: list[tuple[int, int]]) -> list[int]:
+        columns = [group * self._max_blocks + block for group, block in cells]
+        pages: list[int] = self.table.at(slot, columns).tolist()
         return pages
+
+    def num_parcel(self, num_tokens: int) -> int:
+        """As `KVCache.num_parcel`."""
+        return len(self._parcel(num_tokens)) if num_tokens else 0
+
+    def parcel_tokens(self, num_blocks: int, num_tokens: int) -> int:
+        """As `KVCache.parcel_tokens`: one goes on behind a whole parcel alone."""
+        return num_tokens if num_blocks == self.num_parcel(num_tokens) else 0
+
+    def num_lasting(self, num_tokens: int) -> int:
+        """As `KVCache.num_lasting`: of full layers, but for the block with the last token."""
+        return self._num_full * (max(0, num_tokens - 1) // self.block_size)
+
+    def lasting(self, slot: int, first: int, count: int) -> list[int]:
+        """As `KVCache.lasting`."""
+        if not count:
+            return []
+        cells = self._lasting(first // self._num_full, -(-(first + count) // self._num_full))
+        skipped = first % self._num_full
+        return self._pages(slot, cells[skipped : skipped + count])
+
+    def names_of(self, digests: Listing[bytes]) -> list[bytes]:
+        """As `KVCache.names_of`: of the pages of full layers."""
+        return [_name(digest, group) for digest in digests for group in range(self._num_full)]
+
+    def parcel_cached(self, hashes: Listing[bytes], num_known: int, num_parked: int) -> list[int]:
+        """As `KVCache.parcel_cached`: pages of full layers alone."""
+        if not self.caches_prefixes:
+            return []
+        last = (num_parked - 1) // self.block_size
+        return self.pool.cache.match(self.names_of(hashes[:last]))
 
     # Prefixes
 
@@ -317,24 +364,22 @@ class LayeredKV(KVCache):
             (target,) = self.table.at(slot, list(self._row(group, block, block + 1))).tolist()
             self._copy(page, target)
 
-    def num_adopted(self, parcel: list[int]) -> int:
+    def num_adopted(self, parcel: list[int], num_tokens: int) -> int:
         """As `KVCache.num_adopted`: states change with each step, and a transfer may read them."""
-        own, states = len(parcel), parcel[: self._num_states]
-        return own if self.pool.num_sole(int32(states)) == len(states) else own - len(states)
+        first = self.num_lasting(num_tokens)
+        states = parcel[first : first + self._num_states]
+        return len(parcel) - (len(states) if self.pool.any_shared(states) else 0)
 
     def adopt(self, slot: int, parcel: list[int], num_tokens: int, num_known: int) -> None:
-        """As `KVCache.adopt`."""
-        spans, last = self._spans(num_tokens), (num_tokens - 1) // self.block_size
-        cells = [(self._states, page) for page in range(self._num_states)]
-        cells += [(group, block) for group, first in spans for block in range(first, last)]
-        cells += [(group, last) for group, _ in spans]
-        num_copied = len(parcel) - self.num_adopted(parcel)
-        given = dict(zip(cells[num_copied:], parcel[num_copied:], strict=True))
-        self._take(slot, given, num_known, spans)
-        if num_copied:
-            own = self.table.at(slot, list(self._row(self._states, 0, num_copied))).tolist()
-            for page, target in zip(parcel, own, strict=False):
-                self._copy(page, target)
+        """As `KVCache.adopt`; of the parcel it may be the first pages alone."""
+        given = dict(zip(self._parcel(num_tokens), parcel, strict=False))
+        copied: list[int] = []
+        if self.num_adopted(parcel, num_tokens) < len(parcel):
+            copied = [given.pop((self._states, page)) for page in range(self._num_states)]
+        self._take(slot, given, num_known, self._spans(num_tokens))
+        for number, page in enumerate(copied):
+            (own,) = self._pages(slot, [(self._states, number)])
+            self._copy(page, own)
 
     def _spans(self, num_tokens: int) -> list[tuple[int, int]]:
         """Each group, and the first of its blocks that going on behind `num_tokens` reads."""

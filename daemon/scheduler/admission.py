@@ -43,7 +43,7 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
     num_named: int = 0  # blocks of its tokens that are in the cache already
     recent: tuple[int, ...] = ()  # as `Match.recent`
     num_beside: int = 0  # blocks of `num_blocks` that no reservation counts
-    adopts: bool = False  # the matched blocks are its own, left here
+    adopts: bool = False  # the matched blocks are the first of its parcel
     copies: bool = False  # the next plan copies for it what others hold
 
     @property
@@ -166,17 +166,19 @@ class Admission:
         # KV that came back to this instance never left the pool.
         if remote_kv is not None and remote_kv.instance == self.order.instance:
             return self._adopting(remote_kv, num_blocks, num_beside, reserved)
-        match = kv.cached(sequence.hashes, known)
+        hashes = sequence.hashes
+        match = kv.cached(hashes, known)
         matched, num_named = match.blocks, match.num_blocks
         num_cached, num_ahead = num_named * kv.block_size, 0
         parked = sequence.residence.parked_tokens
-        if parked > num_cached and kv.has_windows:  # it comes as a whole
-            matched, num_named, num_cached, match = [], 0, 0, NOTHING_CACHED
-        elif parked > num_cached and remote_kv is None:
-            uploads = self.residency.uploads
-            ahead = uploads.found(sequence, len(matched), kv.pool, kv.block_size)
-            num_ahead, matched = len(ahead), matched + ahead
-            num_cached = min(parked, len(matched) * kv.block_size)
+        adopts = parked > num_cached and kv.has_windows  # it goes on behind all that is parked
+        if adopts:
+            matched, num_named, match = kv.parcel_cached(hashes, known, parked), 0, NOTHING_CACHED
+        if parked > num_cached:
+            if remote_kv is None:
+                ahead = self.residency.uploads.found(sequence, len(matched), kv)
+                num_ahead, matched = len(ahead), matched + ahead
+            num_cached = kv.parcel_tokens(len(matched), parked)
         fetches = parked > num_cached
         num_tokens = parked if fetches else num_cached
         return AdmissionPlan(
@@ -192,13 +194,14 @@ class Admission:
             recent=match.recent,
             num_beside=num_beside,
             copies=bool(match.recent),
+            adopts=adopts,
         )
 
     def _adopting(
         self, remote_kv: RemoteKV, num_blocks: int, num_beside: int, num_reserved: int
     ) -> AdmissionPlan:
         """The plan of a sequence that takes over what it left in this pool."""
-        num_adopted = self.kv.num_adopted(remote_kv.blocks)
+        num_adopted = self.kv.num_adopted(remote_kv.blocks, remote_kv.num_tokens)
         return AdmissionPlan(
             leader=-1,
             matched=remote_kv.blocks,
@@ -315,7 +318,9 @@ class Admission:
         if not (sequence.residence.parked_tokens and self.residency.remote_kvs.coming):
             return False
         plan = plan or self.plan(sequence)
-        return plan.fetches and self.residency.remote_kvs.is_coming(sequence, len(plan.matched))
+        names, number = self.kv.names_of(sequence.hashes), len(plan.matched)
+        is_named = plan.fetches and number < len(names)
+        return is_named and names[number] in self.residency.remote_kvs.coming
 
     def is_stuck(self, sequence: Sequence) -> bool:
         """Whether a waiting sequence surely lacks blocks, even before running ones grow."""

@@ -112,8 +112,3 @@ class RemoteKVs:
         """Drop a sequence's fetch that is not ordered yet."""
         if self.fetches:
             self.fetches = [fetch for fetch in self.fetches if fetch.sequence is not sequence]
-
-    def is_coming(self, sequence: Sequence, index: int) -> bool:
-        """Whether a sequence's block of this number is on its way into this pool."""
-        hashes = sequence.hashes
-        return bool(self.coming) and index < len(hashes) and hashes[index] in self.coming

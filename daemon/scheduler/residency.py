@@ -190,15 +190,19 @@ class Residency:
         residence = sequence.residence
         if residence.where is _RETURNING:  # host memory has it still
             return
-        residence.parked_tokens = 0
-        if self.awaits_plan(sequence):
-            return
+        self.space.keep(residence, kv.num_lasting(num_valid))
         blocks = kv.parcel_of(sequence.slot, num_valid)
-        pays = self.copy_time.round_trip_s(len(blocks)) < recompute_s(num_valid)
-        if blocks and pays and self._make_room(len(blocks), sequence, slots) == len(blocks):
-            self.space.copy_out(residence, blocks, step)
-            kv.pool.name_in_copy(blocks, step)
-            residence.parked_tokens = num_valid
+        if blocks and not self.awaits_plan(sequence):
+            rest = blocks[len(residence.host_blocks) :]
+            copies_s = self.copy_time.out_s * len(rest) + self.copy_time.in_s * len(blocks)
+            pays = copies_s < recompute_s(num_valid)
+            if pays and self._make_room(len(rest), sequence, slots) == len(rest):
+                self.space.copy_out(residence, rest, step)
+                kv.pool.name_in_copy(rest, step)
+                residence.parked_tokens = num_valid
+                return
+        self.space.keep(residence, 0)
+        residence.parked_tokens = 0
 
     def _copy_rest(
         self,
@@ -311,8 +315,8 @@ class Residency:
         if residence.remote_kv is not None:
             self._open(sequence, residence.remote_kv, kv, fetch_from, now)
             return
-        num_kept = 0 if kv.has_windows else residence.parked_tokens // kv.block_size
-        where = Where.BOTH if residence.host_blocks and num_kept else _DEVICE
+        num_kept = kv.num_lasting(residence.parked_tokens) if residence.host_blocks else 0
+        where = Where.BOTH if num_kept else _DEVICE
         if fetch_from >= 0:
             blocks = kv.parcel_of(sequence.slot, residence.parked_tokens)[fetch_from:]
             self.space.copy_in(residence, fetch_from, blocks, step)
@@ -351,7 +355,8 @@ class Residency:
         for sequence in list(self._returning.values()):
             if sequence.residence.fetched_by <= step:
                 if kv.has_windows:
-                    self.space.keep(sequence.residence, 0)
+                    num_kept = kv.num_lasting(sequence.residence.parked_tokens)
+                    self.space.keep(sequence.residence, num_kept)
                 self._has_device(sequence)
                 sequence.swap_s += now - sequence.residence.fetched_s
                 sequence.story.add(now, What.RESTORED)
@@ -447,8 +452,6 @@ class Residency:
         pool = self.space.pool
         if self.space.num_flying or not pool.num_available or self._awaits:
             return
-        if kv.has_windows:  # windows move on, so what is copied ahead would not stay right
-            return
         if limit is None:
             leavers = slots.order()[::-1].tolist()
             wanted = self._reserve_blocks(kv, slots.num_running, now) - kv.pool.num_available
@@ -462,8 +465,9 @@ class Residency:
             if slot in self._returning:
                 continue
             sequence = slots.member(slot)
-            full = int(slots.computed[slot]) // kv.block_size
-            pays = self.copy_time.in_s * full <= step_time.prefill_s(full * kv.block_size)
+            computed = int(slots.computed[slot])
+            full, whole = kv.num_lasting(computed), computed // kv.block_size * kv.block_size
+            pays = self.copy_time.in_s * full <= step_time.prefill_s(whole)
             num_safe = len(sequence.residence.host_blocks) if pays else full
             count = min(full - num_safe, budget, pool.num_available)
             if count > 0:
@@ -486,7 +490,7 @@ class Residency:
         """Upload KV of waiting sequences, which come in their order, while the link idles, into
         blocks that are free and that no running sequence needs meanwhile: a share of the pool.
         """
-        if self.space.has_orders or self.space.num_flying or kv.has_windows:
+        if self.space.has_orders or self.space.num_flying:
             return
         # What is uploaded can be given up at once, but for the step in which it is on its way.
         unneeded = min(kv.pool.num_free - kv.num_spare, kv.num_unreserved)
@@ -499,7 +503,7 @@ class Residency:
     def _copy_out(self, sequence: Sequence, count: int, kv: KVCache, step: int) -> None:
         """Order copies of the next `count` of a running sequence's blocks."""
         first = len(sequence.residence.host_blocks)
-        blocks = kv.table.blocks(sequence.slot)[first : first + count].tolist()
+        blocks = kv.lasting(sequence.slot, first, count)
         self.space.copy_out(sequence.residence, blocks, step)
         kv.pool.name_in_copy(blocks, step)
 

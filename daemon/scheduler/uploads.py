@@ -39,9 +39,9 @@ class Uploads:
         """Forget what is on its way, as a worker began or died."""
         self._flying.clear()
 
-    def found(self, sequence: Sequence, first: int, pool: BlockPool, block_size: int) -> list[int]:
+    def found(self, sequence: Sequence, first: int, kv: KVCache) -> list[int]:
         """The device blocks that have a waiting sequence's KV from its block `first` on."""
-        return pool.cache.match(_names(sequence, first, block_size))
+        return kv.pool.cache.match(_names(sequence, first, kv))
 
     def take(self, blocks: list[int], pool: BlockPool) -> None:
         """Count blocks that their sequence found and owns from now on: it will write to them."""
@@ -61,23 +61,24 @@ class Uploads:
         the pool in all. `candidates` come in their order; one that may come for two reasons is
         uploaded once.
         """
-        pool, block_size = kv.pool, kv.block_size
+        pool = kv.pool
         allowed = int(share * pool.num_blocks)
         for sequence in dict.fromkeys(candidates):
             residence = sequence.residence
             if residence.where is not Where.HOST:
                 continue
-            num_cached = kv.match(sequence).num_blocks
-            there = self.found(sequence, num_cached, pool, block_size)
+            known, parked = sequence.num_known_tokens, residence.parked_tokens
+            num_cached = len(kv.parcel_cached(sequence.hashes, known, parked))
+            there = self.found(sequence, num_cached, kv)
             allowed -= len(there)
             first = num_cached + len(there)
-            count = min(kv.blocks_for(residence.parked_tokens) - first, most, allowed)
+            count = min(kv.num_parcel(parked) - first, most, allowed)
             if count > 0:
                 blocks = pool.allocate(count)
                 space.copy_in(residence, first, blocks, step)
                 pool.name_in_copy(blocks, step)
                 pool.release(blocks, 0)
-                names = list(islice(_names(sequence, first, block_size), count))
+                names = list(islice(_names(sequence, first, kv), count))
                 self._flying.append((step, names, blocks))
                 self.num_ordered += count
                 most -= count
@@ -94,10 +95,12 @@ class Uploads:
             pool.cache.register(names, blocks)
 
 
-def _names(sequence: Sequence, first: int, block_size: int) -> Iterator[bytes]:
+def _names(sequence: Sequence, first: int, kv: KVCache) -> Iterator[bytes]:
     """The names of a sequence's parked blocks from the `first` on: by their place and their tokens,
-    since the last one may be part full and full the next time.
+    since the last one may be part full and full the next time. Where layers have windows a block's
+    place goes by all parked tokens.
     """
-    parked = sequence.residence.parked_tokens
-    for index in range(first, -(-parked // block_size)):
-        yield _NAME.pack(sequence.id, index, min(parked - index * block_size, block_size))
+    parked, block_size = sequence.residence.parked_tokens, kv.block_size
+    for index in range(first, kv.num_parcel(parked)):
+        tokens = parked if kv.has_windows else min(parked - index * block_size, block_size)
+        yield _NAME.pack(sequence.id, index, tokens)

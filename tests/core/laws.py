@@ -288,7 +288,7 @@ def _check_dead(scheduler: Scheduler) -> None:
 def _check_host(core: Core, instance: Instance) -> None:
     """Host blocks have one owner each, and parked tokens lie in them."""
     scheduler = instance.scheduler
-    space, block_size = scheduler.residency.space, scheduler.kv.block_size
+    space = scheduler.residency.space
     space.pool.check()
     running = [one for one in scheduler.slots.members if one is not None]
     kept = [one.residence.host_blocks for one in (*running, *scheduler.waiting)]
@@ -298,8 +298,8 @@ def _check_host(core: Core, instance: Instance) -> None:
     assert np.array_equal(owners, space.pool.owners())
     for one in scheduler.waiting:
         parked = one.residence.parked_tokens
-        if one.residence.remote_kv is None and not scheduler.kv.has_windows:
-            assert parked <= len(one.residence.host_blocks) * block_size
+        if one.residence.remote_kv is None:
+            assert parked <= scheduler.kv.parcel_tokens(len(one.residence.host_blocks), parked)
         assert parked < max(1, one.num_known_tokens)
 
 

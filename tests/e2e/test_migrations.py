@@ -99,7 +99,11 @@ def assert_same(got: Any, expected: Any) -> None:
 
 
 async def move_about(
-    daemon: LiveDaemon, asked: list[Body], count: int, kinds: tuple[str, ...]
+    daemon: LiveDaemon,
+    asked: list[Body],
+    count: int,
+    kinds: tuple[str, ...],
+    num_blocks: int = KV_BLOCKS,
 ) -> None:
     """Ask the same with nobody disturbing, and again among so many moves, of all these kinds;
     nothing is left.
@@ -118,7 +122,7 @@ async def move_about(
     seen = daemon.idle_snapshot()
     print(mover.moved, seen.counters)
     for one in seen.instances:
-        assert not one.kv_used and one.kv_blocks == KV_BLOCKS and not one.host_held, one
+        assert not one.kv_used and one.kv_blocks == num_blocks and not one.host_held, one
     assert seen.counters.handoffs > before.handoffs
     assert seen.counters.handoffs_failed == 0
 

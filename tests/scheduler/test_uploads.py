@@ -59,7 +59,7 @@ class Memory:
         self.kv.pool.check()
 
     def found(self, sequence: Sequence) -> list[int]:
-        return self.residency.uploads.found(sequence, 0, self.kv.pool, BLOCK)
+        return self.residency.uploads.found(sequence, 0, self.kv)
 
 
 def test_what_is_uploaded_is_found_once_it_is_there() -> None:
@@ -75,7 +75,7 @@ def test_what_is_uploaded_is_found_once_it_is_there() -> None:
 
 def test_names_lie_among_the_digests_of_the_prefix_cache() -> None:
     memory = Memory()
-    names = list(_names(memory.parked(1, 18), 0, BLOCK))
+    names = list(_names(memory.parked(1, 18), 0, memory.kv))
     assert len(set(names)) == 5 and {len(name) for name in names} == {HASH_BYTES}
 
 

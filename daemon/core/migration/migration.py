@@ -446,8 +446,8 @@ class Migrator:
             if send is not None:
                 self._core.act(send)
             else:  # the link is gone: the rest is computed again
-                first = fetch.first * instance.kv.block_size
-                self._land(fetch.sequence, instance, first, now)
+                first = 0 if instance.kv.has_windows else fetch.first
+                self._land(fetch.sequence, instance, first * instance.kv.block_size, now)
                 will_run = True
         return will_run
 

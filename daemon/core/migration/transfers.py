@@ -32,7 +32,7 @@ class OpenTransfer:
     blocks: list[int]
     targets: list[int]
     digests: list[bytes]  # of the first blocks, as far as known
-    first: int  # the number of the first in the sequence
+    first: int  # the number of the first in the sequence; 0 where layers have windows
     num_tokens: int
     link: int
     ahead: bool  # no sequence waits for it: landed blocks are cached
@@ -146,14 +146,14 @@ class Transfers:
         if not remote_kv.blocks or not self.links.up(source, target):
             return None
         blocks = remote_kv.blocks[fetch.first :]
-        ordered = self._order(
-            fetch.sequence, (source, target), (blocks, fetch.targets), fetch.first, now
-        )
+        sequence, kv = fetch.sequence, self._instances[target].kv
+        first, digests = fetch.first, sequence.hashes[fetch.first :]
+        if kv.has_windows:  # the slot names its blocks, once all have come
+            first, digests = 0, []
+        columns = blocks, fetch.targets
+        ordered = self._order(sequence, (source, target), columns, digests, first, now)
         ordered.from_host, ordered.at_once = remote_kv.from_host, remote_kv.is_computed
-        kv = self._instances[target].kv
-        ordered.num_tokens = remote_kv.num_tokens - fetch.first * kv.block_size
-        if kv.has_windows:
-            ordered.digests = []  # the slot names its blocks, once all have come
+        ordered.num_tokens = remote_kv.num_tokens - first * kv.block_size
         host = self._instances[source].moving.host_pool
         pool = host if remote_kv.from_host else self._pool(source)
         self._own(ordered, pool, shared=True)
@@ -163,23 +163,25 @@ class Transfers:
     def send_ahead(
         self, sequence: Sequence, target: int, least: int, now: float, layered: bool = False
     ) -> Send | None:
-        """Send the named full blocks of a running sequence that the target lacks; None if they are
-        fewer than `least`, no link is up, or the target has no room to spare.
+        """Send the named full blocks of a running sequence that the target lacks, of layers with
+        windows none; None if they are fewer than `least`, no link is up, or the target has no room
+        to spare. Blocks of several kinds do not go by layers.
         """
         source, there = sequence.instance, self._instances[target]
-        if not self.links.up(source, target) or there.kv.has_windows:
-            return None  # what windows have moved on from is of no use there
-        held = self._instances[source].kv.table.blocks(sequence.slot)
-        digests = sequence.hashes[: sequence.num_sealed_blocks]
-        first = len(there.kv.pool.cache.match(digests))
-        while first < len(digests) and digests[first] in there.moving.remote_kvs.coming:
+        if not self.links.up(source, target) or (layered and there.kv.has_windows):
+            return None
+        names = there.kv.names_of(sequence.hashes[: sequence.num_sealed_blocks])
+        first = len(there.kv.pool.cache.match(names))
+        while first < len(names) and names[first] in there.moving.remote_kvs.coming:
             first += 1
-        count = min(len(digests) - first, there.moving.num_room)
+        count = min(len(names) - first, there.moving.num_room)
         if count < least:
             return None
-        blocks = held[first : first + count].tolist()
-        targets = there.kv.pool.allocate(count)
-        ordered = self._order(sequence, (source, target), (blocks, targets), first, now)
+        columns = (
+            self._instances[source].kv.lasting(sequence.slot, first, count),
+            there.kv.pool.allocate(count),
+        )
+        ordered = self._order(sequence, (source, target), columns, names[first:], first, now)
         ordered.ahead, ordered.layered = True, layered
         if layered:
             ordered.step = self._instances[source].scheduler.running.last_step_of(sequence)
@@ -192,17 +194,17 @@ class Transfers:
         sequence: Sequence,
         ends: tuple[int, int],
         columns: tuple[list[int], list[int]],
+        digests: Listing[bytes],
         first: int,
         now: float,
     ) -> OpenTransfer:
         self.num_ordered += 1
-        digests = sequence.hashes[first : first + len(columns[0])]
         ordered = OpenTransfer(
             self.num_ordered,
             sequence,
             *ends,
             *columns,
-            digests,
+            list(digests[: len(columns[0])]),
             first,
             num_tokens=0,
             link=self.links.link(*ends),
@@ -348,15 +350,16 @@ def _send(transfer: OpenTransfer, kv: KVCache) -> Send:
     count, last = len(transfer.blocks), (transfer.num_tokens - 1) % kv.block_size + 1
     if not kv.holds_tokens:
         last = kv.block_size  # a state's pages are whole
+    num_last = 1 if transfer.ahead else kv.num_groups
     return Send(
         transfer=transfer.number,
         source=transfer.source,
         target=transfer.target,
         blocks=int32(transfer.blocks),
         targets=int32(transfer.targets),
-        num_tokens=(count - kv.num_groups) * kv.block_size + kv.num_groups * last,
+        num_tokens=(count - num_last) * kv.block_size + num_last * last,
         from_host=transfer.from_host,
         layered=transfer.layered,
         at_once=transfer.at_once,
-        num_groups=kv.num_groups,
+        num_groups=num_last,
     )

@@ -130,7 +130,7 @@ def test_an_answer_goes_on_elsewhere(name: str, make: Callable[..., Served]) -> 
     there = 1 - served.core.sequences[sequence].instance
     served.handle(MoveOrdered(served.now, sequence, there))
     served.settle()
-    assert served.num_sent == 2
+    assert served.num_sent == (2 if name == "mistral_window" else 4)  # full layers go ahead
     assert served.core.counters.recomputed_tokens == 0
     check(served, name, [(sequence, prompt, 40)])
 

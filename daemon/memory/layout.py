@@ -100,6 +100,12 @@ class KVLayout(msgspec.Struct, frozen=True):
         """
         return 0 if self.states is None else self.states.num_pages
 
+    def stretched(self, times: int) -> "KVLayout":
+        """The layout with `times` as many bytes for all: of the same pages, in wider numbers."""
+        states = None if self.states is None else self.states.stretched(times)
+        wider = self.page_bytes * times
+        return msgspec.structs.replace(self, page_bytes=wider, states=states)
+
     @property
     def windows(self) -> tuple[int, ...]:
         """The window of each group; 0: all tokens."""

@@ -56,6 +56,13 @@ class StateLayout(msgspec.Struct, frozen=True):
     num_pages: int
     pieces: tuple[StatePiece, ...]
 
+    def stretched(self, times: int) -> "StateLayout":
+        """The layout with every piece `times` as far in."""
+        pieces = tuple(
+            msgspec.structs.replace(piece, offset=piece.offset * times) for piece in self.pieces
+        )
+        return msgspec.structs.replace(self, pieces=pieces)
+
     def pieces_of(self, layer: int, part: str) -> list[StatePiece]:
         """The pieces of a layer's part, in order of their units."""
         found = [piece for piece in self.pieces if (piece.layer, piece.part) == (layer, part)]

@@ -21,6 +21,9 @@ SLIDING = "sliding_attention"
 CHUNKED = "chunked_attention"
 """Its name for layers whose queries see their own chunk of a sequence."""
 
+RECURRENT = frozenset({"linear_attention", "conv", "hybrid"})
+"""Its names for layers that keep a state of a sequence; a hybrid one attends beside that."""
+
 
 class Rope(msgspec.Struct, frozen=True):
     """Rotary positions of all layers, or of those of one kind."""

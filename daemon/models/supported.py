@@ -13,7 +13,7 @@ from typing import Any
 
 from daemon.memory.sizing import DTYPE_BYTES
 from daemon.models.quantisation import quantisation, read_quantisation
-from daemon.models.resolved import CHUNKED, SLIDING, Resolved
+from daemon.models.resolved import CHUNKED, RECURRENT, SLIDING, Resolved
 from daemon.models.shape import ModelError
 from daemon.models.unread import unread_refusals
 from daemon.models.weights import weight_files
@@ -29,6 +29,8 @@ _RECURRENT_KEYS = (
     "linear_num_value_heads",
 )
 _INDEXED_KEYS = ("index_topk", "index_n_heads")
+_STATELESS = frozenset({"moe", "mlp"})
+"""Kinds of layers that keep nothing of a sequence."""
 _VISION_KEYS = ("vision_config", "audio_config", "image_token_id")
 _UNSAID = {
     "bloom": "it has ALiBi positions",
@@ -78,18 +80,20 @@ def refusals(resolved: Resolved) -> Iterator[str]:
 def _attention_refusals(resolved: Resolved) -> Iterator[str]:
     fields = resolved.fields
     kinds = set(resolved.layer_kinds) - {_FULL, SLIDING, *([CHUNKED] if resolved.chunk > 0 else [])}
+    if resolved.layer_states:  # the worker holds the states against what the code asks for
+        kinds -= RECURRENT | _STATELESS
     if kinds:
         yield f"it mixes attention layers with {', '.join(sorted(kinds))}"
     if any(fields.get(key) for key in _INDEXED_KEYS):
         yield "an indexer chooses the tokens that its queries see (sparse attention)"
     said = any(fields.get(key) is not None for key in _RECURRENT_KEYS)
-    if said and (kinds or not resolved.layer_kinds):  # else no layer is of such a kind
+    if said and (kinds or not (resolved.layer_kinds or resolved.layer_states)):
         yield "it has state-space or recurrent layers"
     if resolved.by_layer:
         yield f"its layers differ in {', '.join(resolved.by_layer)}"
     if resolved.model_type in _UNSAID:
         yield _UNSAID[resolved.model_type]
-    elif resolved.causal_class and not resolved.takes_attention:
+    elif resolved.causal_class and not resolved.takes_attention and resolved.num_kv_heads:
         yield "its modelling code does not use transformers' attention interface"
 
 

@@ -48,12 +48,18 @@ class Driver:
     num_groups: int = 1  # of layers: each has blocks of its own, so many numbers apart
     apart: int = 0
     width: int = 0  # cells of a row for each
+    num_state_pages: int = 0  # behind these cells, as many for a sequence's states
+    first_state: int = 0  # the page of slot 0's first: each slot has its own
+    states: list[tuple[int, int, int]] = field(default_factory=list)
 
     def fit(self, engine: Engine) -> None:
         """Give sequences blocks for each of an engine's groups of layers."""
-        self.num_groups = engine.cache.num_groups
-        self.apart = engine.cache.num_blocks // self.num_groups
-        self.width = engine.slots.block_table.shape[1] // self.num_groups
+        cache, num_cells = engine.cache, engine.slots.block_table.shape[1]
+        self.num_groups, self.num_state_pages = cache.num_groups, cache.num_state_pages
+        num_blocks = cache.num_blocks - self.num_state_pages * len(engine.slots.block_table)
+        self.first_state = num_blocks
+        self.apart = num_blocks // max(self.num_groups, 1)
+        self.width = cache.row_blocks(num_cells) if self.num_groups else 0
 
     def add(
         self, slot: int, prompt: list[int], sampling: SamplingParams = GREEDY, shared: Any = ()
@@ -63,6 +69,11 @@ class Driver:
         self.joins.append(Join(slot, slot + 100, len(prompt), sampling, history))
         running = Running(slot, list(prompt), len(prompt), list(shared), sampling=sampling)
         running.num_computed = len(running.blocks) * self.block_size
+        first = self.first_state + slot * self.num_state_pages
+        self.states += [
+            (slot, self.num_groups * self.width + page, first + page)
+            for page in range(self.num_state_pages)
+        ]
         self.table += [(slot, index, block) for index, block in enumerate(running.blocks)]
         return running
 
@@ -97,7 +108,7 @@ class Driver:
             (slot, group * self.width + index, block + first)
             for group, first in enumerate(firsts)
             for slot, index, block in self.table
-        ]
+        ] + self.states
         batch = Batch(
             instance=0,
             step=self.step,
@@ -123,7 +134,7 @@ class Driver:
         )
         named = int32([token for one in drafts for token in one])
         plan = Plan(batch, int32(inputs), tuple(self.joins), named)
-        self.joins, self.left, self.table, self.copies = [], [], [], []
+        self.joins, self.left, self.table, self.copies, self.states = [], [], [], [], []
         self.outs, self.ins, self.awaits = [], [], 0
         return plan
 

@@ -9,14 +9,18 @@ from tests.zoo.sizes import ORIGINAL_LEN
 from tests.zoo.variant import Variant
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_STATES_AND_ATTENTION = ["linear_attention", _FULL]
 
 _GLOBAL = {"per_layer_config": DROP, "global_head_dim": 32, "num_global_key_value_heads": 1}
 """Heads of Gemma 4's layers that see all tokens, as published files name them."""
 
 _ARGS: dict[str, dict[str, dict[str, Any]]] = {
+    "bamba": {"states, attention": {"attn_layer_indices": [1]}},
+    "jamba": {"states, attention": {"attn_layer_period": 2, "attn_layer_offset": 1}},
     "exaone4": {"full, sliding": {"layer_types": [_FULL, _SLIDING], "sliding_window": 24}},
     "gemma3_text": {"full, sliding": {"layer_types": [_FULL, _SLIDING], "sliding_window": 24}},
     "granitemoehybrid": {
+        "states, attention": {"layer_types": _STATES_AND_ATTENTION},
         "attention alone": {"layer_types": [_FULL, _FULL]},
         "attention alone, rope": {
             "layer_types": [_FULL, _FULL],
@@ -41,6 +45,9 @@ _ARGS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "smollm3": {"a layer without positions": {"no_rope_layers": [1, 0]}},
     "gpt_neox": {"whole rotary": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}},
+    "qwen3_5_moe_text": {"states, attention": {"layer_types": _STATES_AND_ATTENTION}},
+    "qwen3_5_text": {"states, attention": {"layer_types": _STATES_AND_ATTENTION}},
+    "qwen3_next": {"states, attention": {"layer_types": _STATES_AND_ATTENTION}},
     "lfm2": {"convolution": {"layer_types": ["conv", _FULL]}},
     "qwen2": {
         "mixed windows": {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 24}

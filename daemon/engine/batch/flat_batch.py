@@ -1,6 +1,6 @@
 """A batch as one flattened row of tokens: where each token is, and what it may attend to."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ class FlatBatch:
     sampled_positions: Int64  # [R] absolute position of the token to be sampled
     whole: bool = True  # all of a plan, not a part of it
     further: tuple[tuple[Int64, Int32], ...] = ()  # `blocks`, `block_tables` of groups of layers
+    state_pages: Int32 = field(default_factory=int32)  # [B, pages of a sequence's states], if any
 
     def of_group(self, group: int) -> "FlatBatch":
         """The batch with the blocks of one group of layers."""
@@ -68,12 +69,17 @@ class FlatBatch:
 
 
 def flatten(
-    batch: Batch, inputs: Column, block_table: Int32, block_size: int, num_groups: int = 1
+    batch: Batch,
+    inputs: Column,
+    block_table: Int32,
+    block_size: int,
+    num_groups: int = 1,
+    num_state_pages: int = 0,
 ) -> FlatBatch:
     """Lay a plan's rows out after each other.
 
     `inputs` [sum of counts over fed rows]; `block_table` [slot, block], a part of each row for each
-    group of layers. Raises ValueError where a plan contradicts itself.
+    group of layers and one for states. Raises ValueError where a plan contradicts itself.
     """
     counts = batch.counts.astype(np.int64)
     ends = np.cumsum(counts)
@@ -81,10 +87,14 @@ def flatten(
     rows = np.repeat(np.arange(len(counts)), counts)
     tokens, own = _tokens(batch, inputs, rows)
     positions = batch.starts[rows] + (np.arange(len(rows)) - row_offsets[rows])
-    used = int(positions.max(initial=0)) // block_size + 1
+    used = int(positions.max(initial=0)) // block_size + 1 if num_groups else 0
     tables = block_table[batch.slots, :used]
+    blocks = np.zeros(len(rows), np.int64)  # where no layer has keys
+    if num_groups:
+        blocks = tables[rows, positions // block_size].astype(np.int64)
     sampled = batch.samples.nonzero()[0]
-    width, further = block_table.shape[1] // num_groups, list[tuple[Int64, Int32]]()
+    num_cells = block_table.shape[1] - num_state_pages
+    width, further = num_cells // max(num_groups, 1), list[tuple[Int64, Int32]]()
     for group in range(1, num_groups):
         pages = block_table[batch.slots, group * width : group * width + used]
         further.append((pages[rows, positions // block_size].astype(np.int64), pages))
@@ -94,7 +104,7 @@ def flatten(
         own_slots=batch.slots[own].astype(np.int64),
         slots=batch.slots,
         positions=positions,
-        blocks=tables[rows, positions // block_size].astype(np.int64),
+        blocks=blocks,
         offsets=positions % block_size,
         row_offsets=row_offsets.astype(np.int32),
         starts=batch.starts,
@@ -106,6 +116,7 @@ def flatten(
         sampled_slots=batch.slots[sampled],
         sampled_positions=(batch.starts + batch.counts)[sampled].astype(np.int64),
         further=tuple(further),
+        state_pages=block_table[batch.slots, block_table.shape[1] - num_state_pages :],
     )
 
 
@@ -135,6 +146,7 @@ def part(flat: FlatBatch, row: int, offset: int, count: int) -> FlatBatch:
         sampled_positions=flat.sampled_positions[sampled],
         whole=False,
         further=tuple((blocks[span], tables[row : row + 1]) for blocks, tables in flat.further),
+        state_pages=flat.state_pages[row : row + 1],
     )
 
 

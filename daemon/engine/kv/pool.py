@@ -89,19 +89,25 @@ class PagedKV:
         device: torch.device,
         kv_dtype: torch.dtype | None = None,
     ) -> "PagedKV":
-        """A pool for several groups of layers. It is itself a view: of the group that fills most of
-        a block.
+        """A pool for several groups of layers, and for states. It is itself a view: of the group
+        that fills most of a block; of no layer where none has keys.
         """
         shapes: dict[KVHeads, int] = {}
         for group in layout.groups:
             shapes[_heads(group)] = max(shapes.get(_heads(group), 0), len(group.layers))
         stored = dtype if kv_dtype is None else kv_dtype
-        raw = _zeroed((num_blocks, _page_bytes(shapes, layout.page_tokens, stored)), device)
+        page_bytes = _page_bytes(shapes, layout.page_tokens, stored)
+        if layout.states is not None:
+            page_bytes = max(page_bytes, layout.page_bytes)
+        raw = _zeroed((num_blocks, page_bytes), device)
         views: dict[KVHeads, PagedKV] = {}
         for heads, num_layers in shapes.items():
             sizes = num_blocks, num_layers, layout.page_tokens, heads.num_kv_heads, heads.head_dim
             views[heads] = PagedKV(*sizes, dtype, device, kv_dtype, raw, heads.latent)
-        pool = views[max(shapes, key=lambda heads: token_bytes(heads, int) * shapes[heads])]
+        if views:
+            pool = views[max(shapes, key=lambda heads: token_bytes(heads, int) * shapes[heads])]
+        else:
+            pool = PagedKV(num_blocks, 0, layout.page_tokens, 1, 1, dtype, device, None, raw)
         pool.layout, pool.places = layout, _places(layout)
         pool.views = tuple(views[_heads(group)] for group in layout.groups)
         return pool
@@ -109,7 +115,9 @@ class PagedKV:
     def twin(self, num_blocks: int, dtype: torch.dtype) -> "PagedKV":
         """A pool of so many blocks whose layers and groups are the same, of numbers as `dtype`."""
         if self.layout is not None:
-            return PagedKV.of_layout(num_blocks, self.layout, dtype, self.raw.device)
+            times = -(-dtype.itemsize // self.dtype.itemsize)
+            layout = self.layout if times == 1 else self.layout.stretched(times)
+            return PagedKV.of_layout(num_blocks, layout, dtype, self.raw.device)
         block_size, num_kv_heads, head_dim = self.blocks.shape[3:]
         sizes = num_blocks, self.num_layers, block_size, num_kv_heads, head_dim
         return PagedKV(*sizes, dtype, self.raw.device, latent=self.latent)
@@ -118,6 +126,19 @@ class PagedKV:
     def num_groups(self) -> int:
         """Groups of layers, each with blocks of its own."""
         return len(self.views)
+
+    @property
+    def num_state_pages(self) -> int:
+        """Pages of a sequence's states: their cells of its row lie behind those of all groups."""
+        return 0 if self.layout is None else self.layout.state_pages
+
+    def row_blocks(self, num_cells: int) -> int:
+        """Blocks of each group that a row of so many cells has room for; all, where no layer has
+        keys.
+        """
+        if not self.num_groups:
+            return self.num_blocks
+        return (num_cells - self.num_state_pages) // self.num_groups
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -139,17 +160,20 @@ class PagedKV:
     def is_direct(self) -> bool:
         """Whether attention is that of a block with all layers, which count as in the model."""
         held = self.layout
-        return held is None or not (len(held.groups) > 1 or held.sources or held.groups[0].chunked)
+        if held is None:
+            return True
+        single = len(held.groups) == 1 and not held.groups[0].chunked
+        return single and not held.sources and held.states is None
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all blocks have one shape."""
-        return all(view is self for view in self.views)
+        """Whether all blocks have one shape, and none holds states."""
+        return not self.num_state_pages and all(view is self for view in self.views)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(tokens of a block, groups of layers): what a batch is flattened by."""
-        return self.block_size, self.num_groups
+    def shape(self) -> tuple[int, int, int]:
+        """(tokens of a block, groups of layers, pages of states): what a batch is flattened by."""
+        return self.block_size, self.num_groups, self.num_state_pages
 
     def row_of(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Number of layer 0's key at an offset of each block, over all keys and values; int64."""
@@ -239,10 +263,11 @@ def _heads(group: LayerGroup) -> KVHeads:
 def _page_bytes(shapes: Mapping[KVHeads, int], page_tokens: int, stored: torch.dtype) -> int:
     """Bytes of the largest block; `shapes`: the most layers of a group, by their heads."""
     more = SCALE_BYTES if stored in LARGEST else 0
-    return page_tokens * max(
+    sizes = (
         num_layers * token_bytes(heads, lambda head_dim: head_dim * stored.itemsize + more)
         for heads, num_layers in shapes.items()
     )
+    return page_tokens * max(sizes, default=0)
 
 
 def _zeroed(shape: tuple[int, int], device: torch.device) -> torch.Tensor:

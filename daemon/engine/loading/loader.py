@@ -14,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 
 from daemon.base.logs import in_a_line
 from daemon.engine.layers.attention import ATTENTION_NAME, register
+from daemon.engine.layers.recurrent.functions import replace_functions
 from daemon.engine.loading.resolve import read_config, resolved_of
 from daemon.engine.loading.weights import open_weights
 from daemon.engine.quantised.place import check_sizes, claimed, fill, with_layers
@@ -67,6 +68,7 @@ def load_model(
         log.info("%s: %d weights %s: %s ...", folder, len(left_out), said, left_out[0])
     model = _loaded(folder, device, computes_in, tell, narrow)
     model.requires_grad_(False)
+    replace_functions(model)
     return model.eval()
 
 

@@ -5,12 +5,11 @@ from typing import Any
 
 from daemon.memory.layout import NO_KEYS, KVHeads
 from daemon.memory.state_layout import CONV, SSM, StatePart
+from daemon.models.resolved import RECURRENT
 from daemon.models.shape import ModelError
 
-_RECURRENT = frozenset({"linear_attention", "conv", "hybrid"})
-"""transformers' names of layers that keep a state."""
 _ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention", "hybrid"})
-"""Its names of layers with keys and values; a hybrid one has both, side by side."""
+"""transformers' names of layers with keys and values; a hybrid one has both, side by side."""
 
 Parts = tuple[StatePart, ...]
 
@@ -21,7 +20,7 @@ def layer_states(config: Any, kinds: Sequence[str]) -> tuple[Parts, ...]:
     Raises ModelError where the configuration has no sizes for it.
     """
     parts_of = _PARTS.get(str(config.model_type))
-    if parts_of is None or not _RECURRENT & set(kinds):
+    if parts_of is None or not RECURRENT & set(kinds):
         return ()
     try:
         parts = tuple(part for part in parts_of(config) if part.unit_numbers)
@@ -30,7 +29,7 @@ def layer_states(config: Any, kinds: Sequence[str]) -> tuple[Parts, ...]:
         fits = False
     if not fits:
         raise ModelError("the sizes of its recurrent layers are no whole numbers above 0")
-    return tuple(parts if kind in _RECURRENT else () for kind in kinds)
+    return tuple(parts if kind in RECURRENT else () for kind in kinds)
 
 
 def keys_of_kinds(heads: KVHeads, kinds: Sequence[str]) -> list[KVHeads]:

@@ -29,6 +29,7 @@ from daemon.engine.layers.attention_torch import TorchAttention
 from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.forward import Forward, Programs
 from daemon.engine.layers.ops import Ops
+from daemon.engine.layers.recurrent.recurrence import Recurrence, TorchRecurrence
 from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.unpack import unpack
@@ -38,6 +39,7 @@ from daemon.engine.sampler.ops import SamplerOps
 log = logging.getLogger(__name__)
 
 Attend = Callable[[FlatBatch, PagedKV], PagedAttention]
+Recur = Callable[[FlatBatch, PagedKV], Recurrence]
 Multiplying = QuantisedLinear | QuantisedExperts
 MakeProducts = Callable[[Sequence[Multiplying], bool], Callable[[Multiplying], Any]]
 """Takes all quantised layers and experts, and whether no states may be rounded; returns a factory
@@ -60,6 +62,7 @@ class Backend:
     sampler_ops: Callable[[int], SamplerOps] | None = (
         None  # of a vocabulary; None: the device's own
     )
+    recur: Recur = TorchRecurrence  # recurrent layers, where a pool holds their states
     rounds: bool = False  # products over quantised weights round states, unless they are exact
 
 
@@ -99,6 +102,7 @@ def _compiled() -> Backend:
     from daemon.engine.cpu.kernels import run_program
     from daemon.engine.cpu.ops import CpuOps
     from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, unpacked
+    from daemon.engine.cpu.recurrence import MakeRecurrence
     from daemon.engine.cpu.sampler_ops import CpuSamplerOps
     from daemon.engine.cpu.team import Team
 
@@ -146,6 +150,7 @@ def _compiled() -> Backend:
         compile_steps,
         products=products,
         unpack=partial(unpacked, team),
+        recur=MakeRecurrence(team),
         sampler_ops=partial(CpuSamplerOps, team=team),
         rounds=True,
     )

@@ -13,6 +13,7 @@ from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.forward import Alone, Differing, Programs, Repeated
 from daemon.engine.layers.modules import Modules
 from daemon.engine.layers.operators import operators_alone
+from daemon.engine.layers.recurrent.functions import recurring
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.linear import quantised_bytes
 from daemon.engine.sampler.rules import DrawRules
@@ -118,7 +119,10 @@ class CausalModel:
         columns = batch.positions, batch.sampled_tokens
         positions, sampled = upload_all(columns, cache.blocks.device)
         paged = attention_of(batch, cache, backend)
-        return self._forward.rows(slots.inputs(batch), positions, sampled, paged)
+        if not cache.num_state_pages:
+            return self._forward.rows(slots.inputs(batch), positions, sampled, paged)
+        with recurring(backend.recur(batch, cache)):
+            return self._forward.rows(slots.inputs(batch), positions, sampled, paged)
 
     def alone(self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend) -> Alone:
         """Each operator of a batch, as a step of it would compute it; none where transformers'

@@ -43,11 +43,14 @@ log = logging.getLogger(__name__)
 def computed(batch: FlatBatch, compute: Callable[[FlatBatch], torch.Tensor]) -> torch.Tensor:
     """Logits or states [R, ...] of a batch's sampled tokens, whole or, out of memory, row by row.
 
-    Raises torch.OutOfMemoryError where a single row does not fit either.
+    Raises torch.OutOfMemoryError where a single row does not fit either, and where layers are
+    recurrent: some of their states have moved on.
     """
     try:
         return compute(batch)
     except torch.OutOfMemoryError as error:
+        if batch.state_pages.size:
+            raise
         log.warning("a step of %d tokens is computed row by row: %s", len(batch.tokens), error)
     # Outside of `except`: the exception's traceback keeps the first try's tensors alive.
     torch.cuda.empty_cache()

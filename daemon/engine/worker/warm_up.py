@@ -153,18 +153,19 @@ def measure_copy(swap: SwapLink) -> float:
 
 def _most_blocks(engine: Engine) -> int:
     """The blocks of each group of layers that one sequence can have."""
-    num_groups, width = engine.cache.num_groups, engine.slots.block_table.shape[1]
-    return min(engine.cache.num_blocks // num_groups, width // num_groups)
+    cache, num_cells = engine.cache, engine.slots.block_table.shape[1]
+    free = cache.num_blocks - cache.num_state_pages
+    return min(free // max(cache.num_groups, 1), cache.row_blocks(num_cells))
 
 
 def _cells(engine: Engine, num_blocks: int) -> list[int]:
-    """The cells of a row for a sequence of `num_blocks`."""
-    width = engine.slots.block_table.shape[1] // engine.cache.num_groups
-    return [
-        group * width + block
-        for group in range(engine.cache.num_groups)
-        for block in range(num_blocks)
+    """The cells of a row for a sequence of `num_blocks`, and for its states."""
+    cache, num_cells = engine.cache, engine.slots.block_table.shape[1]
+    width = cache.row_blocks(num_cells)
+    cells = [
+        group * width + block for group in range(cache.num_groups) for block in range(num_blocks)
     ]
+    return cells + list(range(num_cells - cache.num_state_pages, num_cells))
 
 
 def _plan(

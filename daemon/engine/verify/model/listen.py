@@ -1,9 +1,9 @@
-"""The attention that a model asks for, found by a short forward pass.
+"""The attention, and the recurrent layers, that a model asks for, found by a short forward pass.
 
 Paged attention computes what `AttentionVariant` says. Windows are read off transformers' own masks,
 layer by layer, whatever the modelling code hands to attention besides. A model that asks for
 anything else, not once in each layer, or with other heads than the cache was made for, is refused
-by what it asks.
+by what it asks. So is one whose recurrent layers keep other states than the cache has room for.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,10 @@ from transformers.masking_utils import AttentionMaskInterface
 from daemon.base.logs import in_a_line
 from daemon.engine.layers.attention import LISTENING_NAME
 from daemon.engine.layers.latent import projection_of
+from daemon.engine.layers.recurrent.functions import recurring
+from daemon.engine.layers.recurrent.heard import HeardRecurrence
 from daemon.engine.verify.model.reference import attention
-from daemon.memory.layout import KVHeads
+from daemon.memory.layout import NO_KEYS, KVHeads
 from daemon.memory.sizing import heads_of
 from daemon.models.shape import ModelShape
 
@@ -80,12 +82,12 @@ class Heard(NamedTuple):
 
 def listen(model: Any, shape: ModelShape, longest: int) -> AskedOfAttention:
     """The attention that the model asks for, in sequences of at most `longest` tokens."""
-    calls, masks = list[Heard](), list[Sees]()
+    calls, masks, recurrent = list[Heard](), list[Sees](), HeardRecurrence()
     AttentionInterface.register(LISTENING_NAME, partial(_heard, calls=calls))
     AttentionMaskInterface.register(LISTENING_NAME, partial(_marked, masks=masks))
     device = model.device
     try:
-        with attention(model, LISTENING_NAME):
+        with attention(model, LISTENING_NAME), recurring(recurrent):
             output = model(
                 input_ids=torch.ones((1, 2), dtype=torch.int64, device=device),
                 position_ids=torch.arange(2, device=device).unsqueeze(0),
@@ -97,7 +99,7 @@ def listen(model: Any, shape: ModelShape, longest: int) -> AskedOfAttention:
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         said = f"its modelling code does not take one row of many tokens: {in_a_line(error)}"
         return AskedOfAttention((), [said])
-    reasons = _reasons(calls, shape)
+    reasons = _reasons(calls, shape) + recurrent.reasons(shape.layer_states)
     windows = {call.layer: _window(call, masks, longest, reasons) for call in calls}
     if output.logits.shape[:2] != (1, 1):
         reasons.append("it does not give the logits of chosen tokens alone")
@@ -197,12 +199,12 @@ def _heard(
 
 def _reasons(calls: list[Heard], shape: ModelShape) -> list[str]:
     reasons = []
-    layers = sorted(-1 if call.layer is None else call.layer for call in calls)
-    if layers != list(range(shape.num_layers)):
-        reasons.append(
-            f"its {shape.num_layers} layers ask for attention {len(calls)} times, not once each"
-        )
     expected: dict[int | None, KVHeads] = dict(enumerate(heads_of(shape)))
+    attending = [layer for layer, heads in expected.items() if heads != NO_KEYS]
+    if sorted(-1 if call.layer is None else call.layer for call in calls) != attending:
+        reasons.append(
+            f"its {len(attending)} layers ask for attention {len(calls)} times, not once each"
+        )
     by_layer = {call.layer: call for call in calls}
     for call in calls:
         own = expected.get(call.layer, KVHeads(shape.num_kv_heads, shape.head_dim))

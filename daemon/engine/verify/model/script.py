@@ -37,11 +37,12 @@ class TrialRoom(NamedTuple):
     max_len: int  # tokens of the longest sequence
     max_batch_tokens: int
     vocab_size: int
+    state_blocks: int = 0  # as many pages as a sequence's states take, at least
 
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence that can be served."""
-        return min(self.max_len, self.num_blocks * self.block_size)
+        return min(self.max_len, (self.num_blocks - self.state_blocks) * self.block_size)
 
 
 class WaveSequence(NamedTuple):
@@ -95,9 +96,10 @@ def renamed(wave: Wave, vocabulary: Int64) -> Wave:
     )
 
 
-def num_blocks(wave: Wave, block_size: int) -> int:
-    """Blocks that a wave's sequences hold together."""
-    return sum(-(-len(sequence.tokens) // block_size) for sequence in wave.sequences)
+def num_blocks(wave: Wave, block_size: int, state_blocks: int) -> int:
+    """Blocks that a wave's sequences hold together, with `state_blocks` of each."""
+    lengths = (len(sequence.tokens) for sequence in wave.sequences)
+    return sum(-(-length // block_size) + state_blocks for length in lengths)
 
 
 def write(room: TrialRoom, budget: int, borders: Iterable[int], avoid: int | None) -> list[Wave]:
@@ -158,7 +160,7 @@ def _waves(
     sequences, blocks_left = list[WaveSequence](), room.num_blocks
     for first, counts in tried:
         length = sum(counts)
-        blocks = -(-length // room.block_size)
+        blocks = -(-length // room.block_size) + room.state_blocks
         if sequences and (len(sequences) == room.max_slots or blocks > blocks_left):
             yield Wave(tuple(sequences))
             sequences, blocks_left = [], room.num_blocks

@@ -58,6 +58,7 @@ class Part(NamedTuple):
 def compute(model: CausalModel, wave: Wave, pool: TrialPool, tell: Tell) -> list[Part]:
     """The logits of every token of a wave. The pool and its slots are as empty as before."""
     tables = _tables(wave, pool)
+    _poison_states(tables, pool)
     parts = list[Part]()
     for step in range(wave.num_steps):
         rows = _rows(wave, step)
@@ -90,7 +91,7 @@ def far_steps(
     tables = [(*place, 0) for place in _of_groups(shared, pool)]
     tables += [(*place, block) for block, place in own_blocks]
     rows = [_Row(slot, start, 1) for slot, start in enumerate(starts)]
-    if not rows:
+    if not rows or not model.compiled:
         return None
     _scribble(pool.cache, 1 + len(rows) * pool.cache.num_groups)
     batch = _batch(list(range(len(starts))), rows, tables, [True] * len(rows))
@@ -117,7 +118,7 @@ def repeated_steps(
     """
     block_size = pool.cache.block_size
     start = min(block_size - 2, longest - _TIMES)
-    if start < 1 or not num_rows:
+    if start < 1 or not num_rows or not model.compiled:
         return None
     num_blocks = 1 + (start + _TIMES - 1 >= block_size)
     cells = [(slot, index) for slot in range(num_rows) for index in range(num_blocks)]
@@ -161,7 +162,8 @@ def _tables(wave: Wave, pool: TrialPool) -> list[tuple[int, int, int]]:
         for sequence in wave.sequences
         for index in range(-(-len(sequence.tokens) // pool.cache.block_size))
     ]
-    places = _of_groups(cells, pool)
+    slots = [sequence.slot for sequence in wave.sequences]
+    places = _of_groups(cells, pool) + _of_states(slots, pool)
     blocks = np.random.default_rng(len(places)).permutation(pool.cache.num_blocks)
     return [(*place, int(block)) for place, block in zip(places, blocks, strict=False)]
 
@@ -169,8 +171,21 @@ def _tables(wave: Wave, pool: TrialPool) -> list[tuple[int, int, int]]:
 def _of_groups(cells: list[tuple[int, int]], pool: TrialPool) -> list[tuple[int, int]]:
     """(slot, index in the row of the table) of (slot, block) in every group of layers."""
     num_groups = pool.cache.num_groups
-    width = pool.slots.block_table.shape[1] // num_groups
+    width = pool.cache.row_blocks(pool.slots.block_table.shape[1])
     return [(slot, group * width + index) for group in range(num_groups) for slot, index in cells]
+
+
+def _of_states(slots: list[int], pool: TrialPool) -> list[tuple[int, int]]:
+    """(slot, index in the row of the table) of the states of slots."""
+    num_cells, num_pages = pool.slots.block_table.shape[1], pool.cache.num_state_pages
+    return [(slot, index) for slot in slots for index in range(num_cells - num_pages, num_cells)]
+
+
+def _poison_states(tables: list[tuple[int, int, int]], pool: TrialPool) -> None:
+    """Fill the pages of states with NaN: no sequence may read what was there before it."""
+    first = pool.slots.block_table.shape[1] - pool.cache.num_state_pages
+    pages = np.array([block for _slot, index, block in tables if index >= first], np.int64)
+    pool.cache.raw[upload(pages, pool.cache.raw.device)] = 0xFF
 
 
 def _rows(wave: Wave, step: int) -> list[_Row]:

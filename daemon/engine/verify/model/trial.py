@@ -91,9 +91,8 @@ class _Trial:
         for layer in layers:
             is_linear = isinstance(layer, QuantisedLinear)
             layer.unpack = self._unpack if is_linear else pool.backend.unpack
-        self._num_positions = (
-            pool.slots.block_table.shape[1] // pool.cache.num_groups * pool.cache.block_size
-        )
+        num_cells = pool.slots.block_table.shape[1]
+        self._num_positions = pool.cache.row_blocks(num_cells) * pool.cache.block_size
         self._room = _room(load, pool, shape)
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
         budget = script.budget_tokens(count_params(model), pool.cache.raw.is_cuda, self._rounds)
@@ -302,8 +301,9 @@ class _Trial:
     def _wide_pool(self) -> TrialPool:
         """A float32 pool for the largest wave, computed in plain torch."""
         cache = self._pool.cache
-        needed = max(script.num_blocks(wave, cache.block_size) for wave in self._waves)
-        floats = cache.twin(needed * cache.num_groups, torch.float32)
+        sizes = cache.block_size, self._room.state_blocks
+        needed = max(script.num_blocks(wave, *sizes) for wave in self._waves)
+        floats = cache.twin(needed * max(cache.num_groups, 1), torch.float32)
         return TrialPool(floats, self._pool.slots, torch_backend())
 
     def _judged(self, made: CausalModel) -> Finding:
@@ -348,9 +348,11 @@ def _multiplying(model: Any) -> list[QuantisedLinear | QuantisedExperts]:
 
 
 def _room(load: Load, pool: TrialPool, shape: ModelShape) -> TrialRoom:
+    num_groups = max(pool.cache.num_groups, 1)
     return TrialRoom(
         block_size=pool.cache.block_size,
-        num_blocks=pool.cache.num_blocks // pool.cache.num_groups,
+        num_blocks=pool.cache.num_blocks // num_groups,
+        state_blocks=-(-pool.cache.num_state_pages // num_groups),
         max_slots=load.max_slots,
         max_len=load.max_len,
         max_batch_tokens=load.max_batch_tokens,

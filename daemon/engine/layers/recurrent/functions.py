@@ -1,0 +1,153 @@
+"""The functions that transformers' recurrent layers call, replaced while a step is computed.
+
+Modelling code of transformers computes what is special about a recurrent layer in a few functions
+of its module; projections, gates and norms around them are its own. Within `recurring` these
+functions go to a `Recurrence`, with the layer that calls them; elsewhere they are what they were.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import silu
+
+from daemon.engine.layers.recurrent.chunk_scan import time_steps
+from daemon.engine.layers.recurrent.recurrence import Recurrence
+
+_recurrence: ContextVar[Recurrence | None] = ContextVar("recurrence", default=None)
+_layer: ContextVar[int] = ContextVar("layer")
+
+Replacement = Callable[..., Any]
+
+
+@contextmanager
+def recurring(recurrence: Recurrence) -> Iterator[None]:
+    """Within, modelling code computes its recurrent layers through `recurrence`."""
+    token = _recurrence.set(recurrence)
+    try:
+        yield
+    finally:
+        _recurrence.reset(token)
+
+
+def replace_functions(model: nn.Module) -> None:
+    """Have a model's recurrent layers ask for a recurrence, wherever there is one."""
+    for module in model.modules():
+        layer = getattr(module, "layer_idx", None)
+        convolves = any(isinstance(child, nn.Conv1d) for child in module.children())
+        if convolves and isinstance(layer, int):
+            module.register_forward_pre_hook(partial(_begin_layer, layer))
+            code = sys.modules[type(module).__module__]
+            for name, replacement in _REPLACED.items():
+                if hasattr(code, name):
+                    setattr(code, name, _either(getattr(code, name), replacement))
+
+
+def _begin_layer(layer: int, _module: Any, _inputs: Any) -> None:
+    _layer.set(layer)
+
+
+def _either(theirs: Callable[..., Any], ours: Replacement) -> Callable[..., Any]:
+    """A function of transformers', or ours where there is a recurrence."""
+    if getattr(theirs, "is_replaced", False):
+        return theirs
+
+    @wraps(theirs)
+    def function(*arguments: Any, **named: Any) -> Any:
+        recurrence = _recurrence.get()
+        if recurrence is None:
+            return theirs(*arguments, **named)
+        return ours(recurrence, *arguments, **named)
+
+    function.is_replaced = True  # type: ignore[attr-defined]
+    return function
+
+
+def _convolve(
+    recurrence: Recurrence,
+    hidden_states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    **_ignored: Any,
+) -> torch.Tensor:
+    """[1, C, T] in and out."""
+    if activation not in (None, "silu", "swish"):
+        raise ValueError(f"its convolutions are activated by {activation}")
+    activated = activation is not None
+    inputs = hidden_states[0].T
+    return recurrence.convolve(_layer.get(), inputs, weight, bias, activated).T.unsqueeze(0)
+
+
+def _delta_rule(
+    recurrence: Recurrence,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    use_qk_l2norm_in_kernel: bool = False,
+    **_ignored: Any,
+) -> tuple[torch.Tensor, None]:
+    """[1, T, heads, dim] in and out."""
+    if not use_qk_l2norm_in_kernel:
+        raise ValueError("its queries and keys are no unit vectors")
+    columns = (column[0] for column in (query, key, value, g, beta))
+    return recurrence.delta_rule(_layer.get(), *columns).unsqueeze(0), None
+
+
+def _chunk_scan(
+    recurrence: Recurrence,
+    hidden_states: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,  # noqa: N803
+    B: torch.Tensor,  # noqa: N803
+    C: torch.Tensor,  # noqa: N803
+    chunk_size: int = 0,
+    D: torch.Tensor | None = None,  # noqa: N803
+    z: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, torch.inf),
+    **_ignored: Any,
+) -> torch.Tensor:
+    """[1, T, H, P] in and out. Results do not depend on `chunk_size`."""
+    steps = time_steps(dt[0], dt_bias, dt_softplus, dt_limit)
+    parts = hidden_states[0], steps, A, B[0], C[0], D
+    output = recurrence.chunk_scan(_layer.get(), *parts).unsqueeze(0)
+    return output if z is None else output * silu(z)
+
+
+def _selective_scan(
+    recurrence: Recurrence,
+    hidden_states: torch.Tensor,
+    dt: torch.Tensor,
+    A: torch.Tensor,  # noqa: N803
+    B: torch.Tensor,  # noqa: N803
+    C: torch.Tensor,  # noqa: N803
+    D: torch.Tensor | None = None,  # noqa: N803
+    z: torch.Tensor | None = None,
+    delta_bias: torch.Tensor | None = None,
+    delta_softplus: bool = False,
+    **_ignored: Any,
+) -> torch.Tensor:
+    """[1, C, T] in and out."""
+    steps = time_steps(dt[0].T, delta_bias, delta_softplus)
+    parts = hidden_states[0].T, steps, A, B[0].T, C[0].T, D
+    output = recurrence.selective_scan(_layer.get(), *parts).T.unsqueeze(0)
+    return output if z is None else output * silu(z)
+
+
+_REPLACED: dict[str, Replacement] = {
+    "causal_conv1d_fn": _convolve,
+    "torch_chunk_gated_delta_rule": _delta_rule,
+    "chunk_kimi_delta_attention": _delta_rule,
+    "mamba2_chunk_scan": _chunk_scan,
+    "mamba_selective_scan": _selective_scan,
+}
+"""transformers' functions by name, and what computes them in a step."""

@@ -1,0 +1,1 @@
+"""Tests of recurrent layers (`daemon/engine/layers/recurrent`)."""

@@ -55,7 +55,7 @@ class Driver:
     def fit(self, engine: Engine) -> None:
         """Give sequences blocks for each of an engine's groups of layers."""
         cache, num_cells = engine.cache, engine.slots.block_table.shape[1]
-        self.num_groups, self.num_state_pages = cache.num_groups, cache.num_state_pages
+        self.num_groups, self.num_state_pages = cache.num_groups, cache.state_pages
         num_blocks = cache.num_blocks - self.num_state_pages * len(engine.slots.block_table)
         self.first_state = num_blocks
         self.apart = num_blocks // max(self.num_groups, 1)

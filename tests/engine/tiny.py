@@ -8,6 +8,7 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV3Config,
+    FalconH1Config,
     Gemma2Config,
     Gemma3TextConfig,
     Gemma4TextConfig,
@@ -16,10 +17,12 @@ from transformers import (
     GraniteConfig,
     Llama4TextConfig,
     LlamaConfig,
+    MambaConfig,
     MistralConfig,
     OPTConfig,
     PreTrainedConfig,
     Qwen2Config,
+    Qwen3_5TextConfig,
     Qwen3Config,
 )
 
@@ -140,6 +143,34 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     ),
     "gpt_neox": GPTNeoXConfig(**_COMMON, intermediate_size=96, rotary_pct=0.25),
     "gpt_neox_serial": GPTNeoXConfig(**_COMMON, intermediate_size=96, use_parallel_residual=False),
+    # Recurrent layers beside attention, within the same layers, and alone.
+    "qwen3_5": Qwen3_5TextConfig(
+        **_GATED,
+        head_dim=32,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+    ),
+    "falcon_h1": FalconH1Config(
+        **_GATED,
+        mamba_d_ssm=64,
+        mamba_n_heads=4,
+        mamba_d_head=16,
+        mamba_d_state=16,
+        mamba_n_groups=2,
+        mamba_expand=1,
+    ),
+    "mamba": MambaConfig(
+        vocab_size=VOCAB_SIZE,
+        hidden_size=64,
+        state_size=8,
+        num_hidden_layers=2,
+        eos_token_id=1,
+        pad_token_id=1,
+        initializer_range=0.5,
+    ),
     # Built like a Llama, but it scales its residuals: what fusing must notice.
     "granite": GraniteConfig(**_GATED, residual_multiplier=0.3, embedding_multiplier=2.0),
 }

@@ -15,6 +15,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from daemon.engine.loading.resolve import resolve_here
+from daemon.memory.layout import NO_KEYS
+from daemon.memory.sizing import DTYPE_BYTES
+from daemon.memory.state_layout import state_bytes
 from daemon.models.containers import is_container, text_fields
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
@@ -75,10 +78,13 @@ def _how(config: dict[str, Any], resolved: Resolved) -> Iterator[str]:
     rows = {(heads.latent, heads.head_dim - heads.latent) for heads in resolved.layer_heads}
     for latent, turned in sorted(row for row in rows if row[0]):
         yield f"latent rows of {latent} + {turned} numbers"
-    apart = [heads for heads in resolved.layer_heads if not heads.latent]
+    apart = [heads for heads in resolved.layer_heads if not heads.latent and heads != NO_KEYS]
     if sizes := sorted({(heads.num_kv_heads, heads.head_dim) for heads in apart}):
         said = " and ".join(f"{number} of {size}" for number, size in sizes)
         yield f"heads of keys: {said}"
+    if states := [parts for parts in resolved.layer_states if parts]:
+        mebibytes = state_bytes(states, DTYPE_BYTES[resolved.dtype]) / 2**20
+        yield f"states of {mebibytes:.1f} MiB in {len(states)} of {resolved.num_layers} layers"
     for kind in sorted({rope.kind for rope in resolved.ropes} - {"default"}):
         yield f"positions: {kind}"
     if method := (resolved.fields.get("quantization_config") or {}).get("quant_method"):

@@ -39,6 +39,11 @@ SERVED = (
     "llama4_text/chunks",
     "deepseek_v2/base",
     "minicpm3/base",
+    "qwen3_5_text/states, attention",
+    "falcon_h1/base",
+    "mamba/base",
+    "lfm2/convolution",
+    "kimi_linear/base",
 )
 UNSERVED = {
     "bert/base": "also see those after them",

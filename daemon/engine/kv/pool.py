@@ -127,18 +127,13 @@ class PagedKV:
         """Groups of layers, each with blocks of its own."""
         return len(self.views)
 
-    @property
-    def num_state_pages(self) -> int:
-        """Pages of a sequence's states: their cells of its row lie behind those of all groups."""
-        return 0 if self.layout is None else self.layout.state_pages
-
     def row_blocks(self, num_cells: int) -> int:
         """Blocks of each group that a row of so many cells has room for; all, where no layer has
         keys.
         """
         if not self.num_groups:
             return self.num_blocks
-        return (num_cells - self.num_state_pages) // self.num_groups
+        return (num_cells - self.state_pages) // self.num_groups
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -153,7 +148,7 @@ class PagedKV:
 
     @property
     def state_pages(self) -> int:
-        """The pages of a sequence's states."""
+        """The pages of a sequence's states, behind those of all groups in a block table."""
         return 0 if self.layout is None else self.layout.state_pages
 
     @property
@@ -168,12 +163,12 @@ class PagedKV:
     @property
     def is_uniform(self) -> bool:
         """Whether all blocks have one shape, and none holds states."""
-        return not self.num_state_pages and all(view is self for view in self.views)
+        return not self.state_pages and all(view is self for view in self.views)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(tokens of a block, groups of layers, pages of states): what a batch is flattened by."""
-        return self.block_size, self.num_groups, self.num_state_pages
+        return self.block_size, self.num_groups, self.state_pages
 
     def row_of(self, blocks: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Number of layer 0's key at an offset of each block, over all keys and values; int64."""

@@ -119,7 +119,7 @@ class CausalModel:
         columns = batch.positions, batch.sampled_tokens
         positions, sampled = upload_all(columns, cache.blocks.device)
         paged = attention_of(batch, cache, backend)
-        if not cache.num_state_pages:
+        if not cache.state_pages:
             return self._forward.rows(slots.inputs(batch), positions, sampled, paged)
         with recurring(backend.recur(batch, cache)):
             return self._forward.rows(slots.inputs(batch), positions, sampled, paged)

@@ -134,7 +134,7 @@ def assemble(
     num_places = _host_bytes(load, shape) // host_block_bytes(cache, compress)
     swap = swap_link(cache, num_places, compress, backend.by_torch)
     num_cells = cache.num_groups * row_blocks(load.max_len, load.block_size)
-    num_cells += cache.num_state_pages
+    num_cells += cache.state_pages
     own = backend.sampler_ops or (lambda size: sampler_ops_of(size, device, backend.by_torch))
     slots = Slots(load.max_slots, num_cells, shape.eos_token_ids, device)
     return Engine(

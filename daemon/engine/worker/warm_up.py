@@ -154,7 +154,7 @@ def measure_copy(swap: SwapLink) -> float:
 def _most_blocks(engine: Engine) -> int:
     """The blocks of each group of layers that one sequence can have."""
     cache, num_cells = engine.cache, engine.slots.block_table.shape[1]
-    free = cache.num_blocks - cache.num_state_pages
+    free = cache.num_blocks - cache.state_pages
     return min(free // max(cache.num_groups, 1), cache.row_blocks(num_cells))
 
 
@@ -165,7 +165,7 @@ def _cells(engine: Engine, num_blocks: int) -> list[int]:
     cells = [
         group * width + block for group in range(cache.num_groups) for block in range(num_blocks)
     ]
-    return cells + list(range(num_cells - cache.num_state_pages, num_cells))
+    return cells + list(range(num_cells - cache.state_pages, num_cells))
 
 
 def _plan(

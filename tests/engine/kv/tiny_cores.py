@@ -92,7 +92,8 @@ class Served:
                 engine.swap.listen(self._copied[-1].put, self._copied[-1].put)
             num_places = engine.swap.pool.num_blocks if engine.swap is not None else 0
             pool = engine.cache.num_blocks, engine.cache.block_bytes, 0.001, num_places, 1e-9
-            self.handle(WorkerReady(0.0, instance, *pool, windows=engine.cache.windows))
+            held = {"windows": engine.cache.windows, "state_pages": engine.cache.state_pages}
+            self.handle(WorkerReady(0.0, instance, *pool, **held))
         for way in [(0, 1), (1, 0)] if len(engines) > 1 else []:
             link = way[0] + 1
             self.handle(LinkChanged(0.0, way[1], way[0], False, True, link))

@@ -177,13 +177,13 @@ def _of_groups(cells: list[tuple[int, int]], pool: TrialPool) -> list[tuple[int,
 
 def _of_states(slots: list[int], pool: TrialPool) -> list[tuple[int, int]]:
     """(slot, index in the row of the table) of the states of slots."""
-    num_cells, num_pages = pool.slots.block_table.shape[1], pool.cache.num_state_pages
+    num_cells, num_pages = pool.slots.block_table.shape[1], pool.cache.state_pages
     return [(slot, index) for slot in slots for index in range(num_cells - num_pages, num_cells)]
 
 
 def _poison_states(tables: list[tuple[int, int, int]], pool: TrialPool) -> None:
     """Fill the pages of states with NaN: no sequence may read what was there before it."""
-    first = pool.slots.block_table.shape[1] - pool.cache.num_state_pages
+    first = pool.slots.block_table.shape[1] - pool.cache.state_pages
     pages = np.array([block for _slot, index, block in tables if index >= first], np.int64)
     pool.cache.raw[upload(pages, pool.cache.raw.device)] = 0xFF
 

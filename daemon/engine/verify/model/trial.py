@@ -352,7 +352,7 @@ def _room(load: Load, pool: TrialPool, shape: ModelShape) -> TrialRoom:
     return TrialRoom(
         block_size=pool.cache.block_size,
         num_blocks=pool.cache.num_blocks // num_groups,
-        state_blocks=-(-pool.cache.num_state_pages // num_groups),
+        state_blocks=-(-pool.cache.state_pages // num_groups),
         max_slots=load.max_slots,
         max_len=load.max_len,
         max_batch_tokens=load.max_batch_tokens,

@@ -37,7 +37,7 @@ def pool_of(parts: tuple[StatePart, ...], dtype: torch.dtype = torch.float32) ->
 
 def step_of(pool: PagedKV, rows: list[tuple[int, int, int]]) -> FlatBatch:
     """A step of (slot, tokens before it, its tokens); each slot's pages lie apart."""
-    num_pages = pool.num_state_pages
+    num_pages = pool.state_pages
     pages = np.random.default_rng(5).permutation(pool.num_blocks)[: NUM_SLOTS * num_pages]
     table = pages.astype(np.int32).reshape(NUM_SLOTS, num_pages)
     slots, starts, counts = zip(*rows, strict=True)

@@ -126,9 +126,7 @@ def _compiled() -> Backend:
         linears = [linear for layer in single for linear in linear_layers(layer)]
         weights = [weight for layer in linears for weight in layer.weights]
         ways = choose_products(filter(can_multiply, weights), team, exact)
-        of_experts = [
-            weight for experts in grouped for la in experts.layers for weight in la.weights
-        ]
+        of_experts = [it for experts in grouped for la in experts.layers for it in la.weights]
         expert_ways, kept = choose_products(of_experts, team, exact, in_calls=True), KeptBuffers()
         nothing_rounds = ways.exact and expert_ways.exact
 

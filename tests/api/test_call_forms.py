@@ -157,6 +157,15 @@ def test_a_grammar_keeps_no_model_from_its_own_form(form: forms.Format) -> None:
     assert asked == boxed(forms.SMOLLM, tool_choice="required")
 
 
+def test_strict_calls_of_channels_are_held_in_their_own_form() -> None:
+    ids = {text: number for number, text in enumerate((markers.MESSAGE, *markers.MESSAGE_ENDS))}
+    tokens = markers.MarkerTokens({}, {}, (), channels=ids)
+    box = boxed(forms.CHANNELS, tokens, tools=[tool(strict=True), tool(name="g")])
+    assert box is not None and "to=functions.f" in box.grammar and not box.only_calls
+    loose = boxed(forms.CHANNELS, tokens)
+    assert loose is not None and loose.grammar == ""
+
+
 def test_markers_that_decoding_would_leave_out_are_read() -> None:
     texts = ["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>', "<|call|>"]
     made = Tokenizer(models.BPE())

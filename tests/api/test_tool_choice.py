@@ -21,11 +21,11 @@ def tool(**fields: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "f", **fields}}
 
 
-def boxed(form: Format = SMOLLM, **fields: Any) -> Toolbox | None:
+def boxed(form: Format = SMOLLM, tokens: MarkerTokens = TOKENS, **fields: Any) -> Toolbox | None:
     """The toolbox of a request with these fields."""
     body = {"model": "m", "messages": [{"role": "user"}], "tools": [tool()], **fields}
     request = msgspec.json.decode(json.dumps(body), type=ChatRequest)
-    return toolbox(request, offered(request), form, TOKENS)
+    return toolbox(request, offered(request), form, tokens)
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -8,12 +8,23 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 from tokenizers import AddedToken, Tokenizer
 
+from daemon.api.answer.channels import ChannelReader
 from daemon.api.request.tool_schema import Function
-from daemon.api.text.markers import CLOSING, OPENING, PYTHON, MarkerTokens, marker_tokens
+from daemon.api.text.markers import (
+    CLOSING,
+    CONSTRAIN,
+    MESSAGE,
+    MESSAGE_ENDS,
+    OPENING,
+    PYTHON,
+    MarkerTokens,
+    marker_tokens,
+)
 from daemon.api.tools.format import LLAMA, QWEN, SMOLLM
-from daemon.api.tools.grammar import either, forced, held
+from daemon.api.tools.grammar import channelled, either, forced, held
 from daemon.api.tools.reader import CallReader
 from tests.api.folder import EOS, tokenizer
+from tests.soak import tries
 
 PLACE = {
     "type": "object",
@@ -80,6 +91,14 @@ def marked() -> Words:
     made = tokenizer()
     made.add_tokens([AddedToken(one) for one in (OPENING, CLOSING, "<think>", "</think>")])
     made.add_special_tokens([PYTHON])
+    return Words(made)
+
+
+@cache
+def channelling() -> Words:
+    """As gpt-oss's."""
+    made = tokenizer()
+    made.add_special_tokens([AddedToken(one) for one in (MESSAGE, CONSTRAIN, *MESSAGE_ENDS)])
     return Words(made)
 
 
@@ -163,3 +182,56 @@ def test_whatever_a_forced_answer_says_is_read(words: Words, form) -> None:
             if piece.kind == "arguments" and piece.text != "{}":
                 found = json.loads(piece.text)
                 assert found["unit"] in {"C", "F"} and len(found["place"]) <= 4
+
+
+IN_CHANNELS = channelled(FUNCTIONS, channelling().markers)
+HEADS = (
+    "<|channel|>commentary to=functions.{}<|message|>",
+    "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>",
+    " to=functions.{}<|channel|>commentary json<|message|>",
+)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("thinks", [False, True])
+def test_calls_in_channels_fit_their_schema(head: str, thinks: bool) -> None:
+    thought = "<|channel|>analysis<|message|>Is it {warm}?<|end|><|start|>assistant" * thinks
+    words = channelling()
+    for layout in ({}, {"separators": (",", ":")}):
+        written = thought + head.format(GOOD[0]) + json.dumps(GOOD[1], **layout)
+        for end in ("", "<|call|>"):
+            assert words.follow(IN_CHANNELS, written + end) == (True, True)
+        assert words.follow(IN_CHANNELS, written[:-1]) == (True, False)
+        assert words.follow(IN_CHANNELS, written + "<|end|><|start|>") == (False, False)
+        reader = ChannelReader(frozenset({"weather", "now"}))
+        split = reader.push(written + "<|call|>")
+        assert split.thought == "Is it {warm}?" * thinks
+        assert f'"name": "weather", "arguments": {json.dumps(GOOD[1], **layout)}' in split.answer
+    assert not words.follow(IN_CHANNELS, thought + head.format(BAD[0]) + json.dumps(BAD[1]))[0]
+    assert not words.follow(IN_CHANNELS, thought + head.format("later") + "{}")[0]
+    assert words.follow(IN_CHANNELS, thought + head.format("now") + '{"any": [1]}') == (True, True)
+
+
+def test_words_in_channels_are_free() -> None:
+    words = channelling()
+    said = "<|channel|>{}<|message|>Let me see: {{ to=functions.weather"
+    for name in ("analysis", "commentary", "final"):
+        assert words.follow(IN_CHANNELS, said.format(name)) == (True, True)
+    assert words.follow(IN_CHANNELS, said.format("final") + "<|return|>") == (True, True)
+    assert words.follow(IN_CHANNELS, said.format("other")) == (False, False)
+    assert words.follow(IN_CHANNELS, "Words") == (False, False)
+
+
+def test_what_is_drawn_in_channels_is_read() -> None:
+    read = 0
+    for seed in range(tries(12, 100)):
+        text = channelling().walk(IN_CHANNELS, random.Random(seed))
+        reader = ChannelReader(frozenset({"weather", "now"}))
+        called = reader.push(text).answer + reader.finish().answer
+        read += OPENING in called
+        assert ("to=functions." in text.partition("<|message|>")[0]) <= (OPENING in called)
+    assert read, "no call was drawn"
+
+
+def test_a_tokenizer_without_channels_has_no_grammar_of_them() -> None:
+    assert channelled(FUNCTIONS, plain().markers) == ""

@@ -5,8 +5,9 @@ from tokenizers import Tokenizer
 
 OPENING, CLOSING, PYTHON = "<tool_call>", "</tool_call>", "<|python_tag|>"
 THOUGHT_OPENING, THOUGHT_CLOSING = "<think>", "</think>"
-CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
-MESSAGE_ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", CHANNEL)
+CHANNEL, MESSAGE, CONSTRAIN = "<|channel|>", "<|message|>", "<|constrain|>"
+MESSAGE_END, ANSWER_END, CALL_END, MESSAGE_START = "<|end|>", "<|return|>", "<|call|>", "<|start|>"
+MESSAGE_ENDS = (MESSAGE_END, ANSWER_END, CALL_END, MESSAGE_START, CHANNEL)
 """The markers of gpt-oss's channels: a message's header begins, its body begins, and ends."""
 TURN_THOUGHT, TURN_THOUGHT_ENDS = "<|channel>", "<channel|>"
 TURN_CALL, TURN_CALL_ENDS = "<|tool_call>", "<tool_call|>"
@@ -29,6 +30,7 @@ class MarkerTokens(msgspec.Struct, frozen=True):
     hidden: dict[int, str]  # markers that decoding leaves out
     others: tuple[int, ...]  # further added tokens that belong to an answer's text: <think>, ...
     thoughts: frozenset[int] = frozenset()  # of thoughts and turns, that decoding leaves out
+    channels: dict[str, int] = {}  # of markers of gpt-oss's channels that are one token
 
     def below(self, vocab_size: int) -> "MarkerTokens":
         """Those within a model's vocabulary size."""
@@ -37,6 +39,7 @@ class MarkerTokens(msgspec.Struct, frozen=True):
             {number: text for number, text in self.hidden.items() if number < vocab_size},
             tuple(number for number in self.others if number < vocab_size),
             frozenset(number for number in self.thoughts if number < vocab_size),
+            {text: number for text, number in self.channels.items() if number < vocab_size},
         )
 
 
@@ -60,6 +63,11 @@ def marker_tokens(tokenizer: Tokenizer) -> MarkerTokens:
             for number, token in added.items()
             if token.special and token.content in _OF_THOUGHTS
         ),
+        channels={
+            token.content: number
+            for number, token in added.items()
+            if token.special and token.content in (MESSAGE, CONSTRAIN, *MESSAGE_ENDS)
+        },
     )
 
 

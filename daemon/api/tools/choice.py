@@ -11,7 +11,7 @@ from daemon.api.request.schema import ChatRequest, JsonObjectFormat, JsonSchemaF
 from daemon.api.request.tool_schema import Function, NamedTool, Tool
 from daemon.api.text.markers import MarkerTokens
 from daemon.api.tools.format import Format
-from daemon.api.tools.grammar import either, forced, held
+from daemon.api.tools.grammar import channelled, either, forced, held
 from daemon.api.tools.reader import CallReader
 
 MAX_TOOLS_BYTES = 256 * 1024
@@ -103,13 +103,15 @@ def _of_choice(
 ) -> str:
     """The grammar where the model may call or answer."""
     answer: dict[str, Any]
+    any_strict = any(function.strict for function in functions)
     wanted_form = wanted(request)
     match wanted_form.form if wanted_form is not None else None:
+        case None if form.within == "channels":
+            return channelled(functions, tokens) if any_strict else ""
         case None if form.within:  # no grammar is to keep a model from calls of its own form
             return ""
         case None:
-            needed = not several or any(function.strict for function in functions)
-            return held(functions, form, tokens, several) if needed else ""
+            return held(functions, form, tokens, several) if any_strict or not several else ""
         case JsonObjectFormat():
             answer = {"type": "object"}
         case JsonSchemaFormat(json_schema=given) if wanted_form is not None:

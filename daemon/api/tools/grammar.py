@@ -8,8 +8,20 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from daemon.api.request.response_format import WHITESPACE
 from daemon.api.request.tool_schema import Function
-from daemon.api.text.markers import MARKERS, PYTHON, MarkerTokens
+from daemon.api.text.markers import (
+    ANSWER_END,
+    CALL_END,
+    CHANNEL,
+    CONSTRAIN,
+    MARKERS,
+    MESSAGE,
+    MESSAGE_END,
+    MESSAGE_START,
+    PYTHON,
+    MarkerTokens,
+)
 from daemon.api.tools.format import Format
 
 MAX_CALLS = 16
@@ -71,6 +83,40 @@ def either(
     """
     rules = [f"answer: %json {json.dumps(answer)}", *_call_rules(functions, form, strict=False)]
     return "\n".join([f"start: {_calls(form, tokens, several)} | answer", *rules])
+
+
+def channelled(functions: Sequence[Function], tokens: MarkerTokens) -> str:
+    """The grammar of an answer in gpt-oss's channels, which ends with its first call; calls of
+    `strict` functions fit their schema. Empty where the tokenizer has no such channels.
+
+    A call's message says its function before its channel, or behind it.
+    """
+    ids = {text: f"<[{number}]>" for text, number in tokens.channels.items()}
+    if not {CHANNEL, MESSAGE, MESSAGE_START, MESSAGE_END} <= ids.keys():
+        return ""
+    free = " | ".join(["TEXT", *(f"<[{token}]>" for token in tokens.others)])
+    ends = [ids[text] for text in (ANSWER_END, CALL_END, MESSAGE_END) if text in ids]
+    kinds = ['" json"', *([f'" "? {ids[CONSTRAIN]} "json"'] if CONSTRAIN in ids else [])]
+    rules = [
+        f'start: (plain {ids[MESSAGE_END]} {ids[MESSAGE_START]} "assistant")* (plain | call) over?',
+        f"over: {' | '.join(ends)}",
+        f"plain: {ids[CHANNEL]} NAME {ids[MESSAGE]} ({free})*",
+        "NAME: /analysis|commentary|final/",
+        f"kind: {' | '.join(kinds)}",
+        _TEXT,
+        "call: " + " | ".join(f"call_{number}" for number in range(len(functions))),
+    ]
+    for number, function in enumerate(functions):
+        to = f" to=functions.{function.name}"
+        behind = f"{ids[CHANNEL]} {json.dumps('commentary' + to)} kind?"
+        before = f'{json.dumps(to)} {ids[CHANNEL]} "commentary" kind?'
+        schema = _arguments(function) if function.strict else {"type": "object"}
+        layout = {"whitespace_pattern": WHITESPACE, "lenient": not function.strict}
+        rules += [
+            f"call_{number}: ({before} | {behind}) {ids[MESSAGE]} arguments_{number}",
+            f"arguments_{number}: %json {json.dumps({**schema, 'x-guidance': layout})}",
+        ]
+    return "\n".join(rules)
 
 
 def _calls(form: Format, tokens: MarkerTokens, several: bool) -> str:

@@ -11,7 +11,8 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
     """One step: decodes are rows of one token, each draft is one, and chunks are rows of more."""
 
     num_decodes: int
-    decode_context: int  # tokens that all decodes together attend to, their own included
+    decode_context: int  # tokens that all decodes together attend to, their own included; in a
+    # profile of layers with windows in the mean of these (`within_windows`)
     chunks: tuple[tuple[int, int], ...] = ()  # (tokens of the chunk, tokens before it)
     num_samples: int = 0  # rows whose logits are sampled
     times: int = 1  # steps in one, each a token further; the numbers above are of the first
@@ -47,6 +48,22 @@ def work_of(batch: Batch) -> StepWork:
     """The work of a planned step."""
     num_samples, attended = int(np.count_nonzero(batch.samples)), int(np.add.reduce(batch.starts))
     return work_of_rows(batch, batch.slots.size, num_samples, attended)
+
+
+def within_windows(work: StepWork, batch: Batch, windows: tuple[int, ...]) -> StepWork:
+    """The work of a planned step of a model whose groups of layers have these windows (0: all
+    tokens). Its decodes attend to as many tokens as in the mean of the groups, of a sequence longer
+    than a window to those in it alone. Chunks stay: their times are measured by what is before.
+    """
+    if not any(windows) or not work.num_decodes:
+        return work
+    decodes = batch.counts == ONE
+    drafts = batch.drafts[decodes] if batch.drafts.size else np.zeros(1, np.int32)
+    contexts = batch.starts[decodes] + 1.0 + drafts / 2.0
+    context = sum(
+        ((1 + drafts) * np.minimum(contexts, window or np.inf)).sum() for window in windows
+    )
+    return msgspec.structs.replace(work, decode_context=round(context / len(windows)))
 
 
 def work_of_rows(batch: Batch, num_prompts: int, num_samples: int, attended: int) -> StepWork:

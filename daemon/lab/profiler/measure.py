@@ -27,6 +27,7 @@ from daemon.lab.profiler.points import Point
 from daemon.lab.profiler.synthetic import PlanMaker, StepRow
 from daemon.lab.profiler.worker import MeasuredWorker, PlanTiming
 from daemon.lab.profiles.errors import ProfileError
+from daemon.memory.layout import row_blocks
 from daemon.protocol.worker import Load, Plan
 
 _MOST_SAMPLES = 12  # of one experiment: more would tell nothing new
@@ -89,18 +90,19 @@ class _Session:
         progress: Progress,
     ) -> None:
         self._worker = worker
-        self._maker = PlanMaker(load.block_size, load.max_slots)
+        cells, windows = row_blocks(load.max_len, load.block_size), worker.ready.windows
+        self._maker = PlanMaker(load.block_size, load.max_slots, windows, cells)
         self._num_blocks = worker.ready.num_blocks
         self._cpus = load.cpus or tuple(os.sched_getaffinity(0))
         self._limits = LoadedLimits(
             step_tokens or load.max_batch_tokens,
             load.max_slots,
             load.max_len,
-            self._num_blocks,
+            self._num_blocks // max(1, len(windows)),
             load.block_size,
         )
         self._wanted = experiments(self._limits)
-        room = self._num_blocks * load.block_size
+        room = self._limits.num_blocks * load.block_size
         self._longer = longer_prompts(min(load.max_batch_tokens, load.max_len, room))
         self._told = progress
         self._began_s = time.monotonic()
@@ -137,8 +139,10 @@ class _Session:
         most = max(
             (self._maker.num_blocks(experiment.rows) for experiment in self._wanted), default=0
         )
-        seeded = min(_SEEDED_BLOCKS, most)
-        filling = StepRow(min(seeded * self._maker.block_size, self._longest()), 0)
+        num_groups = self._maker.num_groups
+        seeded = min(_SEEDED_BLOCKS, most) // num_groups * num_groups
+        num_tokens = seeded // num_groups * self._maker.block_size
+        filling = StepRow(min(num_tokens, self._longest()), 0)
         await self._compute((filling,))
         for first in range(seeded, most, _COPIED_BLOCKS):
             await self._copy(first, min(first + _COPIED_BLOCKS, most), seeded)

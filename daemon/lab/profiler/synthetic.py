@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from daemon.cost.work import StepWork, work_of
+from daemon.cost.work import StepWork, within_windows, work_of
 from daemon.protocol.worker import Join, Plan
 from daemon.state.batch import Batch
 from daemon.state.request import SamplingParams
@@ -40,11 +40,14 @@ Rows = tuple[StepRow, ...]
 class PlanMaker:
     """Makes plans for a worker that is used for nothing else.
 
-    Row r sits in slot r; its blocks follow those of row r - 1, from block 0 on.
+    Row r sits in slot r; its blocks follow those of row r - 1, from block 0 on. Where layers have
+    windows, each group of layers has blocks of its own, behind those of the group before.
     """
 
     block_size: int
     max_slots: int
+    windows: tuple[int, ...] = ()  # of the worker's groups of layers; empty: all see all
+    row_blocks: int = 0  # cells that a group has of a block table's row
 
     def opening(self) -> Plan:
         """Assign a sequence to every slot; computes nothing."""
@@ -61,13 +64,17 @@ class PlanMaker:
     def tables(self, step: int, rows: Rows) -> Plan:
         """Give the rows' slots their blocks; computes nothing."""
         held = np.array([self._blocks(row) for row in rows])
-        blocks = np.arange(held.sum())
+        blocks, slots = np.arange(held.sum()), np.repeat(np.arange(len(rows)), held)
+        indices = blocks - np.repeat(np.cumsum(held) - held, held)
+        groups = range(self.num_groups)
         batch = replace(
             _NOTHING,
             step=step,
-            table_slots=int32(np.repeat(np.arange(len(rows)), held)),
-            table_indices=int32(blocks - np.repeat(np.cumsum(held) - held, held)),
-            table_blocks=int32(blocks),
+            table_slots=int32(np.concatenate([slots for _ in groups])),
+            table_indices=int32(
+                np.concatenate([indices + group * self.row_blocks for group in groups])
+            ),
+            table_blocks=int32(np.arange(blocks.size * self.num_groups)),
         )
         return Plan(batch, _NONE, ())
 
@@ -92,11 +99,17 @@ class PlanMaker:
 
     def num_blocks(self, rows: Rows) -> int:
         """Blocks that the rows need together."""
-        return sum(self._blocks(row) for row in rows)
+        return self.num_groups * sum(self._blocks(row) for row in rows)
 
     def work(self, rows: Rows) -> StepWork:
         """The step's work, for the cost model."""
-        return work_of(self.batch(0, rows))
+        batch = self.batch(0, rows)
+        return within_windows(work_of(batch), batch, self.windows)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of layers with blocks of their own."""
+        return max(1, len(self.windows))
 
     def _blocks(self, row: StepRow) -> int:
         return -(-(row.before + row.count) // self.block_size)

@@ -8,7 +8,7 @@ import numpy as np
 
 from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
-from daemon.cost.work import StepWork
+from daemon.cost.work import StepWork, within_windows
 from daemon.lab.simulator.copies import CopiesEnded, CopyEngine
 from daemon.lab.simulator.drafts import Drafts
 from daemon.lab.simulator.links import SimulatedLink
@@ -184,8 +184,11 @@ class SimulatedWorker:
         power: PowerMeter,
         handovers: Sequence[SimulatedLink],
         copies: CopyEngine,
+        windows: tuple[int, ...] = (),
     ) -> None:
-        """`handovers` are the links from each stage to the next, of this instance alone."""
+        """`handovers` are the links from each stage to the next, of this instance alone; `windows`
+        those of groups of layers, as a worker reports them.
+        """
         self._profile = profile
         self._cost = cost
         self._answers = answers
@@ -193,6 +196,7 @@ class SimulatedWorker:
         self._power = power
         self._handovers = tuple(handovers)
         self._copies = copies
+        self._windows = windows
         self._stage_free_s = [0.0] * profile.pp
         self._gap_s = profile.edges.gap_s
 
@@ -204,7 +208,7 @@ class SimulatedWorker:
             # Answers come in the order of the plans, even of those that only copy.
             done_s = max(now, free[-1])
             return Computed(done_s, done_s, 0.0, self._answers.sampled(batch)[0], copies)
-        once = work.once
+        once = within_windows(work, batch, self._windows).once
         step_s = self._cost.step_s(once) * self._noise.factor() * self._power.slowdown(once)
         step_s = step_s * work.times + more_s / self._profile.pp
         start_s = max(now + self._gap_s, free[0])

@@ -54,6 +54,7 @@ def simulated_workers(
                 for stage in range(1, profile.pp)
             ],
             CopyEngine(profile, pool, name, spans),
+            pool.windows,
         )
         for name, profile, cap, pool, num_slots, chance in zip(
             names, profiles, caps, pools, max_running, noises, strict=True

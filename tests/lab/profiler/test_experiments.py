@@ -12,7 +12,7 @@ from daemon.lab.profiler.experiments import (
     LoadedLimits,
     experiments,
 )
-from daemon.lab.profiler.synthetic import PlanMaker
+from daemon.lab.profiler.synthetic import PlanMaker, StepRow
 from tests.lab.profiler.truth import LIMITS
 
 SMALL = LoadedLimits(max_batch_tokens=8, max_slots=2, max_len=24, num_blocks=3, block_size=16)
@@ -65,3 +65,17 @@ def test_plans_name_blocks_of_their_own() -> None:
         batch = plan.batch
         assert len(plan.inputs) == int(batch.counts[batch.fed == 1].sum())
         assert (batch.counts[batch.fed == 0] == 1).all()
+
+
+def test_groups_of_layers_have_blocks_of_their_own_and_windows_bound_contexts() -> None:
+    maker = PlanMaker(16, 8, (0, 32, 32), 10)
+    rows = (StepRow(1, 99), StepRow(1, 19), StepRow(20, 40))
+    assert maker.num_blocks(rows) == 3 * (7 + 2 + 4)
+    batch = maker.tables(1, rows).batch
+    assert np.unique(batch.table_blocks).size == batch.table_blocks.size == 39
+    cells = batch.table_indices[batch.table_slots == 1].tolist()
+    assert cells == [0, 1, 10, 11, 20, 21]
+    work = maker.work(rows)
+    assert (work.num_decodes, work.chunks) == (2, ((20, 40),))
+    assert work.decode_context == round((120 + 2 * (32 + 20)) / 3)
+    assert PlanMaker(16, 8).work(rows).decode_context == 120

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork
-from daemon.lab.profiler.experiments import HELD_OUT, Kind
+from daemon.lab.profiler.experiments import HELD_OUT, Kind, experiments
 from daemon.lab.profiler.fit import fit, step_errors
 from daemon.lab.profiler.points import Point, disturbed_share
+from daemon.lab.profiler.synthetic import PlanMaker
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.table import error_words
-from tests.lab.profiler.truth import Truth, measured
+from tests.lab.profiler.truth import LIMITS, Truth, measured
 
 SMOOTH = Truth(tile_share=0.0)
 GPU = Truth(
@@ -138,3 +139,20 @@ def test_too_little_is_refused() -> None:
     only = [point for point in measured(Truth(), 0.0) if point.kind is Kind.PREFILL]
     with pytest.raises(ProfileError, match="too little was measured"):
         fit(only)
+
+
+def test_contexts_within_windows_explain_decodes_of_unlike_lengths() -> None:
+    """Of six groups of layers five see 512 tokens. Counted whole, contexts of unlike lengths are
+    not told from their mean.
+    """
+    whole = PlanMaker(LIMITS.block_size, LIMITS.max_slots)
+    within = PlanMaker(LIMITS.block_size, LIMITS.max_slots, (0, *(512,) * 5), 600)
+    wanted, errors = experiments(LIMITS), []
+    for maker in (whole, within):
+        points = [
+            Point(one.kind, maker.work(one.rows), (Truth().step_s(within.work(one.rows)),) * 4)
+            for one in wanted
+        ]
+        skewed = step_errors(fit(points).operators, points)[Kind.SKEWED]
+        errors.append(float(np.mean(np.abs(skewed))))
+    assert errors[1] < 0.002 < 0.02 < errors[0]

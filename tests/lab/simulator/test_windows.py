@@ -47,3 +47,18 @@ def test_answers_end_sooner_with_windows_than_if_all_is_held(policy: str) -> Non
     held, windowed = crowded(policy, ()), crowded(policy, (0, 40))
     assert windowed.requests.preemptions.sum() <= held.requests.preemptions.sum()
     assert windowed.virtual_s <= held.virtual_s
+
+
+def alone_s(windows: tuple[int, ...]) -> float:
+    """The time of an answer of 50 tokens behind 100 others, with nothing beside it."""
+    model = msgspec.structs.replace(MODEL, windows=windows)
+    one = profile(phases((0.1, 0.0, 0.0), (0.1, 1e-3, 0.0)), model=model)
+    made = prepared([one], workload([0.0], [100], [50]), num_blocks=200, limits=LIMITS, seed=1)
+    return run(made, Options()).virtual_s
+
+
+def test_layers_with_windows_read_no_more_than_these() -> None:
+    """49 steps: of two layers one reads 40 tokens, and the other all 101 to 149."""
+    contexts = np.arange(101, 150)
+    saved = 1e-3 * (contexts - (contexts + 40) / 2).sum()
+    assert alone_s(()) - alone_s((0, 40)) == pytest.approx(saved, rel=0.01)

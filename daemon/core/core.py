@@ -117,10 +117,10 @@ def handlers(migrator: Migrator, watcher: Watcher) -> dict[type, Callable[[Any],
 
 def note_answer(counters: Counters, instance: Instance, sequence: Sequence, now: float) -> None:
     """Count an answer: its time per token, its prediction's error, and whether it was in time."""
-    predicted, true = sequence.predicted_tokens, sequence.num_output_tokens
-    counters.note_answer(now - sequence.first_token_s, true, predicted)
+    true = sequence.num_output_tokens
     if not true:
         return
+    counters.note_answer(now - sequence.first_token_s, true, sequence.predicted_tokens)
     has_due = sequence.deadline_s or sequence.slo_scale
     if has_due and (due := due_s(sequence, instance.step_time, true)):
         counters.note_due(0.0 if sequence.deadline_s else sequence.slo_scale, now <= due)

@@ -14,6 +14,7 @@ from daemon.cost.work import StepWork
 Float64 = npt.NDArray[np.float64]
 
 _TERMS = 5
+_NOTHING = 0, 0  # tokens and pairs of a step without prompts
 _WINDOW = 64
 _EARLY_FITS = (4, 8, 16, 32)
 _SCALE = np.array([1.0, 64.0, 65536.0, 512.0, 2.0**20])
@@ -55,14 +56,14 @@ class StepTimeModel:
             return
         if work.times > 1:
             work, elapsed_s = work.once, elapsed_s / work.times
-        self._count += 1
-        share = max(0.02, 1.0 / (self._count + 1)) if self.mean_s else 1.0
+        self._count = count = self._count + 1
+        share = max(0.02, 1.0 / (count + 1)) if self.mean_s else 1.0
         self.mean_s += share * (elapsed_s - self.mean_s)
         weight = 1.0 / elapsed_s
-        tokens, pairs = work.prompts()
+        tokens, pairs = work.prompts() if work.chunks else _NOTHING
         decodes, context = work.num_decodes * weight, work.decode_context * weight
         self._window.append((weight, decodes, context, tokens * weight, pairs * weight))
-        if len(self._window) == _WINDOW or self._count in _EARLY_FITS:
+        if len(self._window) == _WINDOW or count in _EARLY_FITS:
             self._learn()
 
     @property
@@ -80,7 +81,7 @@ class StepTimeModel:
         if work.times > 1:
             return work.times * self.predict_s(work.once)
         base, a, b, c, d = self._terms
-        tokens, pairs = work.prompts()
+        tokens, pairs = work.prompts() if work.chunks else _NOTHING
         return base + a * work.num_decodes + b * work.decode_context + c * tokens + d * pairs
 
     def prefill_s(self, num_tokens: int) -> float:

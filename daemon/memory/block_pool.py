@@ -7,7 +7,7 @@ import numpy as np
 
 from daemon.memory.hashing import split_hashes
 from daemon.memory.prefix_cache import PrefixCache
-from daemon.wire.columns import ONE, ZERO, Blocks, Bools, Int32, UInt8, all_true, int32
+from daemon.wire.columns import Blocks, Bools, Int32, UInt8, all_true, int32
 
 _FEW = 100
 """For fewer blocks a loop is quicker than numpy."""
@@ -113,17 +113,15 @@ class BlockPool:
 
     def share(self, blocks: list[int]) -> None:
         """Add an owner to each (distinct) block, whether it is held, cached or fenced."""
-        column = np.array(blocks, np.intp)
-        owners = self._owners_column[column]
-        self._owners_column[column] = owners + ONE
-        alone = column[owners == ZERO]
-        if self._fenced and alone.size:
-            fenced = [block for block in alone.tolist() if block in self._fenced]
-            for block in fenced:
-                del self._fenced[block]
-            alone = alone[~np.isin(alone, fenced)]
-        if alone.size:
-            self.cache.take(alone)
+        owners, fenced, idle = self._owners, self._fenced, []
+        for block in blocks:
+            if not owners[block]:
+                if fenced and block in fenced:
+                    del fenced[block]
+                else:
+                    idle.append(block)
+            owners[block] += 1
+        self.cache.take(idle)
 
     def release(self, blocks: list[int] | Blocks, last_step: int) -> None:
         """Take an owner from each block, once for each time it is listed.

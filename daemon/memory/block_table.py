@@ -70,11 +70,9 @@ class BlockTable:
         if self._slots:
             narrow = int32(self._slots), int32(self._indices), int32(self._blocks)
             self._wide.append(narrow)
-            self._slots.clear()
-            self._indices.clear()
-            self._blocks.clear()
+            self._slots, self._indices, self._blocks = [], [], []
         wide, self._wide = self._wide, []
         if len(wide) < 2:
             return wide[0] if wide else (_NONE, _NONE, _NONE)
-        slots, indices, blocks = map(np.concatenate, zip(*wide, strict=True))
-        return slots, indices, blocks
+        slots, indices, blocks = zip(*wide, strict=True)
+        return np.concatenate(slots), np.concatenate(indices), np.concatenate(blocks)

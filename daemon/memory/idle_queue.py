@@ -38,12 +38,14 @@ class IdleQueue:
         self._tail = end
         self.size += blocks.size
 
-    def take(self, blocks: Blocks) -> None:
-        """Take distinct blocks out, wherever they stand. Raises LookupError if one is not there."""
-        if _TAKEN in self._place[blocks]:
-            raise LookupError(f"not all of blocks {blocks} are idle")
-        self._place[blocks] = _TAKEN
-        self.size -= blocks.size
+    def take(self, blocks: list[int]) -> None:
+        """Take blocks out, wherever they stand. Raises LookupError at one that is not there."""
+        place = self._place
+        for block in blocks:
+            if place[block] == _TAKEN:
+                raise LookupError(f"block {block} is not idle")
+            place[block] = _TAKEN
+            self.size -= 1
 
     def pop(self, count: int) -> Blocks:
         """Take out the first `count`. Raises IndexError if there are fewer."""

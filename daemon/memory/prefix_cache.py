@@ -2,8 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import compress, repeat
-from operator import eq
 
 import numpy as np
 
@@ -39,23 +37,15 @@ class PrefixCache:
         return bool(self._named[block])
 
     def register(self, digests: list[bytes], blocks: list[int]) -> None:
-        """Name the tokens of distinct blocks; a digest or block named already stays as it was.
+        """Name the tokens of blocks; a digest or block that is named already stays as it was.
 
         Raises ValueError if the lengths differ.
         """
-        if len(digests) != len(blocks):
-            raise ValueError(f"{len(digests)} digests of {len(blocks)} blocks")
         named, by_digest, of_block = self._named, self._block_by_digest, self._digests
-        if 1 in map(named.__getitem__, blocks):
-            unnamed = [not named[block] for block in blocks]
-            digests, blocks = list(compress(digests, unnamed)), list(compress(blocks, unnamed))
-        # Many at a time: no loop here.
-        first = list(map(by_digest.setdefault, digests, blocks))
-        if first != blocks:
-            new = list(map(eq, first, blocks))
-            digests, blocks = list(compress(digests, new)), list(compress(blocks, new))
-        deque(map(of_block.__setitem__, blocks, digests), maxlen=0)
-        deque(map(named.__setitem__, blocks, repeat(1)), maxlen=0)
+        for digest, block in zip(digests, blocks, strict=True):
+            if not named[block] and by_digest.setdefault(digest, block) == block:
+                of_block[block] = digest
+                named[block] = 1
 
     def unname(self, blocks: list[int]) -> None:
         """Name the tokens of these held blocks no longer."""
@@ -83,7 +73,7 @@ class PrefixCache:
         rest: Blocks = blocks[~named]
         return rest
 
-    def take(self, blocks: Blocks) -> None:
+    def take(self, blocks: list[int]) -> None:
         """These idle blocks have an owner again."""
         self.idle.take(blocks)
 

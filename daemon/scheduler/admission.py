@@ -105,17 +105,23 @@ class Admission:
         self, slots: Int32, starts: Int32, counts: Int32, samples: UInt8, fed: UInt8
     ) -> Batch:
         """The next plan, of these rows and of all changes since the plan before."""
-        self.step += 1
-        self.kv.newest_step = self.step
-        joined = int32(self.joined) if self.joined else _NONE
-        sequences = self.slots.sequence[joined] if self.joined else _NO_SEQUENCES
+        self.step = self.kv.newest_step = step = self.step + 1
+        left = joined = _NONE
+        sequences = _NO_SEQUENCES
+        if self.joined:
+            joined = int32(self.joined)
+            sequences = self.slots.sequence[joined]
+            self.joined.clear()
+        if self.left:
+            left = int32(self.left)
+            self.left.clear()
         table_slots, table_indices, table_blocks = self.kv.table.take_changes()
         copy_sources, copy_targets = self.kv.take_copies()
-        orders = self.residency.take_orders(self.step)
+        orders = self.residency.take_orders(step)
         out_blocks, out_places, in_places, in_blocks, awaits = orders
-        batch = Batch(
+        return Batch(
             instance=self.order.instance,
-            step=self.step,
+            step=step,
             slots=slots,
             starts=starts,
             counts=counts,
@@ -126,7 +132,7 @@ class Admission:
             table_blocks=table_blocks,
             copy_sources=copy_sources,
             copy_targets=copy_targets,
-            left_slots=int32(self.left) if self.left else _NONE,
+            left_slots=left,
             joined_slots=joined,
             joined_sequences=sequences,
             out_blocks=out_blocks,
@@ -135,9 +141,6 @@ class Admission:
             in_blocks=in_blocks,
             awaits=awaits,
         )
-        self.left.clear()
-        self.joined.clear()
-        return batch
 
     # Planning an admission
 
@@ -148,8 +151,7 @@ class Admission:
         num_blocks = kv.blocks_to_begin(known) if kv.has_windows else -(-known // kv.block_size)
         num_beside = num_blocks - kv.blocks_for(known) if kv.has_windows else 0
         reserved = kv.blocks_for(sequence.limit) if self.order.policy.reserves == LIMIT else 0
-        leader = self._leader_slot(sequence) if sequence.leader is not None else -1
-        if leader >= 0:
+        if sequence.leader is not None and (leader := self._leader_slot(sequence)) >= 0:
             shared = sequence.num_prompt_tokens - 1
             return AdmissionPlan(
                 leader=leader,
@@ -169,18 +171,17 @@ class Admission:
         hashes = sequence.hashes
         match = kv.cached(hashes, known)
         matched, num_named = match.blocks, match.num_blocks
-        num_cached, num_ahead = num_named * kv.block_size, 0
-        parked = sequence.residence.parked_tokens
-        adopts = parked > num_cached and kv.has_windows  # it goes on behind all that is parked
-        if adopts:
-            matched, num_named, match = kv.parcel_cached(hashes, known, parked), 0, NOTHING_CACHED
-        if parked > num_cached:
+        num_tokens, num_ahead, fetches, adopts = num_named * kv.block_size, 0, False, False
+        if (parked := sequence.residence.parked_tokens) > num_tokens:
+            if adopts := kv.has_windows:  # it goes on behind all that is parked
+                matched, num_named = kv.parcel_cached(hashes, known, parked), 0
+                match = NOTHING_CACHED
             if remote_kv is None:
                 ahead = self.residency.uploads.found(sequence, len(matched), kv)
                 num_ahead, matched = len(ahead), matched + ahead
-            num_cached = kv.parcel_tokens(len(matched), parked)
-        fetches = parked > num_cached
-        num_tokens = parked if fetches else num_cached
+            num_tokens = kv.parcel_tokens(len(matched), parked)
+            if fetches := parked > num_tokens:
+                num_tokens = parked
         return AdmissionPlan(
             leader=-1,
             matched=matched,

@@ -315,7 +315,10 @@ class Residency:
         if residence.remote_kv is not None:
             self._open(sequence, residence.remote_kv, kv, fetch_from, now)
             return
-        num_kept = kv.num_lasting(residence.parked_tokens) if residence.host_blocks else 0
+        if not residence.host_blocks:
+            self._move(sequence, _DEVICE)
+            return
+        num_kept = kv.num_lasting(residence.parked_tokens)
         where = Where.BOTH if num_kept else _DEVICE
         if fetch_from >= 0:
             blocks = kv.parcel_of(sequence.slot, residence.parked_tokens)[fetch_from:]
@@ -331,7 +334,7 @@ class Residency:
                 self.await_plan(sequence)
                 self._awaits = True
         self._move(sequence, where)
-        if residence.host_blocks and not (kv.has_windows and where is _RETURNING):
+        if not (kv.has_windows and where is _RETURNING):
             self.space.keep(residence, num_kept)
 
     def on_copied(

@@ -404,7 +404,7 @@ class Scheduler:
             attended = int(np.add.reduce(starts))
         table.computed[slots] = ends
         table.num_computed_tokens += num_tokens
-        table.last_step[slots] = batch.step
+        table.note_step(slots, batch.step)
         rows = slots
         if samples is not None:
             rows, ends, fed = slots[samples], ends[samples], fed[samples]
@@ -444,9 +444,10 @@ class Scheduler:
         flown = self.in_flight.answer(step)
         if flown is None:
             return None
-        check_answer(flown, reasons, counts, offers, self.in_flight.steps, self.slots)
-        if counts.size and flown.work.times == 1:
-            self.steady_decodes.forget()
+        if counts.size or offers.size or reasons.size != flown.slots.size or flown.work.times > 1:
+            check_answer(flown, reasons, counts, offers, self.in_flight.steps, self.slots)
+            if counts.size and flown.work.times == 1:
+                self.steady_decodes.forget()
         self.admission.answered_step = step
         self.admission.kv.pool.step_done(step)
         answer = self._deliver(flown, reasons, counts, offers)

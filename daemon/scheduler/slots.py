@@ -130,6 +130,13 @@ class SlotTable:
         self.num_expected_tokens += num_tokens - self.expected[slot]
         self.expected[slot] = num_tokens
 
+    def note_step(self, slots: Slots, step: int) -> None:
+        """Note that these slots, which are distinct and in use, have rows in a step."""
+        if slots.size == self.max_slots - len(self.vacant):
+            self.last_step.fill(step)  # nobody reads that of a vacant slot, and this is quicker
+        else:
+            self.last_step[slots] = step
+
     def note_first(self, sequence: Sequence) -> None:
         """Note the time of a sequence's first token, with which it may have ended."""
         if sequence.slot >= 0:

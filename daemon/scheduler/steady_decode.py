@@ -90,7 +90,7 @@ class SteadyDecode:
         table.computed[slots] = ends
         table.num_computed_tokens += num_rows * times
         table.known[slots] = delivered = ends + ONE
-        table.last_step[slots] = step
+        table.note_step(slots, step)
         return InFlightStep(
             step=step,
             slots=slots,

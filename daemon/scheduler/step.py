@@ -64,7 +64,6 @@ class StepBuilder:
 
     def __init__(self, limits: Limits, policy: Policy, table: SlotTable) -> None:
         self.budget = limits.max_batch_tokens  # tokens left
-        self.room = 0  # tokens left for prompts
         self._chunk = limits.prefill_chunk
         self._policy = policy
         self.prompts: list[int] = []  # slots with a chunk, after `rows` those that still have it
@@ -90,8 +89,10 @@ class StepBuilder:
         self._update_room()
 
     def _update_room(self) -> None:
-        room = self._limits.prompt_tokens(self._num_decodes) - self._prompt_tokens
-        self.room = min(self.budget, room)
+        self.room = self.budget
+        if self._limits.forward_tokens:
+            room = self._limits.prompt_tokens(self._num_decodes) - self._prompt_tokens
+            self.room = min(self.budget, room)
 
     def chunk(self, pending: int, cost: int) -> int:
         """The tokens of a prompt's next chunk in this step, where `pending` are left; 0: none."""
@@ -116,11 +117,9 @@ class StepBuilder:
         self.chunks.append(count)
         self._prompts_at.append(self._table.departures)
         tokens = count * cost
-        self._prompt_tokens += tokens
-        self.room -= tokens
         self.budget -= tokens
-        if self.room > self.budget:
-            self.room = self.budget
+        self._prompt_tokens += tokens
+        self.room = min(self.budget, self.room - tokens)
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots: decodes first."""

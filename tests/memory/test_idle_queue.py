@@ -28,7 +28,7 @@ def test_it_is_an_ordered_dict_that_is_popped_from_the_front(script: list) -> No
             queue.push(np.array(new, np.intp))
             model.update(dict.fromkeys(new))
         elif kind == "take" and what in model:
-            queue.take(np.array([what]))
+            queue.take([what])
             del model[what]
         elif kind == "pop" and what <= len(model):
             popped = [model.popitem(last=False)[0] for _ in range(what)]
@@ -44,5 +44,5 @@ def test_what_is_not_there_cannot_be_had() -> None:
     with pytest.raises(IndexError):
         queue.pop(2)
     with pytest.raises(LookupError):
-        queue.take(np.array([1, 0]))
+        queue.take([0])
     assert queue.blocks().tolist() == [1]

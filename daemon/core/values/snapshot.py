@@ -245,11 +245,11 @@ class Counters(msgspec.Struct):
         self.ttft_sum_s += ttft_s
 
     def note_answer(self, span_s: float, num_tokens: int, predicted_tokens: int) -> None:
-        """Count an answer that finished `span_s` after its first token."""
+        """Count an answer of at least a token that finished `span_s` after its first one."""
         if num_tokens > 1:
             self.tpot_count += 1
             self.tpot_sum_s += span_s / (num_tokens - 1)
-        if predicted_tokens >= 0 and num_tokens:
+        if predicted_tokens >= 0:
             error = abs(predicted_tokens - num_tokens) / num_tokens
             place, errors = bisect_left(ERROR_BOUNDS, error), self.prediction_errors
             self.prediction_count += 1

@@ -25,25 +25,31 @@ class Mixed(Filler):
 
     def fill(self, step: StepBuilder, decodes: Slots, prompts: Slots, now: float) -> None:
         """Add rows."""
-        epochs = self.slots.epoch[prompts]
+        epochs = self.slots.epoch[prompts] if prompts.size else None
         share = max(1, int(LEAST_SHARE * step.budget))
         # Where decodes leave little, they leave a share to resumed streams.
         crowded = decodes.size > step.budget - share
         self.decode(step, decodes, now, share if crowded and self._hurries(prompts, now) else 0)
-        if self._awaits_stream and not step.empty and not self._hurries(prompts, now):
+        is_short = self.admission.joined and self._awaits_stream and not step.empty
+        if is_short and not self._hurries(prompts, now):
             self._short_step = self.admission.step + 1
             return
-        if not prompts.size:
+        if epochs is None:
             self.admit_in_order(step, now)
             return
-        prompts = self.still(prompts, epochs)
-        back = self.admission.pace.came_back(prompts)  # lost KV of resumed streams comes first
-        self.continue_prompts(step, prompts[back])
-        prompts = prompts[~back]
-        epochs = self.slots.epoch[prompts]
-        self.admit_due(step, now)
-        prompts, behind = self._split(self.still(prompts, epochs), now)
+        prompts, pace = self.still(prompts, epochs), self.admission.pace
+        if pace.max_pause_s:
+            back = pace.came_back(prompts)  # lost KV of resumed streams comes first
+            self.continue_prompts(step, prompts[back])
+            prompts = prompts[~back]
+            epochs = self.slots.epoch[prompts]
+            self.admit_due(step, now)
+            prompts = self.still(prompts, epochs)
+        prompts, behind = self._split(prompts, now)
         self.continue_prompts(step, prompts)
+        if not behind.size:
+            self.admit_in_order(step, now)
+            return
         epochs = self.slots.epoch[behind]
         self.admit_in_order(step, now)
         self.continue_prompts(step, self.still(behind, epochs))
@@ -62,7 +68,7 @@ class Mixed(Filler):
         """Whether a stream from elsewhere got its slot since the newest plan, which was not short,
         and its KV is still on its way.
         """
-        if not self.admission.joined or self._short_step == self.admission.step:
+        if self._short_step == self.admission.step:
             return False
         members = (self.slots.member(slot) for slot in self.admission.joined)
         residency = self.admission.residency

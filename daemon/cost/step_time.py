@@ -86,7 +86,8 @@ class StepTimeModel:
 
     def prefill_s(self, num_tokens: int) -> float:
         """Expected time of a step that computes one whole prompt (ALISE eq. 4's T_pre)."""
-        return self.predict_s(StepWork(0, 0, ((num_tokens, 0),)))
+        base, _, _, c, d = self._terms
+        return base + c * num_tokens + d * (num_tokens * num_tokens)
 
     def chunk_s(self, num_tokens: int) -> float:
         """The time that `num_tokens` of a prompt add to a step that runs anyway."""

@@ -83,8 +83,6 @@ class StreamPace:
         self._least_ends_s = np.zeros(slots.max_slots)  # of the part without preemption
         self._came_back = np.zeros(slots.max_slots, np.bool_)  # after a pause
         self._paused: list[_Place] = []  # waiting streams, in the order in which they come due
-        self._paused_tokens = 0  # expected need, as of the queue's changes
-        self._counted_as_of = -1
         self.num_coming = self.num_coming_tokens = 0  # that run elsewhere and will go on here
         self.num_leaving = self.num_leaving_tokens = 0  # that run here and are counted elsewhere
         self.elsewhere: Elsewhere | None = None  # of several instances, where answers are decoded
@@ -102,7 +100,6 @@ class StreamPace:
         """Note that a sequence waits again, and pauses if it has begun."""
         if sequence.paused_since_s >= 0.0:
             insort(self._paused, _place(sequence))
-            self._counted_as_of = -1
 
     def resume(self, sequence: Sequence, now: float, move_s: float) -> None:
         """Begin the slice of a sequence that got a slot; it lasts at least as long as its copies
@@ -123,7 +120,6 @@ class StreamPace:
         place = bisect_left(self._paused, _place(sequence)[:2])
         if place < len(self._paused) and self._paused[place][2] is sequence:
             del self._paused[place]
-            self._counted_as_of = -1
 
     # The bound
 
@@ -260,17 +256,8 @@ class StreamPace:
     @property
     def num_tokens(self) -> int:
         """The expected tokens of all answers decoded here."""
-        paused = self._num_paused_tokens()
         here = self._slots.num_expected_tokens - self.num_leaving_tokens
-        return here + paused + self.num_coming_tokens
-
-    def _num_paused_tokens(self) -> int:
-        """The expected tokens of paused streams; they change as a stream is queued anew."""
-        as_of = self._order.waiting.num_changes
-        if self._counted_as_of != as_of:
-            self._counted_as_of = as_of
-            self._paused_tokens = sum([stream.expected_length for _, _, stream in self._paused])
-        return self._paused_tokens
+        return here + self._order.waiting.begun_tokens + self.num_coming_tokens
 
     @property
     def any_paused(self) -> bool:

@@ -32,7 +32,8 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._order: list[_Entry] = []
         self._begun: list[_Entry] = []  # entries of sequences that have delivered a token
-        self._pushed: dict[int, tuple[OrderKey, int]] = {}  # (key, likely length) by sequence id
+        # (key, likely length, expected length if it has begun) by sequence id
+        self._pushed: dict[int, tuple[OrderKey, int, int]] = {}
         self._num_pushed = 0
         self.num = 0  # waiting sequences
         self.unranked: dict[int, Sequence] = {}  # by id
@@ -42,6 +43,7 @@ class WaitingQueue:
         self.likely_tokens = 0  # their likely lengths
         self.num_heavy = 0  # sequences with likely long answers
         self.num_begun = 0  # sequences that have delivered a token
+        self.begun_tokens = 0  # their expected lengths
         self.left_steps = self.left_work = 0  # see `Left`
         self.num_changes = 0  # arrivals and departures
 
@@ -110,15 +112,17 @@ class WaitingQueue:
             rank = float("inf")
         entry = rank, arrival, number, sequence
         insort(self._order, entry)
-        prompt, likely = sequence.num_prompt_tokens, sequence.likely_length
-        self._pushed[sequence.id] = (rank, arrival, number), likely
+        prompt, likely, expected = sequence.num_prompt_tokens, sequence.likely_length, 0
         self.prompt_tokens += prompt
         self.likely_tokens += likely
         self.num_heavy += likely - prompt > HEAVY_TOKENS
         if outputs := sequence.num_output_tokens:
+            expected = sequence.expected_length
             self.output_tokens += outputs
             self.num_begun += 1
+            self.begun_tokens += expected
             insort(self._begun, entry)
+        self._pushed[sequence.id] = (rank, arrival, number), likely, expected
         if sequence.residence.parked_tokens:
             self._parked[sequence.id] = sequence
         if (left := sequence.left) is not NOTHING_LEFT:
@@ -138,7 +142,7 @@ class WaitingQueue:
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it stands. Raises LookupError if it is not here."""
-        key, likely = self._pushed.pop(sequence.id, (None, 0))
+        key, likely, expected = self._pushed.pop(sequence.id, (None, 0, 0))
         if key is None:
             raise LookupError(f"sequence {sequence.id} does not wait here")
         self.num -= 1
@@ -153,6 +157,7 @@ class WaitingQueue:
         if outputs := sequence.num_output_tokens:
             self.output_tokens -= outputs
             self.num_begun -= 1
+            self.begun_tokens -= expected
             if is_ranked:
                 del self._begun[bisect_left(self._begun, key)]
         if self._parked:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from copy import copy
 from itertools import islice
+from math import inf
 
 import numpy as np
 
@@ -227,9 +228,10 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
     assert scheduler.waiting.num_tokens == waiting
     kept = sum(one.residence.parked_tokens for one in scheduler.waiting)
     assert scheduler.waiting.num_uncomputed_tokens == waiting - kept
-    assert scheduler.waiting.num_begun == sum(
-        one.num_output_tokens > 0 for one in scheduler.waiting
-    )
+    begun = [one for one in scheduler.waiting if one.num_output_tokens > 0]
+    assert scheduler.waiting.num_begun == len(begun)
+    assert scheduler.waiting.begun_tokens == sum(one.expected_length for one in begun)
+    assert {one.id for one in scheduler.pace.waiting_longest(inf, 0.0)} == {one.id for one in begun}
     left = [one.left for one in scheduler.waiting]
     assert scheduler.waiting.left_steps == sum(one.steps for one in left)
     assert scheduler.waiting.left_work == sum(one.work for one in left)

@@ -32,6 +32,8 @@ class Room:
 
     def run(self, one: Sequence, now: float, move_s: float = 0.0) -> int:
         """Give it a slot and its blocks."""
+        if one in list(self.order.waiting):
+            self.order.waiting.remove(one)
         slot = self.slots.join(one, 0)
         self.kv.allocate(slot, NOTHING_CACHED, one.num_known_tokens)
         self.pace.resume(one, now, move_s)
@@ -46,6 +48,7 @@ class Room:
         one = self.slots.leave(slot)
         one.pause(now, Cause.SWAPPED)
         self.kv.release([slot], 0)
+        self.order.waiting.push(one)
         self.pace.pause(one)
         return one
 

@@ -44,6 +44,7 @@ SERVED = (
     "mamba/base",
     "lfm2/convolution",
     "kimi_linear/base",
+    "youtu/base",
 )
 UNSERVED = {
     "bert/base": "also see those after them",

@@ -103,8 +103,10 @@ def norm(
 
 
 def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Call:
-    """Rotary positions of `states` [T, heads, head_dim] in place; `cos` [T, rotary_dim], dense."""
-    count, heads, head_dim = states.shape
+    """Rotary positions of `states` [T, heads, head_dim] in place, each head's numbers dense; `cos`
+    [T, rotary_dim], dense.
+    """
+    count, heads, _ = states.shape
     return (
         -(-count // TOKENS_AT_ONCE),
         kernels.ROTATE,
@@ -112,7 +114,7 @@ def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Call:
         states.stride(0),
         count,
         heads,
-        head_dim,
+        states.stride(1),
         cos.shape[-1],
         cos.data_ptr(),
         sin.data_ptr(),
@@ -235,7 +237,9 @@ def linear(
 def store(
     cache: PagedKV, layer: int, key: torch.Tensor, value: torch.Tensor, places: Places
 ) -> Call:
-    """Write `key` and `value` [T, kv_heads, head_dim], of one row stride, to their pages."""
+    """Write `key` and `value` [T, kv_heads, head_dim], of one row stride, to their pages; a pool of
+    latent rows takes these as both.
+    """
     count, heads, head_dim = key.shape
     width = heads * head_dim
     common = (
@@ -245,7 +249,7 @@ def store(
         cache.blocks.data_ptr(),
         cache.row_shift(layer, False) * width,
         cache.blocks.stride(0),
-        cache.block_size,
+        0 if cache.latent else cache.block_size,  # rows from a key to its value
         places.blocks,
         places.offsets,
         count,

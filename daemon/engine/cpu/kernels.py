@@ -259,8 +259,8 @@ def _attend_item(a, item):
 def _store_item(a, item):
     """Write keys and values of some tokens to their pages.
 
-    keys, values, their row stride, pool, the layer's shift, block stride, block size, blocks int32
-    [T], offsets int32 [T], T, width (kv heads * head_dim).
+    keys, values, their row stride, pool, the layer's shift, block stride, rows from keys to values,
+    blocks int32 [T], offsets int32 [T], T, width (kv heads * head_dim).
     """
     pool, blocks, offsets = float_pointer(a[7]), int32_pointer(a[11]), int32_pointer(a[12])
     width = a[14]
@@ -278,15 +278,15 @@ def _store_item(a, item):
 def _rotate_item(a, item):
     """Rotary positions in place, over the first heads of some rows.
 
-    states, row stride, T, heads, head_dim, rotary_dim, cos, sin [T, rotary_dim].
+    states, their row stride, T, heads, their head stride, rotary_dim, cos, sin [T, rotary_dim].
     """
-    num_heads, head_dim, half = a[7], a[8], a[9] // 2
+    num_heads, head_stride, half = a[7], a[8], a[9] // 2
     first = item * TOKENS_AT_ONCE
     for token in range(first, min(first + TOKENS_AT_ONCE, a[6])):
         cos = float_pointer(a[10] + 8 * token * half)
         sin = float_pointer(a[11] + 8 * token * half)
         for head in range(num_heads):
-            states = float_pointer(a[4] + 4 * (token * a[5] + head * head_dim))
+            states = float_pointer(a[4] + 4 * (token * a[5] + head * head_stride))
             for lane in range(half):
                 low, high = states[lane], states[lane + half]
                 states[lane] = low * cos[lane] - high * sin[lane]

@@ -2,7 +2,7 @@
 
 import torch
 
-from daemon.engine.cpu import calls
+from daemon.engine.cpu import calls, latent
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.quantised import can_multiply, look_up
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
@@ -43,6 +43,10 @@ class CpuOps(Ops):
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """See `Ops`."""
         self._run(states.numel(), calls.rotate(states, cos, sin))
+
+    def turn_pairs(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """See `Ops`."""
+        self._run(states.numel(), latent.turn(states, cos, sin))
 
     def gelu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""

@@ -14,7 +14,7 @@ import torch
 from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.multi_step import MOST_TIMES
 from daemon.engine.batch.slots import Slots
-from daemon.engine.cpu import calls
+from daemon.engine.cpu import calls, latent
 from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.calls import Constants, Contexts, Places, SampleColumns
 from daemon.engine.cpu.choose_linear import reads_in_turn
@@ -28,6 +28,8 @@ from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings, QuantisedRows
 from daemon.engine.layers.forward import Alone, Repeated
+from daemon.engine.layers.latent import LatentProjection
+from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.layers.ops import Norm
 from daemon.engine.quantised.weight import QuantisedWeight
@@ -49,7 +51,7 @@ MAX_PAIRS = MAX_TOKENS * (MAX_TOKENS + 1) // 2
 reads keys and values once for all.
 """
 
-_OPERATORS = {"projected": "query_key_value", "logits": "head"}
+_OPERATORS = {"projected": "query_key_value", "query": "query_key_value", "logits": "head"}
 """The operator of a product whose buffer is called otherwise."""
 
 MOST_PROGRAMS = 64
@@ -147,14 +149,17 @@ def possible(decoder: Decoder, cache: PagedKV) -> bool:
     """
     own = cache.layout is None or not cache.layout.shared
     whole = all(len(places) == 1 for places in cache.places.values())
-    return own and whole and _in_calls(decoder, 1)
+    read = all(not view.latent or latent.can_read(view) for view in cache.views)
+    return own and whole and read and _in_calls(decoder, 1)
 
 
 def _in_calls(decoder: Decoder, count: int) -> bool:
     """Whether a step of `count` tokens is calls alone."""
     products: list[object] = [decoder.vocabulary]
     for layer in decoder.layers:
+        inner = layer.heads.products()
         products += [layer.query_key_value, layer.output]
+        products += [product for product in inner if not isinstance(product, LatentProjection)]
         if isinstance(layer.mlp, GatedMlp):
             products += layer.mlp.products()
         elif not is_called(layer.mlp):
@@ -370,25 +375,63 @@ class _Program:
         return found
 
     def _attend(self, written: "_Calls", index: int, layer: DecoderLayer) -> torch.Tensor:
-        heads, kv_heads = layer.heads.num_heads, layer.heads.num_kv_heads
-        head_dim = layer.heads.head_dim
+        own = layer.heads
         projected = self._product(written, layer.query_key_value, self._normed, "projected")
+        if isinstance(own, LatentHeads):
+            return self._attend_to_rows(written, index, own, projected)
+        heads, kv_heads, head_dim = own.num_heads, own.num_kv_heads, own.head_dim
         projected = projected.view(-1, heads + 2 * kv_heads, head_dim)
         query, key, value = projected.split((heads, kv_heads, kv_heads), 1)
-        for part, norm in ((query, layer.heads.query_norm), (key, layer.heads.key_norm)):
+        for part, norm in ((query, own.query_norm), (key, own.key_norm)):
             if norm is not None:
                 written.add("norm", norm_call(self._constants, part, None, norm, part))
         turning = projected[:, : heads + kv_heads]
         written.add("rope", calls.rotate(turning, *self._angles[layer.rotary]))
-        (group, number), *_ = self._cache.places.get(index) or ((0, index),)
-        cache = self._cache.views[group]
-        places = self._buffers.places[group]
+        group, number = self._place(index)
+        cache, places = self._cache.views[group], self._buffers.places[group]
         written.add("attention", calls.store(cache, number, key, value, places))
-        output = self._buffers.floats("attended", self._count, heads * head_dim)
-        variant = layer.heads.variant
-        address = self._constants.address(layer.heads.scale, variant.cap)
+        output = self._buffers.floats("attended", self._count, own.width)
+        address = self._constants.address(own.scale, own.variant.cap)
         place = cache, number, query, self._contexts[group]
-        written.add("attention", calls.attend(*place, address, output, variant))
+        written.add("attention", calls.attend(*place, address, output, own.variant))
+        return output
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """A layer's group, and its number there."""
+        (group, number), *_ = self._cache.places.get(index) or ((0, index),)
+        return group, number
+
+    def _attend_to_rows(
+        self, written: "_Calls", index: int, own: LatentHeads, projected: torch.Tensor
+    ) -> torch.Tensor:
+        """See `LatentHeads.attend`."""
+        made, buffers, count = own.projection, self._buffers, self._count
+        states, row = projected.split((projected.shape[1] - made.width, made.width), 1)
+        if own.query is not None and own.query_norm is not None:
+            inner = buffers.floats("inner query", *states.shape)
+            written.add("norm", norm_call(self._constants, states, None, own.query_norm, inner))
+            states = self._product(written, own.query, inner, "query")
+        query, row = states.unflatten(1, (made.num_heads, -1)), row.unsqueeze(1)
+        part = row[..., : made.rank]
+        written.add("norm", norm_call(self._constants, part, None, own.row_norm, part))
+        turned, turn = query[..., made.own :], latent.turn if own.in_pairs else calls.rotate
+        (angles,) = self._angles
+        written.add("rope", turn(turned, *angles), turn(row[..., made.rank :], *angles))
+        group, number = self._place(index)
+        cache, places = self._cache.views[group], buffers.places[group]
+        absorbed, means = (
+            buffers.floats(name, count, made.num_heads * made.rank).view(count, -1, made.rank)
+            for name in ("absorbed", "means")
+        )
+        output = buffers.floats("attended", count, own.width)
+        scale = self._constants.address(own.scale)
+        written.add(
+            "attention",
+            calls.store(cache, number, row, row, places),
+            latent.absorb(made, query, absorbed),
+            latent.attend(cache, number, (absorbed, turned), self._contexts[group], scale, means),
+            latent.emit(made, means, output),
+        )
         return output
 
     def _product(

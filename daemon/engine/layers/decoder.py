@@ -1,8 +1,8 @@
 """A decoder of the usual kind, computed straight: no wrappers, merged projections, fused steps.
 
 Pre-norm, rotary positions, a gated MLP or a mixture: Llama, Mistral, Qwen and their like; with
-norms behind attention and MLP, Gemma; with sinks, gpt-oss. `fuse` makes one from a loaded model,
-and a trial finds out whether it computes the same.
+norms behind attention and MLP, Gemma; with sinks, gpt-oss; with latent rows, DeepSeek V3. `fuse`
+makes one from a loaded model, and a trial finds out whether it computes the same.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ import torch
 
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings
+from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.layers.rotary import RotaryTable
@@ -30,7 +31,7 @@ class DecoderLayer:
 
     input_norm: Norm
     query_key_value: Layer
-    heads: Heads
+    heads: Heads | LatentHeads
     output: Layer
     mlp_norm: Norm
     mlp: GatedMlp | Mixture
@@ -40,13 +41,13 @@ class DecoderLayer:
 
     def norms(self) -> list[Norm]:
         """Every norm."""
-        heads = self.heads.query_norm, self.heads.key_norm
-        some = *heads, self.output_norm, self.mlp_output_norm
-        return [self.input_norm, self.mlp_norm, *(norm for norm in some if norm is not None)]
+        some = [norm for norm in (self.output_norm, self.mlp_output_norm) if norm is not None]
+        return [self.input_norm, *self.heads.norms(), self.mlp_norm, *some]
 
     def products(self) -> list[object]:
         """Every matrix product, and perhaps what is none."""
-        return [self.query_key_value, self.output, *self.mlp.products()]
+        inner = self.heads.products()
+        return [self.query_key_value, *inner, self.output, *self.mlp.products()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class Decoder:
             normed = self.ops.norm(states, added, layer.input_norm, of_added)
             projected = layer.query_key_value(normed)
             turns = angles[layer.rotary]
-            attended = self.ops.attend(paged, index, projected, layer.heads, turns)
+            attended = layer.heads.attend(self.ops, paged, index, projected, turns)
             if wanted is not None and index + 1 == len(self.layers):
                 states, attended = states[wanted], attended[wanted]
                 if not len(wanted):

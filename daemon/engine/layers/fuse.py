@@ -16,6 +16,8 @@ from torch.nn.functional import gelu
 from daemon.engine.layers.attention import FULL, AttentionVariant
 from daemon.engine.layers.decoder import Decoder, DecoderLayer, Prepare
 from daemon.engine.layers.embeddings import embeddings_of
+from daemon.engine.layers.latent import projection_of
+from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture, is_mixture, router_of
 from daemon.engine.layers.ops import Activation, Heads, Norm, Ops
 from daemon.engine.layers.prepare import prepared
@@ -29,6 +31,10 @@ _AROUND = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
 """Beside them, where norms stand before and behind attention and the MLP."""
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _ATTENTION_NORMS = {"q_norm", "k_norm"}
+_ROWS = {"kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj"}
+"""Attention with latent rows, and the two ways to its queries."""
+_LATENT = _ROWS | {"q_proj"}
+_LATENT_TWICE = _ROWS | {"q_a_proj", "q_a_layernorm", "q_b_proj"}
 _SINKS = "sinks"
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _LINEARS = ({nn.Linear}, {QuantisedLinear})
@@ -62,12 +68,13 @@ def fuse(
         return None
     kinds = _rotary_kinds(base)
     tables = [_turning(base.rotary_emb, kind) for kind in kinds]
+    in_pairs = not kinds[0] and _is_complex(base.rotary_emb)
     return Decoder(
         embeddings=embeddings_of(base.embed_tokens, ops),
         rotary=tuple(RotaryTable(it, num_positions, base.norm.weight.device) for it in tables),
         layers=tuple(
             replace(
-                _layer(layer, prepare, prepare_block, windows[index] if windows else 0),
+                _layer(layer, prepare, prepare_block, windows[index] if windows else 0, in_pairs),
                 rotary=kinds.index(layer.self_attn.layer_type) if kinds[0] else 0,
             )
             for index, layer in enumerate(base.layers)
@@ -88,7 +95,24 @@ def _rotary_kinds(base: Any) -> list[str]:
 
 def _turning(rotary: Any, kind: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
     """The module of angles, for a kind of layers."""
-    return partial(rotary, layer_type=kind) if kind else rotary
+    if kind:
+        return partial(rotary, layer_type=kind)
+    return partial(_of_complex, rotary) if _is_complex(rotary) else rotary
+
+
+def _is_complex(rotary: Any) -> bool:
+    """Whether a module gives angles as complex numbers, of pairs of neighbouring numbers."""
+    at = next(iter(rotary.buffers())).device
+    states = torch.empty(0, device=at)
+    return isinstance(rotary(states, torch.zeros(1, 1, dtype=torch.int64, device=at)), torch.Tensor)
+
+
+def _of_complex(
+    rotary: Any, states: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine of such angles."""
+    found = rotary(states, positions)
+    return torch.cat((found.real, found.real), -1), torch.cat((found.imag, found.imag), -1)
 
 
 def recognised(base: nn.Module) -> bool:
@@ -127,11 +151,16 @@ def _recognised_layer(layer: Any) -> bool:
         return False
     attention, mlp = layer.self_attn, layer.mlp
     inner = _names(attention)
-    if inner not in (_ATTENTION, _ATTENTION | _ATTENTION_NORMS):
-        return False
     norms = [getattr(layer, name) for name in _names(layer) - {"self_attn", "mlp"}]
-    norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
-    products = [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj]]
+    if inner in (_ATTENTION, _ATTENTION | _ATTENTION_NORMS):
+        norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
+        products = [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj]]
+    elif inner in (_LATENT, _LATENT_TWICE) and projection_of(attention) is not None:
+        first, second = _projections(attention)
+        norms += [getattr(attention, name) for name in inner if name.endswith("layernorm")]
+        products = [first, [attention.o_proj], *([] if second is None else [[second]])]
+    else:
+        return False
     if _is_gated(mlp):
         products += [[mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
     return (
@@ -189,15 +218,22 @@ def _tried_norm(module: Any) -> Norm | None:
     return None
 
 
-def _layer(layer: Any, prepare: Prepare, prepare_block: PrepareBlock, window: int) -> DecoderLayer:
+def _layer(
+    layer: Any, prepare: Prepare, prepare_block: PrepareBlock, window: int, in_pairs: bool
+) -> DecoderLayer:
     attention, mlp = layer.self_attn, layer.mlp
-    heads = _heads(attention, window)
-    merged = merge([attention.q_proj, attention.k_proj, attention.v_proj])
+    heads: Heads | LatentHeads
+    if projection_of(attention) is None:
+        heads = _heads(attention, window)
+        first = [attention.q_proj, attention.k_proj, attention.v_proj]
+    else:
+        heads = _latent_heads(attention, prepare, in_pairs)
+        first, _ = _projections(attention)
     around = _names(layer) >= _AROUND
     behind = _norm(layer.post_attention_layernorm)
     return DecoderLayer(
         input_norm=_norm(layer.input_layernorm),
-        query_key_value=prepare(merged),
+        query_key_value=prepare(merge(first)),
         heads=heads,
         output=prepare(attention.o_proj),
         mlp_norm=_norm(layer.pre_feedforward_layernorm) if around else behind,
@@ -216,6 +252,27 @@ def _gated(mlp: Any, prepare: Prepare) -> GatedMlp:
 
 def _mixture(block: Any, prepare: Prepare, prepare_block: PrepareBlock) -> Mixture:
     return Mixture(prepare_block(block, prepare), router_of(block))
+
+
+def _projections(attention: Any) -> tuple[list[Any], Any]:
+    """Layers of a latent layer's states that become one, and the second step to queries, if any."""
+    rows = attention.kv_a_proj_with_mqa
+    if "q_proj" in _names(attention):
+        return [attention.q_proj, rows], None
+    return [attention.q_a_proj, rows], attention.q_b_proj
+
+
+def _latent_heads(attention: Any, prepare: Prepare, in_pairs: bool) -> LatentHeads:
+    projection, (_, second) = projection_of(attention), _projections(attention)
+    assert projection is not None, "recognised"
+    return LatentHeads(
+        projection=projection,
+        row_norm=_norm(attention.kv_a_layernorm),
+        scale=attention.scaling,
+        query=None if second is None else prepare(second),
+        query_norm=None if second is None else _norm(attention.q_a_layernorm),
+        in_pairs=in_pairs or bool(getattr(attention.config, "rope_interleave", False)),
+    )
 
 
 def _heads(attention: Any, window: int) -> Heads:

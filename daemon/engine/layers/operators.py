@@ -12,7 +12,7 @@ from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.forward import Alone
 from daemon.engine.layers.mlp import GatedMlp
-from daemon.engine.layers.ops import Ops
+from daemon.engine.layers.ops import Heads, Ops
 
 
 def operators_alone(
@@ -30,8 +30,8 @@ def operators_alone(
     states = decoder.embeddings(tokens)
     normed = ops.norm(states, None, decoder.norm)
     projected = layers[0].query_key_value(normed)
-    heads = layers[0].heads
-    attended = normed.new_zeros(len(tokens), heads.num_heads * heads.head_dim)
+    attended = normed.new_zeros(len(tokens), layers[0].heads.width)
+    plain = [(layer, layer.heads) for layer in layers if isinstance(layer.heads, Heads)]
 
     def norm() -> None:
         for layer in layers:
@@ -44,22 +44,20 @@ def operators_alone(
         _norm_heads(decoder, projected)
 
     def rope() -> None:
-        for layer in layers:
-            own = layer.heads
+        for layer, own in plain:
             turned = own.num_heads + own.num_kv_heads
             split = projected.view(len(tokens), turned + own.num_kv_heads, own.head_dim)
             ops.rotate(split[:, :turned], *angles[layer.rotary])
 
     def attention() -> None:
-        for index, layer in enumerate(layers):
-            own = layer.heads
+        for index, (_, own) in enumerate(plain):
             split = projected.view(len(tokens), -1, own.head_dim)
             query, key, value = split.split((own.num_heads, *[own.num_kv_heads] * 2), 1)
             paged(index, query, key, value, own.scale, own.variant)
 
     def fused_attention() -> None:
         for index, layer in enumerate(layers):
-            ops.attend(paged, index, projected, layer.heads, angles[layer.rotary])
+            layer.heads.attend(ops, paged, index, projected, angles[layer.rotary])
 
     found: dict[str, Callable[[], object]] = {
         "embedding": lambda: decoder.embeddings(tokens),
@@ -68,7 +66,8 @@ def operators_alone(
         "attention": fused_attention,
         "output": lambda: [layer.output(attended) for layer in layers],
     }
-    if type(ops).attend is Ops.attend:  # else queries and keys turn as they are written
+    # Else queries and keys turn as they are written, or are made of rows.
+    if type(ops).attend is Ops.attend and len(plain) == len(layers):
         found |= {"norm": norm_with_heads, "rope": rope, "attention": attention}
     found |= _of_mlps(decoder, normed)
     if num_sampled:
@@ -79,8 +78,7 @@ def operators_alone(
 
 def _norm_heads(decoder: Decoder, projected: torch.Tensor) -> None:
     """Norms of queries and keys in all layers, of `projected` as a layer's projection gives it."""
-    for layer in decoder.layers:
-        own = layer.heads
+    for own in (layer.heads for layer in decoder.layers if isinstance(layer.heads, Heads)):
         split = projected.view(len(projected), -1, own.head_dim)
         query, key, _ = split.split((own.num_heads, *[own.num_kv_heads] * 2), 1)
         for part, norm in ((query, own.query_norm), (key, own.key_norm)):

@@ -52,6 +52,30 @@ class Heads:
     key_norm: Norm | None = None
     variant: AttentionVariant = field(default=FULL, kw_only=True)
 
+    @property
+    def width(self) -> int:
+        """Numbers of a token that attention gives."""
+        return self.num_heads * self.head_dim
+
+    def norms(self) -> list[Norm]:
+        """Every norm."""
+        return [norm for norm in (self.query_norm, self.key_norm) if norm is not None]
+
+    def products(self) -> list[object]:
+        """Matrix products between the first projection and attention: none."""
+        return []
+
+    def attend(
+        self,
+        ops: "Ops",
+        paged: PagedAttention,
+        layer: int,
+        projected: torch.Tensor,
+        angles: Angles,
+    ) -> torch.Tensor:
+        """See `Ops.attend`."""
+        return ops.attend(paged, layer, projected, self, angles)
+
 
 class Ops:
     """The small operations, for every device and dtype; other classes replace some, faster.
@@ -111,6 +135,15 @@ class Ops:
         low, high = rotated.chunk(2, -1)
         turned = torch.cat((-high, low), -1)
         rotated.copy_(rotated * cos.unsqueeze(1) + turned * sin.unsqueeze(1))
+
+    def turn_pairs(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """Rotary positions of `states` [T, heads, n], in place, where neighbours are a pair; `cos`
+        [T, n], both of whose halves have an angle for each pair.
+        """
+        cos, sin = (part[:, None, : part.shape[1] // 2] for part in (cos, sin))
+        first, second = states[..., 0::2], states[..., 1::2]
+        turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -1)
+        states.copy_(turned.flatten(-2))
 
     def gated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
         """The activation of the first half * second half of `states` [T, 2 * width]."""

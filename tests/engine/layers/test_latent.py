@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -18,6 +18,7 @@ from daemon.engine.layers.attention import AttentionVariant
 from daemon.engine.layers.latent import LatentProjection
 from daemon.engine.model.backend import Attend, choose_backend, torch_backend
 from tests.engine.model.test_backends import batch_of
+from tests.soak import tries
 
 CPU = torch.device("cpu")
 BLOCK_SIZE, NUM_BLOCKS, NUM_LAYERS, LAYER = 8, 39, 2, 1
@@ -101,6 +102,7 @@ def attended(
 
 
 @pytest.mark.parametrize("name", BACKENDS)
+@settings(max_examples=tries(25, 400))
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=3),
     cuts=st.lists(st.sampled_from([1, 1, 2, 7, 40, 60]), min_size=1, max_size=5),

@@ -57,6 +57,7 @@ def test_small_operations(count: int) -> None:
     cos, sin, weight = torch.randn(count, 12), torch.randn(count, 12), torch.randn(16)
     for ops, heads in ((ours, wide[:, 1:5]), (theirs, other[:, 1:5])):
         ops.rotate(heads, cos, sin)
+        ops.turn_pairs(heads[..., 4:], cos, sin)
         ops.norm_heads(heads, Norm(weight, 1e-6))
     assert close(wide, other)
 

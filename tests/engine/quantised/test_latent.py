@@ -37,6 +37,7 @@ def test_answers_are_those_of_the_same_numbers(form: str, tmp_path: Path) -> Non
     folder = tmp_path / "made"
     requantise(save_plain(model, tmp_path / "plain"), folder, form, lambda _share: None)
     engine = engine_of(folder, tmp_path / "trials")
+    assert engine.model.fused
     check_greedy_text(engine, folder)
     loaded: Any = load_model(folder, "float32", torch.device("cpu"))
     assert {QuantisedLinear, QuantisedExperts} <= {type(module) for module in loaded.modules()}

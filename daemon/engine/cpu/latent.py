@@ -5,13 +5,14 @@ import torch
 
 from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.cpu import calls, latent_kernels
+from daemon.engine.cpu.attention import CpuAttention
 from daemon.engine.cpu.calls import Constants, Contexts, Places
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.latent_kernels import ABSORBED_AT_ONCE, EMITTED_AT_ONCE
 from daemon.engine.cpu.team import Call, Team
 from daemon.engine.kv.pool import PagedKV
-from daemon.engine.layers.attention import FULL, AttentionVariant
-from daemon.engine.layers.attention_torch import Chunks, attended_shape
+from daemon.engine.layers.attention import FULL, AttentionVariant, PagedAttention
+from daemon.engine.layers.attention_torch import Chunks, TorchAttention, attended_shape
 from daemon.engine.layers.latent import LatentProjection
 
 _MANY_HEADS = 32
@@ -22,6 +23,17 @@ _HEADS_AT_ONCE = 4, 8
 def can_read(cache: PagedKV) -> bool:
     """Whether these kernels read a pool's rows."""
     return bool(cache.latent) and cache.scales is None and cache.dtype is torch.float32
+
+
+def cpu_attention(
+    batch: FlatBatch, cache: PagedKV, team: Team, constants: Constants
+) -> PagedAttention:
+    """One step's attention over a pool: of keys and values, or of rows."""
+    if not cache.latent:
+        return CpuAttention(batch, cache, team, constants)
+    if can_read(cache):
+        return CpuLatentAttention(batch, cache, team, constants)
+    return TorchAttention(batch, cache)
 
 
 def _rows(projection: LatentProjection) -> tuple[int, ...]:

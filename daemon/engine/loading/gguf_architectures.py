@@ -57,12 +57,29 @@ def _llama(header: GgufHeader) -> GgufArchitecture | None:
     return None
 
 
+def _deepseek(header: GgufHeader) -> GgufArchitecture:
+    """DeepSeek V3 and its like score experts by a sigmoid, V2 by softmax."""
+    settings: dict[str, Any] = {**_SIGMOID, "q_lora_rank": None, "tie_word_embeddings": False}
+    needs = (
+        *("attention.kv_lora_rank", "rope.dimension_count"),
+        *("expert_count", "expert_shared_count", "leading_dense_block_count"),
+    )
+    if header.fields.get("deepseek2.expert_gating_func") == _BY_SIGMOID:
+        return GgufArchitecture("deepseek_v3", settings, needs=needs, foretells=True)
+    in_groups = (header.fields.get("deepseek2.expert_group_count") or 1) > 1
+    settings["topk_method"] = "group_limited_greedy" if in_groups else "greedy"
+    return GgufArchitecture("deepseek_v2", settings, needs=needs, foretells=True)
+
+
+_BY_SIGMOID = 2
+"""GGUF's number of this way to score experts."""
 _SIGMOID = {"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0}
 """Settings of mixtures whose files say the rest."""
 _KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | None]] = {
     "arcee": GgufArchitecture("arcee", turns=True),
     "cohere2": GgufArchitecture("cohere2", {"tie_word_embeddings": True}, needs=("logit_scale",)),
     "command-r": GgufArchitecture("cohere", {"tie_word_embeddings": True, "logit_scale": 1.0}),
+    "deepseek2": _deepseek,
     "dots1": GgufArchitecture("dots1", _SIGMOID, needs=("expert_shared_count",)),
     "ernie4_5": GgufArchitecture("ernie4_5"),
     "exaone4": _exaone,

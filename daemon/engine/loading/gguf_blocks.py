@@ -32,6 +32,8 @@ _TAKEN_ELSEWHERE = frozenset({FACTORS, *BY_LENGTH})
 """Tensors that the configuration says."""
 _EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.(weight|bias)")
 _LAYER = re.compile(r"blk\.(\d+)\.")
+_PROJECTED = re.compile(r"blk\.(\d+)\.attn_([kv])_b\.weight")
+"""The parts for keys and for values of a layer's projection from latent rows."""
 _OWN_NAMES = (
     (r"model\.layers\.(\d+)\.(?:.+\.)?e_score_correction_bias", "blk.{}.exp_probs_b.bias"),
     (r"model\.layers\.(\d+)\..+\.experts\.down_proj", "blk.{}.ffn_down_exps"),
@@ -91,6 +93,8 @@ class Indexer:
             experts = _EXPERTS.fullmatch(tensor.name)
             if experts and _stack(experts) in self._names:
                 return self._compute_stack(tensor, experts, computed)
+            if projected := _PROJECTED.fullmatch(tensor.name):
+                return self._compute_projection(tensor, projected, computed)
             return self._compute(tensor, computed)
         except ModelError:
             raise
@@ -243,6 +247,25 @@ class Indexer:
         if experts[3] == "weight" and self._model.get_submodule(owner).is_transposed:
             numbers = numbers.transpose(1, 2).contiguous()
         computed[own] = numbers
+        return True
+
+    def _compute_projection(
+        self, tensor: Any, projected: re.Match[str], computed: dict[str, torch.Tensor]
+    ) -> bool:
+        """Add a layer's projection from latent rows [heads * (key + value), rank] in float32, once
+        both of its parts are there, of which that for keys [heads, rank, key] lies turned; whether
+        the model has one.
+        """
+        own = self._names.get(f"blk.{projected[1]}.attn_kv_b.weight")
+        if own is None:
+            return False
+        numbers = torch.from_numpy(np.copy(gguf.dequantize(tensor.data, tensor.tensor_type)))
+        self._parts[f"{own}.{projected[2]}"] = numbers
+        keys, values = (self._parts.get(f"{own}.{part}") for part in "kv")
+        if keys is not None and values is not None:
+            computed[own] = torch.cat((keys.transpose(1, 2), values), 1).flatten(0, 1)
+            for part in "kv":
+                del self._parts[f"{own}.{part}"]
         return True
 
     def _compute(self, tensor: Any, computed: dict[str, torch.Tensor]) -> bool:

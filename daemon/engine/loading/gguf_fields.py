@@ -39,6 +39,10 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
     "expert_weights_norm": ("norm_topk_prob",),
+    "expert_group_count": ("n_group",),
+    "expert_group_used_count": ("topk_group",),
+    "attention.q_lora_rank": ("q_lora_rank",),
+    "attention.kv_lora_rank": ("kv_lora_rank",),
     "expert_weights_scale": ("routed_scaling_factor",),
     "attn_logit_softcapping": ("attn_logit_softcapping",),
     "final_logit_softcapping": ("final_logit_softcapping",),
@@ -51,9 +55,11 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
 _CHOSEN = frozenset({"expert_weights_norm", "use_parallel_residual"})
 """Fields with a fixed value per architecture in llama.cpp and in transformers' reader: they must
 agree."""
+_GROUPS = frozenset({"expert_group_count", "expert_group_used_count"})
+"""Fields with which 0 says the same as 1."""
 _FACTORS = frozenset({"expert_weights_scale", "embedding_scale", "residual_scale", "logit_scale"})
 """Fields with which 0 says that nothing is multiplied."""
-_SIGMOID, _SIGMOID_TYPES = 2, frozenset({"dots1", "glm4_moe", "minimax_m2"})
+_SIGMOID, _SIGMOID_TYPES = 2, frozenset({"deepseek_v3", "dots1", "glm4_moe", "minimax_m2"})
 """GGUF's number of the gate that these types compute."""
 _OF_THE_TYPE = frozenset({"partial_rotary_factor", "truncate"})
 """Parameters of rotary positions whose defaults a type keeps where a file does not say."""
@@ -235,7 +241,10 @@ class _Fields:
         self._expert_width()
         self._gating()
         self._key_heads()
-        self._heads()
+        if "attention.kv_lora_rank" in self._own:
+            self._latent_heads()
+        else:
+            self._heads()
         self._positions()
         self._scale()
         self._window()
@@ -253,7 +262,7 @@ class _Fields:
             if not setting or (name == "expert_weights_scale" and not self._read_here):
                 self._left.discard(name)
                 return
-            value = value or type(value)(name in _FACTORS)
+            value = value or type(value)(name in _FACTORS | _GROUPS)
         if name == CAP and not caps_scores(type(self._config)):
             raise self._refused(name)
         fixed = name in _CHOSEN and not self._read_here
@@ -302,6 +311,36 @@ class _Fields:
             raise self._refused(_HEAD_DIMS[0])
         self._head_dim = head_dim
         self._left -= set(_HEAD_DIMS)
+
+    def _latent_heads(self) -> None:
+        """Set the sizes of heads that are made of latent rows. A newer file gives those of rows as
+        of one head of keys, and theirs beside them.
+        """
+        config, own = self._config, self._own
+        if config.model_type == "deepseek_v2" and own.get("expert_weights_norm"):
+            raise self._refused("expert_weights_norm")
+        turned, rank = own["rope.dimension_count"], own["attention.kv_lora_rank"]
+        of_rows = {"attention.key_length": rank + turned, "attention.value_length": rank}
+        is_newer = "attention.key_length_mla" in own
+        sizes = [f"{name}_mla" if is_newer else name for name in of_rows]
+        for name in sizes:
+            if name not in own:
+                raise self._missing(name)
+        key_dim, value_dim = (own[name] for name in sizes)
+        if not 0 < turned < key_dim or turned % 2:
+            raise self._refused("rope.dimension_count")
+        for name, size in of_rows.items() if is_newer else ():
+            if own.get(name, size) != size:
+                raise self._refused(name)
+            self._left.discard(name)
+        config.qk_rope_head_dim = config.head_dim = self._head_dim = turned
+        config.qk_head_dim, config.qk_nope_head_dim = key_dim, key_dim - turned
+        config.v_head_dim = value_dim
+        heads = config.num_attention_heads
+        if own.get("attention.head_count_kv", heads) not in (1, heads):
+            raise self._refused("attention.head_count_kv")
+        config.num_key_value_heads = heads
+        self._left -= {*sizes, "attention.head_count_kv"}
 
     def _positions(self) -> None:
         """Bases of rotary positions, how many numbers of a head turn, and how they are scaled."""

@@ -33,6 +33,8 @@ _YARN = {
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
 _LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
+_DIGITS = 6
+"""Those of a float32 that a file's writer multiplied."""
 _MAGNITUDES = ("rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor")
 
 
@@ -83,9 +85,11 @@ def put_scaling(
             "attention_factor": magnitude,
         }
     elif kind == "yarn" and factor != 1:
-        if begin == "mistral3." and (multiplier := float(fields.get(_LOG_MULTIPLIER, 0))):
-            magnitude /= 0.1 * multiplier * math.log(factor) + 1
+        divisor, scaling_scores = _multiplied(begin, float(fields.get(_LOG_MULTIPLIER, 0)), factor)
+        magnitude /= divisor
+        if divisor != 1 or scaling_scores:
             left.discard(_LOG_MULTIPLIER)
+        parameters |= scaling_scores
         parameters |= {
             "rope_type": "yarn",
             "factor": factor,
@@ -105,6 +109,20 @@ def put_scaling(
         if fields[name]:
             raise ModelError(f"{begin}{name} is {fields[name]!r}, which transformers does not have")
     return set(fields)
+
+
+def _multiplied(begin: str, multiplier: float, factor: float) -> tuple[float, dict[str, float]]:
+    """The divisor of magnitudes that a log multiplier means, and parameters that scale scores."""
+    if not multiplier:
+        return 1.0, {}
+    if begin == "mistral3.":
+        return 0.1 * multiplier * math.log(factor) + 1, {}
+    if begin != "deepseek2.":
+        return 1.0, {}
+    # A tenth of what scales scores; positions are scaled by as much, and back.
+    own = round(multiplier / 0.1, _DIGITS)
+    divisor = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    return divisor, {"mscale": own, "mscale_all_dim": own}
 
 
 def scaled_rope(config: Any, tensors: Any) -> None:

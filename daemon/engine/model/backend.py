@@ -95,12 +95,11 @@ def choose_backend(
 
 def _compiled() -> Backend:
     from daemon.engine.cpu import program
-    from daemon.engine.cpu.attention import CpuAttention
     from daemon.engine.cpu.calls import Constants
     from daemon.engine.cpu.choose_products import choose_products
     from daemon.engine.cpu.experts import ExpertProducts, KeptBuffers, can_group
     from daemon.engine.cpu.kernels import run_program
-    from daemon.engine.cpu.latent import CpuLatentAttention, can_read
+    from daemon.engine.cpu.latent import cpu_attention
     from daemon.engine.cpu.ops import CpuOps
     from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply, unpacked
     from daemon.engine.cpu.recurrence import MakeRecurrence
@@ -110,11 +109,7 @@ def _compiled() -> Backend:
     team, constants = Team(run_program), Constants({})
 
     def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
-        if not cache.latent:
-            return CpuAttention(batch, cache, team, constants)
-        if can_read(cache):
-            return CpuLatentAttention(batch, cache, team, constants)
-        return TorchAttention(batch, cache)
+        return cpu_attention(batch, cache, team, constants)
 
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
         if not isinstance(forward, Decoder) or not program.possible(forward, cache):

@@ -27,6 +27,7 @@ class Case(NamedTuple):
     turns: bool = False  # a head's halves become neighbours
     norms: bool = False  # grow by 1
     columns_first: bool = False  # matrices of layers, in the model
+    in_rows: bool = False  # keys and values are made of latent rows
     tensors: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -71,6 +72,38 @@ _GLM_FIELDS = {
     "expert_weights_norm": True,
     "expert_gating_func": 2,
 }
+_LATENT = {
+    **_GLM,
+    "num_key_value_heads": HEADS,
+    "n_group": 2,
+    "topk_group": 1,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "head_dim": 16,
+}
+_LATENT_FIELDS = {
+    **_GLM_FIELDS,
+    "expert_group_count": 2,
+    "expert_group_used_count": 1,
+    "attention.q_lora_rank": 32,
+    "attention.kv_lora_rank": 64,
+    "attention.key_length": 64 + 16,
+    "attention.value_length": 64,
+    "attention.key_length_mla": 32 + 16,
+    "attention.value_length_mla": 32,
+    "rope.dimension_count": 16,
+}
+_DEEPSEEK_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "mscale": 0.707,
+    "mscale_all_dim": 0.707,
+}
 CASES: dict[str, Case] = {
     "arcee": Case("arcee", _HEAD, _HEAD_FIELDS, turns=True),
     "cohere2": Case(
@@ -79,6 +112,18 @@ CASES: dict[str, Case] = {
         {"attention.sliding_window": 16, "logit_scale": 0.25},
     ),
     "command-r": Case("cohere", {"logit_scale": 0.25}, {"logit_scale": 0.25}),
+    "deepseek2": Case(
+        "deepseek_v3",
+        {**_LATENT, "rope_parameters": _DEEPSEEK_YARN},
+        {
+            **_LATENT_FIELDS,
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 16,
+            "rope.scaling.yarn_log_multiplier": 0.0707,
+        },
+        in_rows=True,
+    ),
     "dots1": Case("dots1", _GLM, {**_GLM_FIELDS, **_HEAD_FIELDS}),
     "ernie4_5": Case("ernie4_5", _HEAD, _HEAD_FIELDS),
     "exaone4": Case(
@@ -175,6 +220,18 @@ CASES: dict[str, Case] = {
 }
 """By an architecture's name in GGUF."""
 
+DEEPSEEK_V2 = Case(
+    "deepseek_v2",
+    {**_LATENT, "q_lora_rank": None, "topk_method": "group_limited_greedy"},
+    {
+        name: value
+        for name, value in _LATENT_FIELDS.items()
+        if name not in ("attention.q_lora_rank", "expert_weights_norm", "expert_gating_func")
+    },
+    in_rows=True,
+)
+"""Under the same name as DeepSeek V3."""
+
 
 _TIED = frozenset({"cohere", "cohere2", "gemma", "gemma2", "gpt2"})
 
@@ -221,7 +278,7 @@ def write_model(path: Path, architecture: str, model: Any, form: str, foretellin
         for name, weight in model.state_dict().items():
             if name == "lm_head.weight" and config.tie_word_embeddings:
                 continue
-            for own, part in _parts(_file_name(name, names), weight):
+            for own, part in _parts(_file_name(name, names), weight, config):
                 kept = part.ndim == 1 or "ffn_gate_inp" in own
                 kind = gguf.GGMLQuantizationType["F32" if kept else form]
                 data = gguf.quantize(_moved(own, part, case, config).numpy(), kind)
@@ -251,7 +308,7 @@ def _add_fields(
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(INNER)
     writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS if case.columns_first else KV_HEADS)
+    writer.add_head_count_kv(1 if case.in_rows else HEADS if case.columns_first else KV_HEADS)
     if hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:
@@ -283,8 +340,17 @@ def _file_name(name: str, names: Any) -> str:
     return f"{names.get_name(base)}.{end}"
 
 
-def _parts(name: str, weight: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """A file's tensors of one of a model's: gates and what they gate are two for experts."""
+def _parts(name: str, weight: torch.Tensor, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """A file's tensors of one of a model's: gates and what they gate are two for experts, and so
+    are products to keys and to values.
+    """
+    if ".attn_kv_b." in name:
+        of_heads = weight.unflatten(0, (HEADS, -1))
+        sizes = config.qk_nope_head_dim, config.v_head_dim
+        keys, values = of_heads.split(sizes, 1)
+        yield name.replace("kv_b", "k_b"), keys.transpose(1, 2)
+        yield name.replace("kv_b", "v_b"), values
+        return
     if "gate_up_exps" in name:
         for part, half in zip(("gate", "up"), weight.chunk(2, 1), strict=True):
             yield name.replace("gate_up", part), half

@@ -19,6 +19,7 @@ from daemon.models.supported import check_folder
 from tests.engine.loading.gguf_written import (
     CASES,
     CONTEXT_LEN,
+    DEEPSEEK_V2,
     HEAD_DIM,
     LAYERS,
     VOCAB_SIZE,
@@ -44,6 +45,17 @@ def test_logits_are_those_of_the_folder(architecture: str, form: str, tmp_path: 
     torch.testing.assert_close(_logits(served), expected, rtol=0.0, atol=close)
 
 
+def test_softmax_and_queries_of_one_step_make_a_deepseek_v2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CASES, "deepseek2", DEEPSEEK_V2)
+    write_model(path := tmp_path / "tiny.gguf", "deepseek2", model := tiny(DEEPSEEK_V2), "Q8_0")
+    served, expected = _loaded(path, tmp_path), _logits(model)
+    assert served.config.model_type == "deepseek_v2"
+    close = 2e-5 * float(expected.abs().max())
+    torch.testing.assert_close(_logits(served), expected, rtol=0.0, atol=close)
+
+
 @pytest.mark.parametrize(
     ("architecture", "name", "value"),
     [
@@ -56,6 +68,9 @@ def test_logits_are_those_of_the_folder(architecture: str, form: str, tmp_path: 
         ("glm4", "rope.dimension_count", 64),
         ("glm4moe", "nextn_predict_layers", LAYERS),
         ("dots1", "leading_dense_block_count", 1.5),
+        ("deepseek2", "attention.key_length", 64),
+        ("deepseek2", "attention.head_count_kv", 2),
+        ("deepseek2", "rope.dimension_count", 48),
     ],
 )
 def test_what_llama_cpp_computes_otherwise_is_refused(

@@ -25,7 +25,7 @@ class LatentHeads:
 
     @property
     def variant(self) -> AttentionVariant:
-        """What its attention is."""
+        """The variant of attention: to rows."""
         return AttentionVariant(latent=self.projection)
 
     @property

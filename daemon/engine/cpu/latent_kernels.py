@@ -55,7 +55,7 @@ def _dot(states, row, count):
 
 
 @vectorised
-def _dot_four(one, other, rows, first, count, sums, more):
+def _dot_four(left, right, rows, first, count, sums, more):
     """Adds the products of `count` numbers of two queries with those of four rows, from `first` on,
     to their sums.
     """
@@ -65,7 +65,7 @@ def _dot_four(one, other, rows, first, count, sums, more):
     s0 = s1 = s2 = s3 = np.float32(0.0)
     t0 = t1 = t2 = t3 = np.float32(0.0)
     for lane in range(count):
-        x, y = one[lane], other[lane]
+        x, y = left[lane], right[lane]
         s0 += x * r0[lane]
         s1 += x * r1[lane]
         s2 += x * r2[lane]
@@ -85,7 +85,7 @@ def _dot_four(one, other, rows, first, count, sums, more):
 
 
 @vectorised
-def _add_rows(one, other, rows, count, weights, more):
+def _add_rows(left, right, rows, count, weights, more):
     """Adds four rows of `count` numbers by their weights for each of two heads."""
     r0, r1 = float_pointer(rows[0]), float_pointer(rows[1])
     r2, r3 = float_pointer(rows[2]), float_pointer(rows[3])
@@ -93,8 +93,8 @@ def _add_rows(one, other, rows, count, weights, more):
     v0, v1, v2, v3 = more[0], more[1], more[2], more[3]
     for lane in range(count):
         x0, x1, x2, x3 = r0[lane], r1[lane], r2[lane], r3[lane]
-        one[lane] += w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
-        other[lane] += v0 * x0 + v1 * x1 + v2 * x2 + v3 * x3
+        left[lane] += w0 * x0 + w1 * x1 + w2 * x2 + w3 * x3
+        right[lane] += v0 * x0 + v1 * x1 + v2 * x2 + v3 * x3
 
 
 @exactly
@@ -194,14 +194,14 @@ def attended():
         for position in range(0, padded, _AT_ONCE):
             rows = places[position : position + _AT_ONCE]
             for index in range(0, rounded, 2):
-                one, other = first_head + index, first_head + min(index + 1, some - 1)
+                left, right = first_head + index, first_head + min(index + 1, some - 1)
                 sums = scores[index, position : position + _AT_ONCE]
                 more = scores[index + 1, position : position + _AT_ONCE]
-                q0 = float_pointer(a[5] + 4 * (token * heads + one) * rank)
-                q1 = float_pointer(a[5] + 4 * (token * heads + other) * rank)
+                q0 = float_pointer(a[5] + 4 * (token * heads + left) * rank)
+                q1 = float_pointer(a[5] + 4 * (token * heads + right) * rank)
                 _dot_four(q0, q1, rows, 0, rank, sums, more)
-                q0 = float_pointer(a[6] + 4 * (token * a[7] + one * a[8]))
-                q1 = float_pointer(a[6] + 4 * (token * a[7] + other * a[8]))
+                q0 = float_pointer(a[6] + 4 * (token * a[7] + left * a[8]))
+                q1 = float_pointer(a[6] + 4 * (token * a[7] + right * a[8]))
                 _dot_four(q0, q1, rows, rank, turned, sums, more)
         for index in range(rounded):
             for position in range(length, padded):

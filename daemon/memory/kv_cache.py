@@ -21,6 +21,8 @@ class Match(NamedTuple):
     blocks: list[int]
     num_blocks: int
     recent: tuple[int, ...] = ()  # pages of layers with windows, to be taken or copied
+    states: tuple[int, ...] = ()  # pages of a snapshot of states, to be copied
+    num_seen: int = 0  # its blocks that were computed before, with a snapshot of states or without
 
 
 NOTHING_CACHED = Match([], 0)
@@ -167,6 +169,21 @@ class KVCache:
             self.pool.share(blocks)
         num_blocks = -(-num_tokens // self.block_size)
         self.table.extend(slot, blocks + self.pool.allocate(num_blocks - len(blocks)))
+
+    def read_states(self, slot: int, hashes: Listing[bytes], num_blocks: int) -> None:
+        """Have a slot begin from the snapshot behind so many blocks, once it has its pages."""
+
+    def begin_states(self, slot: int, sequence: Sequence, start: int, num_seen: int) -> None:
+        """Note behind which tokens of a sequence that got a slot snapshots of its states are to be
+        made; `start` of them are computed, and its first `num_seen` blocks were computed before.
+        """
+
+    def until_border(self, slot: int, start: int, count: int) -> int:
+        """The tokens of a chunk of `count` from `start` on, up to where a snapshot is due."""
+        return count
+
+    def keep_states(self, slot: int, num_computed: int) -> None:
+        """Make a snapshot behind the chunk that the newest plan computes, where one is due."""
 
     def adopt(self, slot: int, parcel: list[int], num_tokens: int, num_known: int) -> None:
         """Give a slot the blocks that `parcel_of` gave for `num_tokens`, and new ones for the rest

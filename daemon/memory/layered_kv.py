@@ -281,18 +281,28 @@ class LayeredKV(KVCache):
         if not self.caches_prefixes or self.has_states:
             return NOTHING_CACHED
         digests = hashes[: (num_tokens - 1) // self.block_size]
-        find = self.pool.cache.find
-        most = len(digests)
+        most = self._with_windows(digests, self._num_whole(digests))
+        return self._match(digests, most) if most else NOTHING_CACHED
+
+    def _num_whole(self, digests: Listing[bytes]) -> int:
+        """The first blocks of these of which full layers have all pages cached."""
+        find, most = self.pool.cache.find, len(digests)
         for group in range(self._num_full):
             lacks = (find(_name(digest, group)) < 0 for digest in digests[:most])
             most = next((block for block, lack in enumerate(lacks) if lack), most)
+        return most
+
+    def _with_windows(self, digests: Listing[bytes], most: int) -> int:
+        """The longest prefix of at most so many blocks behind which windows are cached."""
         while most:
             lacking = self._last_lacking(digests, most)
             if lacking < 0:
                 break
             most = lacking
-        if not most:
-            return NOTHING_CACHED
+        return most
+
+    def _match(self, digests: Listing[bytes], most: int) -> Match:
+        find = self.pool.cache.find
         whole = [
             find(_name(digest, group))
             for group in range(self._num_full)
@@ -434,6 +444,17 @@ class LayeredKV(KVCache):
     def can_fork(self, source: int, num_tokens: int) -> bool:
         """Whether a slot still has what going on behind its first `num_tokens` reads."""
         return not self.has_states and bool(self.parcel_of(source, num_tokens))
+
+    def _pages_of_states(self, slot: int) -> list[int]:
+        cells = list(self._row(self._states, 0, self._num_states))
+        pages: list[int] = self.table.at(slot, cells).tolist()
+        return pages
+
+    def _copy_each(self, sources: list[int], targets: list[int]) -> None:
+        """Copy pages with the next plan; none, where there are no sources or no targets."""
+        if sources and targets:
+            for source, target in zip(sources, targets, strict=True):
+                self._copy(source, target)
 
     def _copy(self, source: int, target: int) -> None:
         self.pool.name_in_step(source, self.newest_step + 1)

@@ -45,6 +45,8 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
     num_beside: int = 0  # blocks of `num_blocks` that no reservation counts
     adopts: bool = False  # the matched blocks are the first of its parcel
     copies: bool = False  # the next plan copies for it what others hold
+    has_states: bool = False  # a snapshot of them is cached, and is kept until it is copied
+    num_seen: int = 0  # as `Match.num_seen`
 
     @property
     def num_new_blocks(self) -> int:
@@ -170,6 +172,8 @@ class Admission:
             return self._adopting(remote_kv, num_blocks, num_beside, reserved)
         hashes = sequence.hashes
         match = kv.cached(hashes, known)
+        if match.states and len(match.states) + max(num_blocks, reserved) > kv.pool.num_blocks:
+            match = NOTHING_CACHED  # the pool does not hold both
         matched, num_named = match.blocks, match.num_blocks
         num_tokens, num_ahead, fetches, adopts = num_named * kv.block_size, 0, False, False
         if (parked := sequence.residence.parked_tokens) > num_tokens:
@@ -187,15 +191,17 @@ class Admission:
             matched=matched,
             num_shared_tokens=num_tokens,
             num_blocks=num_blocks,
-            num_reusable=len(matched),
+            num_reusable=len(matched) - len(match.states),
             num_reserved=reserved,
             fetches=fetches,
             num_ahead=num_ahead,
             num_named=num_named,
             recent=match.recent,
             num_beside=num_beside,
-            copies=bool(match.recent),
+            copies=bool(match.recent or match.states),
             adopts=adopts,
+            has_states=bool(match.states),
+            num_seen=match.num_seen,
         )
 
     def _adopting(
@@ -399,7 +405,11 @@ class Admission:
         elif plan.adopts:
             kv.adopt(slot, plan.matched, num_shared, known)
         else:
+            if plan.has_states:
+                kv.read_states(slot, sequence.hashes, plan.num_named)
             kv.allocate(slot, Match(plan.matched, plan.num_named, plan.recent), known, num_shared)
+        if kv.has_states:
+            kv.begin_states(slot, sequence, num_shared, plan.num_seen)
         if plan.num_ahead:
             self.residency.uploads.take(plan.matched[-plan.num_ahead :], kv.pool)
         if plan.num_reserved:

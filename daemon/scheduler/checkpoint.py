@@ -7,6 +7,8 @@ import msgspec
 from daemon.cost.copy_time import CopyTime
 from daemon.cost.step_time import StepTimeModel
 from daemon.memory.reserve import BurstReserve
+from daemon.memory.snapshot_kv import SnapshotKV
+from daemon.memory.snapshots import SnapshotState
 from daemon.scheduler.ageing import Ageing
 from daemon.scheduler.drafting import DraftRecord
 from daemon.scheduler.lengths import KindState, SeenLengths
@@ -42,12 +44,14 @@ class SchedulerState(msgspec.Struct, frozen=True, array_like=True):
     verdicts: list[VerdictState] = []  # likewise
     backlogs_s: list[float] = []  # likewise
     drafts: list[float] = []  # likewise
+    snapshots: SnapshotState | None = None  # none where no layer keeps states
 
 
 def state_of(scheduler: Scheduler) -> SchedulerState:
     """The state of a resting scheduler."""
     admission, residency = scheduler.admission, scheduler.residency
-    free, cached, digests = scheduler.kv.pool.idle_state()
+    kv = scheduler.kv
+    free, cached, digests = kv.pool.idle_state()
     space = residency.space
     host_free, _, _ = space.pool.idle_state()
     return SchedulerState(
@@ -72,6 +76,7 @@ def state_of(scheduler: Scheduler) -> SchedulerState:
         backlogs_s=scheduler.order.start_bound.state(),
         verdicts=scheduler.order.trust.state(),
         drafts=scheduler.drafting.record.state(),
+        snapshots=kv.snapshots.state() if isinstance(kv, SnapshotKV) else None,
     )
 
 
@@ -90,7 +95,10 @@ def restore(scheduler: Scheduler, state: SchedulerState, step_time: StepTimeMode
     admission.stats = PreemptionStats(*state.stats)
     admission.left[:] = state.left
     scheduler.slots.vacant[:] = state.vacant
-    scheduler.kv.pool.restore_idle(state.free, state.cached, state.digests)
+    kv = scheduler.kv
+    kv.pool.restore_idle(state.free, state.cached, state.digests)
+    if isinstance(kv, SnapshotKV) and state.snapshots is not None:
+        kv.snapshots.restore(state.snapshots)
     _restore_residency(scheduler.residency, state)
 
 

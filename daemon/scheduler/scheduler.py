@@ -285,7 +285,8 @@ class Scheduler:
         if not (waiting.num or self.slots.num_running or self.residency.space.has_orders):
             self.steady_decodes.forget()
             self._copy_ahead(now)
-            return None
+            if not self._has_copies:
+                return None
         if waiting.unranked:
             self.order.rank_some(now)
         policy = self.order.policy
@@ -314,7 +315,7 @@ class Scheduler:
             self.filler.fill(step, *self._runnable(-1, now), now)
         self._copy_ahead(now)
         slots, counts = step.rows()
-        if not slots.size and not self.residency.space.has_orders:
+        if not (slots.size or self.residency.space.has_orders or self._has_copies):
             return None
         if admission.kv.has_windows and step.prompts:
             self._reach(step)
@@ -322,7 +323,15 @@ class Scheduler:
         for slot, count in zip(step.prompts, step.chunks, strict=True):
             sequence = admission.seal(slot)  # later steps may share these blocks
             sequence.story.add(now, What.CHUNK, count)
+            if admission.kv.has_states:
+                admission.kv.keep_states(slot, self.slots.computed.item(slot))
         return batch
+
+    @property
+    def _has_copies(self) -> bool:
+        """Whether snapshots of states are to be copied, whose sequences may be gone."""
+        kv = self.admission.kv
+        return kv.has_states and kv.has_copies
 
     def _reach(self, step: StepBuilder) -> None:
         """Have prompts hold what their chunks read and write of layers with windows."""

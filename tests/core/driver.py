@@ -345,7 +345,8 @@ class Driver(Movers):
             if instance.config.chunk_is_own:
                 limits = replace(limits, prefill_chunk=instance.step_tokens)
         assert batch.num_tokens <= batch.times * limits.max_batch_tokens
-        assert batch.num_tokens or batch.out_blocks.size or batch.in_blocks.size
+        swaps = batch.out_blocks.size or batch.in_blocks.size
+        assert batch.num_tokens or swaps or (self.state_pages and batch.copy_targets.size)
         assert batch.slots.size <= limits.max_running
         assert len(set(batch.slots.tolist())) == batch.slots.size, "a slot is in a batch twice"
         whole = instance.scheduler.policy.whole_prompts

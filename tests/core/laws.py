@@ -12,6 +12,7 @@ from daemon.core.core import Core
 from daemon.core.instance.instance import Instance, WorkerState
 from daemon.core.placing.candidate import InstanceView
 from daemon.core.wakes import NEVER
+from daemon.memory.snapshot_kv import SnapshotKV
 from daemon.placement.balance import may_leave
 from daemon.scheduler.policies.base import LIMIT
 from daemon.scheduler.queue import is_heavy
@@ -154,7 +155,7 @@ def _check_transfers(core: Core) -> None:
 
 
 def _moving_blocks(core: Core, instance: Instance, from_host: bool) -> list[int]:
-    """The blocks of a pool that remote KV and transfers own, once for each owner."""
+    """The blocks of a pool that remote KV, transfers and snapshots own, once for each owner."""
     remote_kvs = [
         one.residence.remote_kv for one in instance.scheduler.residency.remote_kvs.by_id.values()
     ]
@@ -165,6 +166,8 @@ def _moving_blocks(core: Core, instance: Instance, from_host: bool) -> list[int]
             owned.append(one.blocks)
         if one.target == instance.index and one.target_pool is not None and not from_host:
             owned.append(one.targets)
+    if isinstance(instance.kv, SnapshotKV) and not from_host:
+        owned.append(instance.kv.snapshots.owned)
     return [block for blocks in owned for block in blocks]
 
 

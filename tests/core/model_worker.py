@@ -255,8 +255,11 @@ class ModelWorker:
         assert not set(sources) & set(targets)
         for block in targets:
             owners = [slot for slot in self.sequence if block in self.table[slot]]
-            assert len(owners) == 1, "a copy's target has one owner"
-            self._claim(done, block, self.residence[owners[0]])
+            # A snapshot of states is in no slot's row.
+            fits = len(owners) == 1 or (self.state_pages and not owners)
+            assert fits, "a copy's target has one owner"
+            owner = self.residence[owners[0]] if owners else (-1, batch.step)
+            self._claim(done, block, owner)
         for block in sources:
             done.named.setdefault(block, set())
         self.contents[targets] = self.contents[sources]

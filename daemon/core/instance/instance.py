@@ -24,6 +24,7 @@ from daemon.cost.work import NO_WORK, StepWork
 from daemon.memory.block_pool import BlockUse
 from daemon.memory.kv_cache import KVCache, PageKinds
 from daemon.memory.layered_kv import LayeredKV
+from daemon.memory.snapshot_kv import SnapshotKV
 from daemon.scheduler.in_flight import Answer, InFlightStep
 from daemon.scheduler.moving import Moving
 from daemon.scheduler.pace import StreamPace
@@ -361,6 +362,9 @@ class Instance:
         if self._may_chunk_by_device:
             chunk = max(chunk, self.forward_tokens)
         groups = self.windows, chunk, self.kinds, self.state_pages
+        block_size, max_slots, max_len, prefix_cache = self._kv_shape
+        if self.state_pages and prefix_cache:
+            return SnapshotKV(num_blocks, block_size, max_slots, max_len, *groups)
         return LayeredKV(num_blocks, *self._kv_shape, *groups)
 
 

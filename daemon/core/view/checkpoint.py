@@ -33,6 +33,8 @@ class InstanceState(msgspec.Struct, frozen=True, array_like=True):
     same_until: tuple[int, ...] = ()  # likewise
     most_times: int = 1  # likewise
     windows: tuple[int, ...] = ()  # likewise
+    kinds: tuple[str, ...] = ()  # likewise
+    state_pages: int = 0  # likewise
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True):
@@ -137,6 +139,8 @@ def _instance(instance: Instance) -> InstanceState:
         same_until=instance.same_until,
         most_times=instance.most_times,
         windows=instance.windows,
+        kinds=instance.kinds,
+        state_pages=instance.state_pages,
     )
 
 
@@ -151,7 +155,7 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
         step_s=0.0,
         num_host_blocks=num_host_blocks,
     )
-    names = ("forward_tokens", "same_until", "most_times", "windows")
+    names = ("forward_tokens", "same_until", "most_times", "windows", "kinds", "state_pages")
     known = {name: getattr(state, name) for name in names}
     instance.ready(msgspec.structs.replace(said, **known))
     instance.state = WorkerState(state.worker)

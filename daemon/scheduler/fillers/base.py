@@ -89,6 +89,8 @@ class Filler(ABC):
                 pending = self.slots.known.item(slot) - self.slots.computed.item(slot)
                 cost = self.slots.member(slot).prompt_cost
                 if count := step.chunk(pending, cost):
+                    if self.admission.kv.has_states:
+                        count = self._until_border(step, slot, count)
                     step.add_prompt(slot, count, cost)
 
     def admit_in_order(self, step: StepBuilder, now: float) -> None:
@@ -121,5 +123,14 @@ class Filler(ABC):
             return False
         slot = admission.admit(sequence, plan, now)
         if not (plan.fetches and admission.residency.is_returning(sequence)):
+            if admission.kv.has_states:
+                count = self._until_border(step, slot, count)
             step.add_prompt(slot, count, cost)
         return True
+
+    def _until_border(self, step: StepBuilder, slot: int, count: int) -> int:
+        """The tokens of a slot's chunk up to where a snapshot of its states is due."""
+        start = self.slots.computed.item(slot)
+        most = self.admission.kv.until_border(slot, start, count)
+        step.any_partial |= most < count
+        return most

@@ -1,0 +1,134 @@
+"""Prompts go on from snapshots of states; the worker says where a state is of other tokens."""
+
+import pytest
+
+from daemon.core.core import Core
+from daemon.core.view.checkpoint import Checkpoint, checkpoint, restore
+from daemon.memory.snapshot_kv import SnapshotKV
+from daemon.wire.columns import decoder, encoder
+from tests.core.driver import Driver, configured
+
+SYSTEM = [(7 * i + i // 3) % 11 for i in range(64)]
+LAYERS = [((0,), 3), ((), 3), ((0, 9), 2)]
+
+
+def _driver(layers: tuple[tuple[int, ...], int], num_pages: int = 400, **changes: object) -> Driver:
+    windows, state_pages = layers
+    config = configured(max_len=400, max_batch_tokens=128, prefill_chunk=128, **changes)
+    return Driver(config, num_pages, windows=windows, state_pages=state_pages)
+
+
+def _kv(driver: Driver) -> SnapshotKV:
+    kv = driver.core.instances[0].kv
+    assert isinstance(kv, SnapshotKV)
+    return kv
+
+
+def _ask(driver: Driver, prompt: list[int], max_tokens: int = 1) -> tuple[int, list[int]]:
+    """The prompt tokens that an answer did not compute, and the whole conversation behind it."""
+    before = driver.core.counters.cached_tokens
+    request = driver.arrive(prompt, max_tokens)
+    while driver.answer():
+        for sequence in sorted(driver.alive):
+            driver.seal(sequence)
+    return driver.core.counters.cached_tokens - before, list(driver.known[128 * request])
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_same_prompt_goes_on_behind_its_last_whole_block(
+    layers: tuple[tuple[int, ...], int], depth: int
+) -> None:
+    driver = _driver(layers, depth=depth)
+    assert _ask(driver, SYSTEM)[0] == 0
+    assert _ask(driver, SYSTEM)[0] == 60
+    assert _ask(driver, [*SYSTEM, 1, 2, 3])[0] == 60
+    driver.check_nothing_left()
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_chat_goes_on_behind_its_answer(layers: tuple[tuple[int, ...], int], depth: int) -> None:
+    driver = _driver(layers, depth=depth)
+    chat = SYSTEM[:30]
+    for turn in range(6):
+        known = len(chat)
+        cached, chat = _ask(driver, [*chat, turn, 3, turn, 1, 0], 17)
+        if turn:  # all but the last blocks: their hashes are not known yet when an answer ends
+            assert cached >= known - 2 * driver.config.block_size
+    assert len(_kv(driver).snapshots) <= 2 * 6
+    driver.check_nothing_left()
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_the_third_prompt_goes_on_where_the_first_two_parted(
+    layers: tuple[tuple[int, ...], int],
+) -> None:
+    driver = _driver(layers)
+    parted = [_ask(driver, [*SYSTEM[:48], *[user] * 40])[0] for user in range(4)]
+    assert parted == [0, 0, 48, 48]
+
+
+def test_what_follows_a_leader_goes_on_from_its_snapshot() -> None:
+    driver = _driver(((0,), 3))
+    driver.arrive(SYSTEM, 4, n=3)
+    driver.settle()
+    assert driver.core.counters.cached_tokens == 2 * 60
+    driver.check_nothing_left()
+
+
+def test_the_snapshots_of_one_that_failed_are_gone() -> None:
+    driver = _driver(((0,), 3))
+    driver.arrive(SYSTEM, 8)
+    driver.answer()
+    assert len(_kv(driver).snapshots) == 1
+    driver.answer(fails=frozenset({0}))
+    assert len(_kv(driver).snapshots) == 0
+    assert _ask(driver, SYSTEM)[0] == 0
+    driver.check_nothing_left()
+
+
+def test_a_copy_is_planned_though_its_sequence_is_gone() -> None:
+    """Else the pages that it reads and writes would be nobody's for ever."""
+    driver = _driver(((0,), 3))
+    request = driver.arrive(SYSTEM, 8)
+    driver.abort(request)
+    driver.settle()
+    driver.check_nothing_left()
+    assert _ask(driver, SYSTEM)[0] == 60
+
+
+def test_snapshots_have_a_share_of_the_pool() -> None:
+    """Of chats with answers of their own, those that save the fewest tokens go first."""
+    driver = _driver(((0,), 5), num_pages=100)
+    for user in range(12):
+        _ask(driver, [user] * (20 + 4 * (user % 5)), 4)
+    assert 2 <= len(_kv(driver).snapshots) <= 25 // 5
+    driver.check_nothing_left()
+
+
+def test_a_prompt_that_needs_the_whole_pool_does_without_its_snapshot() -> None:
+    driver = _driver(((0,), 3), num_pages=20)
+    long = SYSTEM[:60]
+    _ask(driver, long, 1)
+    _, chat = _ask(driver, [*long, 1, 2], 6)
+    assert len(chat) == 68
+    driver.check_nothing_left()
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_a_checkpoint_keeps_snapshots(layers: tuple[tuple[int, ...], int]) -> None:
+    """A Core that goes on from it does what the first one does."""
+    driver = _driver(layers)
+    _ask(driver, SYSTEM, 9)
+    _ask(driver, [*SYSTEM[:48], 1, 2, 3], 2)
+    state = checkpoint(driver.core, driver.now)
+    state = decoder(Checkpoint).decode(encoder().encode(state))
+    again = Core(driver.config)
+    restore(again, state)
+    number = len(driver.events)
+    for prompt in ([*SYSTEM, 1, 2], [*SYSTEM[:48], 1, 2, 3, 4]):
+        assert _ask(driver, prompt, 5)[0]
+    events, actions = driver.events[number:], driver.actions[number:]
+    for event, expected in zip(events, actions, strict=True):
+        assert encoder().encode(again.handle(event)) == encoder().encode(expected)

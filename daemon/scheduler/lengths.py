@@ -241,9 +241,10 @@ class SeenLengths:
             left = min(GUESS_TOKENS, most)
             return Outlook(left * (age + left), left, left)
         index, span = table.at(age, _unit(sequence))
-        index = min(max(1.0, index), most * (age + most))
         room = span if self.any_known else max(span, GUESS_TOKENS)
-        return Outlook(index, min(max(1.0, span), most), min(max(1.0, room), most))
+        return Outlook(
+            _within(index, most * (age + most)), _within(span, most), _within(room, most)
+        )
 
     def knows(self, sequence: Sequence) -> bool:
         """Whether enough answers of its kind have ended here."""
@@ -297,14 +298,14 @@ class SeenLengths:
 
     def _kind_of(self, sequence: Sequence) -> LengthKind | None:
         """The narrowest of its kinds of which enough answers have ended."""
-        kinds = self._kinds
-        *narrower, widest = _kinds(sequence.num_prompt_tokens, sequence.predicted_tokens)
-        for kind in narrower:
-            ended = kinds.get(kind)
-            if ended is not None and len(ended.answers) >= LEAST:
+        of_kind = self._kinds
+        kinds = _kinds(sequence.num_prompt_tokens, sequence.predicted_tokens)
+        for kind in kinds:
+            ended = of_kind.get(kind)
+            least = LEAST_OF_ALL if kind is kinds[-1] else LEAST
+            if ended is not None and len(ended.answers) >= least:
                 return ended
-        ended = kinds.get(widest)
-        return ended if ended is not None and len(ended.answers) >= LEAST_OF_ALL else None
+        return None
 
     def state(self) -> list[KindState]:
         """The learned state, as plain values."""
@@ -326,8 +327,13 @@ def _left(sequence: Sequence, table: IndexTable | None) -> Left:
     left, square = GUESS_TOKENS, GUESS_TOKENS * GUESS_TOKENS
     if table is not None:
         left, square = table.left_at(float(sequence.num_output_tokens), _unit(sequence))
-    left, square = min(max(1.0, left), most), min(max(1.0, square), most * most)
+    left, square = _within(left, most), _within(square, most * most)
     return Left(int(left), int(left * sequence.num_known_tokens + square / 2))
+
+
+def _within(tokens: float, most: float) -> float:
+    """At least one, and at most `most`."""
+    return most if tokens > most else max(1.0, tokens)
 
 
 def _unit(sequence: Sequence) -> float:

@@ -237,11 +237,20 @@ class StreamPace:
         if not self.max_pause_s or num <= 0:
             return True
         num_tokens = sequence.expected_length + self.num_tokens
-        most_pools = min(most_pools, self._most_pools(kv))
-        enough_slots = num < most_pools * self._slots.max_slots
+        if not self._fits(num, num_tokens, most_pools, kv):
+            return False
+        most = self._most_pools(kv)
+        return most >= most_pools or self._fits(num, num_tokens, most, kv)
+
+    def _fits(self, num: int, num_tokens: int, most_pools: float, kv: KVCache) -> bool:
+        """Whether a further stream beside `num` fits into so many pools, with the expected tokens
+        of all.
+        """
+        if num >= most_pools * self._slots.max_slots:
+            return False
         if kv.has_windows:
-            return enough_slots and kv.pool_share(num_tokens, num + 1) <= most_pools
-        return enough_slots and num_tokens <= most_pools * kv.pool_tokens
+            return kv.pool_share(num_tokens, num + 1) <= most_pools
+        return num_tokens <= most_pools * kv.pool_tokens
 
     @property
     def num_streams(self) -> int:

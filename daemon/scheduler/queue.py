@@ -132,8 +132,7 @@ class WaitingQueue:
     def unrank(self, sequences: Iterable[Sequence]) -> None:
         """Have these ranked anew, in this order; those already waiting for it keep their places."""
         unranked = self.unranked
-        for sequence in sequences:
-            unranked.setdefault(sequence.id, sequence)
+        unranked.update({sequence.id: sequence for sequence in sequences})
         is_all = len(unranked) == len(self._pushed)
         order, begun = self._order, self._begun
         self._order = [] if is_all else [entry for entry in order if entry[3].id not in unranked]

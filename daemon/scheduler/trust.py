@@ -104,7 +104,9 @@ class PredictorTrust:
         prompt = num_prompt_tokens.bit_length()
         before = self._over_all.holds, self._verdict(prompt).holds
         self._over_all.observe((predicted, true))
-        own = self._classes.setdefault(prompt, OrderVerdict())
+        own = self._classes.get(prompt)
+        if own is None:
+            own = self._classes[prompt] = OrderVerdict()
         if not own.full:
             own.holds = self._over_all.holds
         own.observe((predicted, true))

@@ -5,7 +5,7 @@ import pytest
 
 from daemon.core.core import Core
 from daemon.core.values.actions import Submit
-from daemon.core.values.events import WorkerReady
+from daemon.core.values.events import PolicyChosen, WorkerReady
 from daemon.core.view.checkpoint import checkpoint, restore
 from daemon.state.role import Role
 from tests.core.driver import Driver, configured
@@ -75,6 +75,23 @@ def test_a_checkpoint_keeps_it(policy: str) -> None:
     restore(later, checkpoint(driver.core, driver.now))
     assert later.instances[0].forward_tokens == SIZE
     assert later.instances[0].step_tokens == driver.core.instances[0].step_tokens
+
+
+@pytest.mark.parametrize(
+    ("configured_as", "chosen", "tokens"),
+    [("sarathi", "packed", SIZE), ("packed", "sarathi", BUDGET), ("packed", "synced-d", SIZE)],
+)
+def test_a_policy_that_is_chosen_while_it_runs_fills_steps_its_own_way(
+    configured_as: str, chosen: str, tokens: int
+) -> None:
+    driver = told(configured_as)
+    driver.handle(PolicyChosen(driver.now, chosen))
+    assert first_step(driver) == tokens
+    later = Core(driver.config)
+    driver.settle()
+    restore(later, checkpoint(driver.core, driver.now))
+    assert later.instances[0].step_tokens == driver.core.instances[0].step_tokens
+    driver.check_nothing_left()
 
 
 def pair(

@@ -194,17 +194,18 @@ class Instance:
         self._set_step_size()
 
     def _set_step_size(self) -> None:
-        """Fill its steps up to the size of its device, where its policy asks for that, or where it
-        computes prompts for others: in chunks that just saturate it (TetriInfer, section 3.3.3).
-        A configured budget stays.
+        """Fill its steps up to the size of its device, where the policy in force asks for that, or
+        where it computes prompts for others: in chunks that just saturate it (TetriInfer, section
+        3.3.3). A configured budget stays, and so does one of the configured policy: its worker has
+        memory for that.
         """
         if not self.config.budget_is_own:
             return
-        own, size = self.limits, self.forward_tokens
+        own, size, policy = self.limits, self.forward_tokens, self.scheduler.policy
         budget, chunk = own.max_batch_tokens, own.prefill_chunk
-        if POLICIES[own.policy].fills_device:
+        if policy.fills_device:
             size = size or Policy.batch_tokens
-        elif not chunks_by_device(own.policy, self.role is Role.PREFILL, is_open=True):
+        elif not chunks_by_device(policy.name, self.role is Role.PREFILL, is_open=True):
             size = 0
         elif self._may_chunk_by_device:
             budget, chunk = max(budget, size), max(chunk, size)
@@ -238,6 +239,7 @@ class Instance:
         """Rank its sequences by another policy from now on."""
         chosen = POLICIES[policy]()
         self.scheduler.set_policy(chosen, self.limits.swap or chosen.swap, now)
+        self._set_step_size()
 
     def submitted(self, batch: Batch, now: float) -> InFlightStep:
         """Note that a step was planned; returns its record until it answers."""

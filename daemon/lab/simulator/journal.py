@@ -29,6 +29,7 @@ from daemon.core.values.events import (
     DrainBegun,
     Event,
     InstanceDrained,
+    InstanceGivenUp,
     InstanceResumed,
     LinkChanged,
     MoveOrdered,
@@ -79,6 +80,7 @@ INPUTS = (
     | RolesChosen
     | InstanceDrained
     | InstanceResumed
+    | InstanceGivenUp
     | MoveOrdered
 )
 """Events from outside other than requests and workers' messages: a rerun has them as they came."""
@@ -160,6 +162,14 @@ class JournalInstance:
 
 
 @dataclass(slots=True)
+class Death:
+    """A worker's death."""
+
+    lost: WorkerLost
+    ready_s: float = float("inf")  # when the next worker of its instance was ready; inf: none was
+
+
+@dataclass(slots=True)
 class Incident:
     """The content of a journal file, replayed through a Core."""
 
@@ -173,6 +183,9 @@ class Incident:
     # By instance; only those that were ready.
     homes: dict[int, JournalInstance] = field(default_factory=dict)
     inputs: list[Event] = field(default_factory=list)  # predictions and operators' orders
+    deaths: list[Death] = field(default_factory=list)
+    # Plans whose answer or copies a death kept from coming, by instance and step: when it was.
+    lost_s: dict[tuple[int, int], float] = field(default_factory=dict)
     instances: list[InstanceLog] = field(default_factory=list)  # times as the journal's
     handoffs: int = 0
     handoffs_failed: int = 0
@@ -335,11 +348,13 @@ class _Reader:
                 event.now - self._woken_s.pop(event.instance, event.now),
             )
             incident.homes.setdefault(event.instance, home)
+            for death in incident.deaths:
+                if death.lost.instance == event.instance:
+                    death.ready_s = min(death.ready_s, event.now)
         elif isinstance(event, CopiesDone):
             self._copied(event)
         elif isinstance(event, WorkerLost):
-            self._sent = {at: sent for at, sent in self._sent.items() if at[0] != event.instance}
-            self._recorder.stopped(self._core.instances[event.instance], event.now)
+            self._lost(event)
         elif isinstance(event, TransferEnded):
             self._landed(event)
         elif isinstance(event, Tick):
@@ -361,6 +376,15 @@ class _Reader:
     def _count(self) -> None:
         counters = self._core.counters
         self._counted = counters.handoffs, counters.handoffs_failed
+
+    def _lost(self, event: WorkerLost) -> None:
+        """Drop what the dead worker was to answer."""
+        self._incident.deaths.append(Death(event))
+        for plans in self._sent, self._copying:
+            for plan in [plan for plan in plans if plan[0] == event.instance]:
+                del plans[plan]
+                self._incident.lost_s[plan] = event.now
+        self._recorder.stopped(self._core.instances[event.instance], event.now)
 
     def _answer(self, event: StepDone) -> None:
         sent = self._sent.pop((event.instance, event.step), None)

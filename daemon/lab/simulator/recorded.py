@@ -1,5 +1,6 @@
 """A worker that takes the real one's times from a journal."""
 
+import math
 from statistics import fmean
 
 from daemon.cost.work import StepWork
@@ -12,7 +13,7 @@ from daemon.wire.columns import Int32
 
 class RecordedWorker:
     """Takes as long for each step as the journal's step of that number; beyond those, as long as
-    the mean.
+    the mean. What a death kept from being answered is not answered before it.
 
     The same holds for the swap copies of each plan; other copies take a block's time as reported
     when the worker was ready.
@@ -33,6 +34,9 @@ class RecordedWorker:
         self._swaps = {
             swap.number: swap for swap in incident.swaps if swap.copied.instance == instance
         }
+        self._lost_s = {
+            step: lost_s for (lost, step), lost_s in incident.lost_s.items() if lost == instance
+        }
         self._home = home
         self._answers = answers
         self._free_s = 0.0
@@ -45,6 +49,8 @@ class RecordedWorker:
         share = work.times / times
         duration_s, elapsed_s = duration_s * share, elapsed_s * share
         self._free_s = end_s = max(now, self._free_s) + duration_s + more_s
+        if batch.step not in self._steps:
+            self._free_s = end_s = self._behind_death_s(batch.step, end_s)
         copies = self._copy(now, batch)
         reasons, counts = self._answers.sampled(batch)
         # The Core learns from the worker's measurement, as it did then.
@@ -69,7 +75,15 @@ class RecordedWorker:
             out_s, in_s = swap.copied.out_s, swap.copied.in_s
             taken_s = swap.copied.now - swap.sent_s
         self._copied_s = max(self._copied_s, now + taken_s)
+        if swap is None:
+            self._copied_s = self._behind_death_s(batch.step, self._copied_s)
         return CopiesEnded(self._copied_s, num_out, out_s, num_in, in_s)
+
+    def _behind_death_s(self, step: int, end_s: float) -> float:
+        """The end of what the journal has no answer of: after the death that kept it from coming,
+        if one did.
+        """
+        return max(end_s, math.nextafter(self._lost_s.get(step, -math.inf), math.inf))
 
     @property
     def computed_s(self) -> float:

@@ -69,7 +69,11 @@ class RecordedTransfers:
         """A worker can compute; the journal says when its links are up."""
 
     def lost(self, now: float, instance: int) -> None:
-        """Never: a rerun has no faults."""
+        """A worker died, and answers no more; the journal says when other ends and links broke."""
+        for number, ends in list(self._open.items()):
+            ends.pop(instance, None)
+            if not ends:
+                del self._open[number]
 
     def layers_s(self, instance: int) -> float:
         """The additional time of its next plan for reporting each computed layer: none."""

@@ -33,7 +33,7 @@ from daemon.lab.simulator.recorded import RecordedWorker
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.routes import Routes
 from daemon.lab.simulator.run import Options, forward_tokens, journal_of
-from daemon.lab.simulator.scenario import ScenarioError
+from daemon.lab.simulator.scenario import ScenarioError, WorkerFault
 from daemon.lab.simulator.simulator import Extras, Machine, Simulator
 from daemon.lab.simulator.traffic import Traffic
 from daemon.lab.simulator.worker import Answers, Worker
@@ -87,6 +87,7 @@ def rerun(
         predictor=options.predictor,
         chance=chance,
         journal=journal,
+        faults=_faults(incident),
         inputs=inputs,
         state=state,
         progress=options.progress,
@@ -200,6 +201,19 @@ def _inputs(
     return inputs
 
 
+def _faults(incident: Incident) -> tuple[WorkerFault, ...]:
+    """The deaths of workers; the next one is ready when it was then, its weights loaded."""
+    return tuple(
+        WorkerFault(
+            instance=death.lost.instance,
+            at_s=death.lost.now,
+            restart_s=death.ready_s - death.lost.now,
+            blamed=death.lost.blamed,
+        )
+        for death in incident.deaths
+    )
+
+
 def _machine(
     incident: Incident,
     config: Configured,
@@ -254,6 +268,7 @@ def _machine(
         workers,
         pools,
         [home.ready_s for home in homes],
+        reload_s=[0.0] * count,
         wake_s=[home.wake_s or own.wakes_in_s for home, own in owned],
         routes=routes,
         recorded=incident.links if profile is None else None,

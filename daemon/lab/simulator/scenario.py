@@ -86,6 +86,7 @@ class WorkerFault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     instance: int
     at_s: float
     restart_s: float = 5.0  # before the weights are loaded
+    blamed: bool = False  # its work may have killed it: sequences it dies of twice fail
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

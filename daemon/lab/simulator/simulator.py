@@ -350,9 +350,9 @@ class Simulator:
         self._machine.workers[instance].clear(now)
         if self._transfers is not None:
             self._transfers.lost(now, instance)
-        restarted_s = now + fault.restart_s
-        self._agenda.add(restarted_s, Rank.RELOAD, (instance, self._lives[instance]))
-        return WorkerLost(now, instance)
+        if (restarted_s := now + fault.restart_s) < float("inf"):
+            self._agenda.add(restarted_s, Rank.RELOAD, (instance, self._lives[instance]))
+        return WorkerLost(now, instance, fault.blamed)
 
     def _reload(self, now: float, what: tuple[int, int]) -> None:
         """Load a new process's weights, unless it is dead too by now."""

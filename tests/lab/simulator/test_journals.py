@@ -22,7 +22,6 @@ from daemon.core.values.events import (
     DrainBegun,
     Event,
     Finish,
-    InstanceGivenUp,
     LinkChanged,
     PolicyChosen,
     Predicted,
@@ -45,7 +44,7 @@ from daemon.lab.simulator.journal import INPUTS, read_incident
 from daemon.lab.simulator.replayed import replayed
 from daemon.lab.simulator.rerun import configured, rerun
 from daemon.lab.simulator.run import Options, run
-from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits
+from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits, WorkerFault
 from daemon.scheduler.policies import POLICIES
 from daemon.state.role import Role
 from daemon.wire.faults import TEST_MODE, VARIABLE
@@ -58,16 +57,27 @@ from tests.lab.simulator.made import DEVICE, journalled, phases, prepared, profi
 STEP = phases((0.004, 2e-5, 0.0), (0.003, 1e-6, 1e-4))
 
 
-def eventful(folder: Path, policy: str = "srtf", num_stages: int = 1, **limits: object) -> RunLog:
+def eventful(
+    folder: Path,
+    policy: str = "srtf",
+    num_stages: int = 1,
+    fault: tuple[WorkerFault, ...] = (),
+    **limits: object,
+) -> RunLog:
     """Bursts with lulls between them, more than memory and queue hold; its journal in `folder`."""
-    log, journal = lived(policy, num_stages, frozenset(limits.items()))
+    log, journal = lived(policy, num_stages, frozenset(limits.items()), fault)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE_NAME).write_bytes(journal)
     return log
 
 
 @cache
-def lived(policy: str, num_stages: int, limits: frozenset[tuple[str, Any]]) -> tuple[RunLog, bytes]:
+def lived(
+    policy: str,
+    num_stages: int,
+    limits: frozenset[tuple[str, Any]],
+    fault: tuple[WorkerFault, ...] = (),
+) -> tuple[RunLog, bytes]:
     """The log of such a run, and its journal."""
     bursts, each = 4, 24
     arrival_s = [4.0 * burst + 0.003 * i for burst in range(bursts) for i in range(each)]
@@ -96,6 +106,7 @@ def lived(policy: str, num_stages: int, limits: frozenset[tuple[str, Any]]) -> t
         limits=msgspec.structs.replace(ScenarioLimits(), **asked),
         policy=policy,
         predictor="noisy:0.5",
+        fault=fault,
     )
     with tempfile.TemporaryDirectory() as folder:
         log = run(plan, Options(journal=Path(folder)))
@@ -169,6 +180,24 @@ def test_recorded_steps_make_the_same_run(tmp_path: Path, policy: str, num_stage
     assert np.array_equal(again.outcome, was.outcome)
     assert again.last_s == pytest.approx(was.last_s, nan_ok=True)
     assert np.array_equal(again.preemptions, was.preemptions)
+
+
+@pytest.mark.parametrize("restart_s", [0.5, 3.0])
+def test_a_worker_that_died_dies_again(tmp_path: Path, restart_s: float) -> None:
+    """Its steps in flight are lost, its sequences wait and are computed again, as they were."""
+    fault = WorkerFault(instance=0, at_s=4.2, restart_s=restart_s, blamed=True)
+    was = eventful(tmp_path, fault=(fault,))
+    incident = read_incident(tmp_path / FILE_NAME)
+    assert [death.lost.now for death in incident.deaths] == [4.2] and incident.lost_s
+    cores: list[Core] = []
+    log = rerun(incident, options=Options(after_event=cores.append))
+    assert cores[0].counters.worker_deaths == 1
+    again, true = log.requests, was.requests
+    assert np.array_equal(again.outcome, true.outcome)
+    assert np.array_equal(again.preemptions, true.preemptions)
+    assert again.last_s == pytest.approx(true.last_s, nan_ok=True)
+    profiled = rerun(incident, profile=profile(STEP, device=DEVICE), options=Options())
+    assert profiled.requests.preemptions.sum() > 0
 
 
 def test_an_instance_that_was_woken_wakes_again(tmp_path: Path) -> None:
@@ -461,6 +490,6 @@ def test_a_rerun_knows_each_kind_of_event() -> None:
     """One that is in no list would be dropped without a word when a journal is run again."""
     workers = {WorkerReady, WorkerLost, StepDone, CopiesDone, TransferEnded, LinkChanged}
     ends = {Finish, Abort}  # answers of a rerun end where they ended then
-    left = {Sealed, InstanceGivenUp}  # of older journals; and a rerun loses no worker
+    left = {Sealed}  # of older journals
     known = {Configured, RequestArrived, Tick, *get_args(INPUTS), *workers, *ends, *left}
     assert set(get_args(Event)) == known, "put a new event of an operator into INPUTS"

@@ -241,10 +241,9 @@ class SeenLengths:
             left = min(GUESS_TOKENS, most)
             return Outlook(left * (age + left), left, left)
         index, span = table.at(age, _unit(sequence))
+        index = min(max(1.0, index), most * (age + most))
         room = span if self.any_known else max(span, GUESS_TOKENS)
-        return Outlook(
-            _within(index, most * (age + most)), _within(span, most), _within(room, most)
-        )
+        return Outlook(index, min(max(1.0, span), most), min(max(1.0, room), most))
 
     def knows(self, sequence: Sequence) -> bool:
         """Whether enough answers of its kind have ended here."""
@@ -327,13 +326,8 @@ def _left(sequence: Sequence, table: IndexTable | None) -> Left:
     left, square = GUESS_TOKENS, GUESS_TOKENS * GUESS_TOKENS
     if table is not None:
         left, square = table.left_at(float(sequence.num_output_tokens), _unit(sequence))
-    left, square = _within(left, most), _within(square, most * most)
+    left, square = min(max(1.0, left), most), min(max(1.0, square), most * most)
     return Left(int(left), int(left * sequence.num_known_tokens + square / 2))
-
-
-def _within(tokens: float, most: float) -> float:
-    """At least one, and at most `most`."""
-    return most if tokens > most else max(1.0, tokens)
 
 
 def _unit(sequence: Sequence) -> float:

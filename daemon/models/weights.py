@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from daemon.models.containers import predicting, text_names
 from daemon.models.gguf_index import GgufIndex, read_index
+from daemon.models.quantise_plan import UNPACKED
 from daemon.models.quantised_layers import (
     QuantisedLayer,
     TensorHeader,
@@ -166,7 +167,9 @@ def predicting_weights(folder: Path) -> list[str]:
 
 
 class WeightCount(NamedTuple):
-    """Parameters that a folder stores (tied ones are stored once)."""
+    """Parameters that a folder stores (tied ones are stored once), by how they are held once they
+    are loaded.
+    """
 
     num_params: int
     packed_params: int  # of them in blocks
@@ -178,20 +181,23 @@ def count_weights(folder: Path, quantisation: Quantisation | None = None) -> Wei
     index = read_index(folder)
     kept = count_indexed(index) if index else WeightCount(0, 0, 0)
     layers = folder_layers(folder, quantisation)
-    in_blocks = sum(layer.rows * layer.columns for layer in layers.values())
+    stay = [layer for name, layer in layers.items() if not UNPACKED.search(name)]
+    all_in_blocks, in_blocks = (
+        sum(layer.rows * layer.columns for layer in some) for some in (layers.values(), stay)
+    )
     headers = weight_headers(folder)
     aside = tensors_aside(layers, headers)
     plain = sum(math.prod(header.shape) for name, header in headers.items() if name not in aside)
     return WeightCount(
-        kept.num_params + plain + in_blocks,
+        kept.num_params + plain + all_in_blocks,
         kept.packed_params + in_blocks,
-        kept.packed_bytes + sum(layer.size_bytes for layer in layers.values()),
+        kept.packed_bytes + sum(layer.size_bytes for layer in stay),
     )
 
 
 def count_indexed(index: GgufIndex) -> WeightCount:
     """The parameters in a file of blocks."""
-    packed = [tensor for tensor in index.tensors if tensor.packed]
+    packed = [it for it in index.tensors if it.packed and not UNPACKED.search(it.name)]
     return WeightCount(
         sum(math.prod(tensor.shape) for tensor in index.tensors),
         sum(math.prod(tensor.shape) for tensor in packed),

@@ -172,12 +172,13 @@ def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
 def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile) -> Backend:
     """Triton's kernels for states of type `dtype`, but for the families that torch computes."""
     from daemon.engine.cuda.attention import CudaAttention
+    from daemon.engine.cuda.latent import row_attention
     from daemon.engine.cuda.mixed_attention import mixed
     from daemon.engine.cuda.ops import TritonOps
 
     def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
         if cache.latent:
-            return TorchAttention(batch, cache)
+            return row_attention(batch, cache, by_torch)
         if by_torch & {WRITE, DECODE, PREFILL}:
             return mixed(batch, cache, by_torch)
         return CudaAttention.of(batch, cache)

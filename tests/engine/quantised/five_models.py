@@ -225,7 +225,7 @@ def write(name: str, form: str, folder: Path) -> tuple[Path, Any]:
         plain = save_plain(_random(model.config), folder / "plain")
         requantise(plain, made, form, lambda _share: None)
     else:
-        _checkpoint(model, form, made)
+        checkpoint(model, form, made)
     return made, unpacked(made)
 
 
@@ -262,7 +262,8 @@ def _random(config: PreTrainedConfig) -> Any:
     return model
 
 
-def _checkpoint(model: Model, form: str, folder: Path) -> None:
+def checkpoint(model: Model, form: str, folder: Path) -> None:
+    """Write a folder whose linear layers, but for the head, are random blocks."""
     said, pack = CHECKPOINTS[form]
     chance = np.random.default_rng(len(form))
     plain = _random(model.config)

@@ -29,6 +29,7 @@ VARIANTS = {
 }
 """What is compiled apart from the rest: a window; a window, a cap and sinks."""
 VARIED_HEAD_DIM = 64
+LATENT, TURNED = 512, 64
 FP8_GENERATION = 89
 """The first that has float8_e4m3fn, and so a cache of it."""
 
@@ -50,6 +51,7 @@ def attention_compile_checks(
             with compiled_for(generation) as launches:
                 for dtype in dtypes:
                     yield from _packing(dtype, generation, launches)
+                    yield from _rows(dtype, generation, launches)
                 for dtype, kv_dtype, sizes in kinds:
                     if kv_dtype != FP8 or generation >= FP8_GENERATION:
                         yield from _Case(generation, launches, dtype, kv_dtype, *sizes).checks()
@@ -139,6 +141,19 @@ def _packing(dtype: torch.dtype, generation: int, launches: Launches) -> Iterato
     yield _built(f"pack_blocks {_named(dtype)}", generation, launches)
     kernels.unpack_blocks(packed, pool, index)
     yield _built(f"unpack_blocks {_named(dtype)}", generation, launches)
+
+
+def _rows(dtype: torch.dtype, generation: int, launches: Launches) -> Iterator[Check]:
+    """Latent rows in the sizes of DeepSeek V3 and of GLM-4.7-Flash."""
+    shape = (NUM_BLOCKS, 2, BLOCK_SIZE, 1, LATENT + TURNED, dtype)
+    cache = PagedKV(*shape, torch.device("meta"), latent=LATENT)
+    for heads in (128, 20):
+        for rows, blocks in BATCHES:
+            query = torch.empty((rows, heads, LATENT + TURNED), dtype=dtype, device="meta")
+            parts = query[..., :LATENT], query[..., LATENT:]
+            where = cache.blocks, rows % 2, _column(rows, blocks), _column(rows)
+            kernels.paged_row_attention(*parts, *where, 0.1)
+        yield _built(f"rows     {heads} heads {_named(dtype)}", generation, launches)
 
 
 def _built(name: str, generation: int, launches: Launches) -> Check:

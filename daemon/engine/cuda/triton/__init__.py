@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from daemon.engine.cuda.triton.activation import gelu_mul, silu_mul
     from daemon.engine.cuda.triton.cache import write_kv
     from daemon.engine.cuda.triton.decode import paged_decode_attention
+    from daemon.engine.cuda.triton.latent import paged_row_attention
     from daemon.engine.cuda.triton.norm import add_norm
     from daemon.engine.cuda.triton.packing import pack_blocks, unpack_blocks
     from daemon.engine.cuda.triton.prefill import paged_prefill_attention
@@ -27,6 +28,7 @@ __all__ = [
     "pack_blocks",
     "paged_decode_attention",
     "paged_prefill_attention",
+    "paged_row_attention",
     "place",
     "prepare_decode",
     "silu_mul",
@@ -41,6 +43,7 @@ _MODULES = {
     "pack_blocks": "daemon.engine.cuda.triton.packing",
     "paged_decode_attention": "daemon.engine.cuda.triton.decode",
     "paged_prefill_attention": "daemon.engine.cuda.triton.prefill",
+    "paged_row_attention": "daemon.engine.cuda.triton.latent",
     "prepare_decode": "daemon.engine.cuda.triton.prepare",
     "place": "daemon.engine.cuda.triton.qkv",
     "silu_mul": "daemon.engine.cuda.triton.activation",

@@ -91,7 +91,7 @@ def paged_decode_attention(
     scales = None if kv_scales is None else kv_scales[:, layer, 0]
     _decode[(kv_heads, batch, splits)](
         query, cells, scales, block_tables, context_lens, variant.sinks, partial, masses,
-        _counters(device), out, *query.stride()[:2], *out.stride()[:2], cells.stride(0),
+        counters(device), out, *query.stride()[:2], *out.stride()[:2], cells.stride(0),
         0 if scales is None else scales.stride(0), block_tables.stride(0), splits, least,
         variant.window, scale * LOG2_E, variant.cap * LOG2_E,
         GROUP=group, ROWS=rows, MEMBERS=members,
@@ -127,7 +127,7 @@ def _processors(device: torch.device) -> int:
 
 
 @lru_cache
-def _counters(device: torch.device) -> torch.Tensor:
+def counters(device: torch.device) -> torch.Tensor:
     """How many programs of each pair have ended; 0 before and after each call.
 
     Made by the first call, which must not be one that a CUDA graph captures: its memory outlives

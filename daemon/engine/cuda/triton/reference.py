@@ -34,6 +34,29 @@ def paged_decode_attention(
     return output
 
 
+def paged_row_attention(
+    query: torch.Tensor,
+    turned: torch.Tensor,
+    kv_cache: torch.Tensor,
+    layer: int,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Means of latent rows; see `daemon.engine.cuda.triton.latent`."""
+    out, rank = torch.zeros_like(query), query.shape[-1]
+    whole = torch.cat((query, turned), -1).float()
+    for row, length in enumerate(context_lens.tolist()):
+        if length:
+            positions = torch.arange(length, device=query.device)
+            size = kv_cache.shape[3]
+            blocks = block_tables[row].long()[positions // size]
+            rows = kv_cache[blocks, layer, 0, positions % size, 0].float()
+            weights = torch.softmax(whole[row] @ rows.T * scale, -1)
+            out[row] = (weights @ rows[:, :rank]).to(out.dtype)
+    return out
+
+
 def paged_prefill_attention(
     query: torch.Tensor,
     kv_cache: torch.Tensor,

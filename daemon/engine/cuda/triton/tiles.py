@@ -42,7 +42,7 @@ def decode_tiling(head_dim: int, dtype: torch.dtype, stored: torch.dtype) -> Til
     values.
     """
     dim = power_of_2(head_dim)
-    kinds = _precision(dtype), _product(dtype, stored)
+    kinds = precision_of(dtype), product_of(dtype, stored)
     if dtype.itemsize > 2:
         return Tiling(dim, _keys(16, dim, dtype), 16, 4, 2, *kinds)
     return Tiling(dim, _keys(8, dim, stored), 16, 2, _STAGES, *kinds)
@@ -58,7 +58,7 @@ def prefill_tiling(
     Products of float32 keep all of their operands there.
     """
     dim = power_of_2(head_dim)
-    kinds = _precision(dtype), _product(dtype, stored)
+    kinds = precision_of(dtype), product_of(dtype, stored)
     share = 2 if kind_of(stored) else 1
     if dtype.itemsize > 2:
         return Tiling(dim, _keys(8, dim, dtype), 32, 4, 2, *kinds)
@@ -111,11 +111,12 @@ def _keys(tile_kib: int, dim: int, dtype: torch.dtype) -> int:
     return max(16, min(128, tile_kib * 1024 // (dim * dtype.itemsize)))
 
 
-def _precision(dtype: torch.dtype) -> str:
+def precision_of(dtype: torch.dtype) -> str:
+    """The precision of products of float32, by the type of states."""
     return "ieee" if dtype == torch.float32 else "tf32"
 
 
-def _product(dtype: torch.dtype, stored: torch.dtype) -> tl.dtype:
+def product_of(dtype: torch.dtype, stored: torch.dtype) -> tl.dtype:
     """The type of products: float16 for 8-bit numbers, whose bits are nearly its (see `fold`)."""
     # Triton's interpreter multiplies the bits of bfloat16 as integers.
     if dtype == torch.float32 or (dtype == torch.bfloat16 and triton.knobs.runtime.interpret):

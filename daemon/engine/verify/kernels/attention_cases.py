@@ -18,6 +18,9 @@ def try_decode(bench: Bench) -> None:
     Twice, since what races does not repeat itself, and counters must be left at 0.
     """
     subject = bench.subject
+    if subject.latent:
+        _try_rows(bench)
+        return
     size, scale = subject.block_size, float(subject.head_dim**-0.5)
     longest = min(subject.longest, subject.max_blocks * size)
     lengths = [min(length, longest) for length in (1, size, size + 1, 3 * size + 5, 0, longest)]
@@ -38,7 +41,11 @@ def try_decode(bench: Bench) -> None:
 
 
 def try_prefill(bench: Bench) -> None:
-    """Short chunks, long ones, and rows without tokens; each has a kernel of its own."""
+    """Short chunks, long ones, and rows without tokens; each has a kernel of its own. Chunks of
+    latent rows are torch's.
+    """
+    if bench.subject.latent:
+        return
     size = bench.subject.block_size
     room = bench.subject.max_blocks * size
     long = min(max(70, bench.subject.longest // 4), room - 9)
@@ -49,6 +56,25 @@ def try_prefill(bench: Bench) -> None:
         ([0, size - 1], [min(70, room), 3], _variant(bench)),
     ):
         _try_chunks(bench, starts, counts, variant)
+
+
+def _try_rows(bench: Bench) -> None:
+    """The same for latent rows."""
+    subject = bench.subject
+    if subject.kv_dtype:
+        return  # torch reads rows of 8 bits
+    size, scale, rank = subject.block_size, float(subject.head_dim**-0.5), subject.latent
+    longest = min(subject.longest, subject.max_blocks * size)
+    lengths = [min(length, longest) for length in (1, size, size + 1, 3 * size + 5, 0, longest)]
+    cache, tables = bench.filled(lengths)
+    query = bench.normal(len(lengths), subject.num_heads, subject.head_dim)
+    rows = tables, bench.column(lengths), scale
+    where = query[..., :rank], query[..., rank:], cache.blocks, LAYER, *rows
+    found, again = kernels.paged_row_attention(*where), kernels.paged_row_attention(*where)
+    expected = reference.paged_row_attention(*where)
+    what = f"attention to latent rows of {', '.join(map(str, lengths))} tokens"
+    alike(what, found, expected, bench.limit)
+    equal(f"{what}, the second time", again, found)
 
 
 def _try_chunks(

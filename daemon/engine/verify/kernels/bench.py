@@ -43,6 +43,7 @@ class Bench:
             self.dtype,
             self.device,
             KV_DTYPES[subject.kv_dtype],
+            latent=subject.latent,
         )
 
     def filled(self, lengths: list[int]) -> tuple[PagedKV, torch.Tensor]:

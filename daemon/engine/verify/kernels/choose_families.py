@@ -19,6 +19,7 @@ from daemon.engine.verify.kernels import kept
 from daemon.engine.verify.kernels.kept import CardStack, Verdict
 from daemon.engine.verify.kernels.run import CHILD, SelfTestError, Tell, run
 from daemon.engine.verify.kernels.subject import Subject
+from daemon.memory.sizing import heads_of
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
 
@@ -131,6 +132,7 @@ def subject_of(load: Load, model: Any, shape: ModelShape) -> Subject:
         quantised=_quantised(model),
         compress=load.compress,
         most_rows=min(load.max_slots, _ROWS),
+        latent=max((heads.latent for heads in heads_of(shape)), default=0),
     )
 
 

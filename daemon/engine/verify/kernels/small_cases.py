@@ -40,7 +40,11 @@ def try_activations(bench: Bench) -> None:
 
 
 def try_qkv(bench: Bench) -> None:
-    """Queries as they are turned, and what is in the pool afterwards."""
+    """Queries as they are turned, and what is in the pool afterwards; torch does both for latent
+    rows.
+    """
+    if bench.subject.latent:
+        return
     subject, tokens = bench.subject, len(_BLOCKS)
     heads = subject.num_heads + 2 * subject.num_kv_heads
     found = bench.normal(tokens, heads, subject.head_dim)
@@ -59,7 +63,9 @@ def try_qkv(bench: Bench) -> None:
 
 
 def try_writes(bench: Bench) -> None:
-    """Keys and values that are slices of one projection, as they come."""
+    """Keys and values that are slices of one projection, as they come; torch writes latent rows."""
+    if bench.subject.latent:
+        return
     subject, tokens = bench.subject, len(_BLOCKS)
     states = bench.normal(tokens, 2 * subject.num_kv_heads, subject.head_dim)
     key, value = states.split(subject.num_kv_heads, 1)

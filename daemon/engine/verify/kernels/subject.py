@@ -23,4 +23,5 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quantised: tuple[tuple[str, int, int], ...] = ()  # weights: format, rows, columns
     compress: bool = False  # blocks are packed for the host pool
     most_rows: int = 1  # sequences of a step
+    latent: int = 0  # of a row that is key and value in one: see `PagedKV`
     longest: int = 1500  # tokens of the longest context that is tried

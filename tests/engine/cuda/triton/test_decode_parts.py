@@ -31,7 +31,7 @@ for kv_dtype, lengths in ((None, (409, 65)), (torch.int8, (260, 0))):
         assert distance(got, expected) <= LIMITS[torch.float32], distance(got, expected)
     assert decode.num_splits(2, 64 * 16, torch.device("cpu")) == (16, 64)
     decode._WAVES = 2
-assert not decode._counters(torch.device("cpu")).any()
+assert not decode.counters(torch.device("cpu")).any()
 print("joined")
 """
 

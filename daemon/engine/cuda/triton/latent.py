@@ -91,8 +91,7 @@ def _attend(
     tile, row, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     length = tl.load(lens_ptr + row)
     span = tl.maximum(tl.cdiv(tl.cdiv(length, splits), KEYS) * KEYS, least)
-    parts = tl.cdiv(length, span)
-    first = split * span
+    parts, first = tl.cdiv(length, span), split * span
     member, dims, more = tl.arange(0, ROWS), tl.arange(0, DIM), tl.arange(0, TURNED_DIM)
     head, there = tile * GROUP + member, member < GROUP
     mask = there[:, None] & (dims < RANK)[None, :]
@@ -104,8 +103,8 @@ def _attend(
     cells = (row * query_stride_row + head * query_stride_head)[:, None] + dims[None, :]
     query = tl.load(query_ptr + cells, mask=mask, other=0.0).to(PRODUCT)
     cells = (row * turned_stride_row + head * turned_stride_head)[:, None] + more[None, :]
-    turned_mask = there[:, None] & (more < TURNED)[None, :]
-    turned = tl.load(turned_ptr + cells, mask=turned_mask, other=0.0).to(PRODUCT)
+    behind = there[:, None] & (more < TURNED)[None, :]
+    turned = tl.load(turned_ptr + cells, mask=behind, other=0.0).to(PRODUCT)
     acc = tl.zeros([ROWS, DIM], tl.float32)
     peak, total = tl.full([ROWS], _LOWEST, tl.float32), tl.zeros([ROWS], tl.float32)
     stop = tl.minimum(first + span, length)
@@ -118,8 +117,7 @@ def _attend(
         rows = blocks * stride_block + (read % BLOCK_SIZE) * TOKEN
         places = cache_ptr + rows[:, None]
         latent = tl.load(places + dims[None, :], mask=(dims < RANK)[None, :], other=0.0)
-        behind = places + RANK + more[None, :]
-        keys = tl.load(behind, mask=(more < TURNED)[None, :], other=0.0)
+        keys = tl.load(places + RANK + more[None, :], mask=(more < TURNED)[None, :], other=0.0)
         scores = tl.dot(query, tl.trans(latent.to(PRODUCT)), input_precision=PRECISION)
         scores = tl.dot(turned, tl.trans(keys.to(PRODUCT)), scores, input_precision=PRECISION)
         scores = tl.where((positions < stop)[None, :], scores * scale_log2, float("-inf"))

@@ -23,7 +23,7 @@ from daemon.config.cores import read_cores
 from daemon.config.cuda import Devices, ask_for, missing
 from daemon.config.find import Found, find, released
 from daemon.config.host_pool import HostPlan
-from daemon.config.instance_text import format_instance
+from daemon.config.instance_text import format_instance, num_ranks, placed
 from daemon.config.instances import instance_limits
 from daemon.config.load import ConfigError, ConfigFault, Loaded, flatten, load
 from daemon.config.paths import default_cache, default_journal, default_socket
@@ -61,6 +61,7 @@ from daemon.models.gguf_index import read_index
 from daemon.models.kept_folder import is_converted
 from daemon.models.quantisation import read_quantisation
 from daemon.models.quantised_folder import NONE, plain_folder, planned, quantised_shape
+from daemon.models.rank_shares import largest_share
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape, read_json
 from daemon.models.unread import unread_notes
@@ -201,9 +202,14 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
     config = _serve_by(found, config, find(config, found.shape, devices))
     for spec in found.served.instances:
         try:
-            found.plans[spec.name] = plan_pool(config, found.shape, spec, devices)
+            share = largest_share(found.shape, num_ranks(spec))
+        except ModelError as error:
+            found.cannot(str(error))
+            continue
+        try:
+            found.plans[spec.name] = plan_pool(config, share, spec, devices)
         except SizingError as error:
-            for text in (str(error), *pool_faults(config, found.shape, spec, devices)):
+            for text in (str(error), *pool_faults(config, share, spec, devices)):
                 found.cannot(text)
 
 
@@ -245,10 +251,14 @@ def print_text(found: Checked) -> None:
     if lines := list(found.served.lines()):
         print("\n" + "\n".join(lines))
     for spec, cores in found.instances():
-        print(f"\ninstance {spec.name} on {spec.device}")
+        print(f"\ninstance {spec.name} on {placed(spec)}")
         print(f"  cores        {cores} ({cores.why})")
         if found.shape is not None and spec.name in found.plans:
-            print("\n".join(pool_lines(found.shape, found.plans[spec.name])))
+            ranks = num_ranks(spec)
+            if ranks > 1:
+                print(f"  ranks        {ranks}; the pool and the weights are those of the largest")
+            share = largest_share(found.shape, ranks)
+            print("\n".join(pool_lines(share, found.plans[spec.name])))
         if found.loaded is not None:
             print(limits_line(instance_limits(found.loaded.config, spec)))
     for note in found.notes:

@@ -13,7 +13,9 @@ from daemon.config.encoder import MISSING, encoder_folder
 from daemon.config.instance_text import (
     device_fault,
     engine_fault,
+    num_ranks,
     parallel_fault,
+    placed,
     role_fault,
 )
 from daemon.config.instances import OWN_CHOICES, OWN_COUNTS, instance_limits
@@ -25,7 +27,7 @@ from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import NAMES, PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
-from daemon.state.role import ROLES_MODES
+from daemon.state.role import ROLES_MODES, Role
 from daemon.state.transfer_mode import HANDOFF_MODES, PAIRINGS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -184,13 +186,17 @@ def _slo(config: Config) -> Iterator[Fault]:
 
 def _instances(config: Config) -> Iterator[Fault]:
     names = [spec.name for spec in config.instance]
+    has_ranks = any(num_ranks(spec) > 1 for spec in config.instance)
+    if has_ranks and len(names) > 1 and config.scheduler.roles != Role.MIXED:
+        said = "where an instance has several ranks, since no sequence moves to it or from it"
+        yield "scheduler.roles", f"must be mixed, got {config.scheduler.roles}: {said}"
     for number, spec in enumerate(config.instance):
         place = f"instance[{number}]"
         if fault := device_fault(spec.device):
             yield f"{place}.device", fault
         elif fault := parallel_fault(spec.device, spec.parallel) or engine_fault(spec):
             yield f"{place}.parallel", fault
-        if fault := role_fault(spec.role):
+        if fault := role_fault(spec.role) or _ranks_fault(spec):
             yield f"{place}.role", fault
         if spec.name in names[:number]:
             yield f"{place}.name", f"two instances are named {spec.name!r}"
@@ -199,6 +205,13 @@ def _instances(config: Config) -> Iterator[Fault]:
         if not 0 <= spec.wake_s < math.inf:
             yield f"{place}.wake_s", f"must be a number from 0 on, got {spec.wake_s}"
         yield from _limits(config, spec, place)
+
+
+def _ranks_fault(spec: InstanceSpec) -> str:
+    """Why an instance of several ranks cannot have its role; empty: it can."""
+    if num_ranks(spec) == 1 or spec.role == Role.MIXED:
+        return ""
+    return f"must be mixed for {placed(spec)}: no sequence moves to or from an instance of ranks"
 
 
 def _power(config: Config) -> Iterator[Fault]:

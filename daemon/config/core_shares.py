@@ -8,10 +8,12 @@ has one busy thread, for which the kernel finds a core that is idle at the momen
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 
 from daemon.config.cores import Cores, CpuCore, written_ranges
+from daemon.config.instance_text import CPU, num_ranks
 from daemon.config.schema import Config
 
 _GPU = "a GPU's worker may run on every core"
@@ -23,9 +25,16 @@ class CoreShare(msgspec.Struct, frozen=True):
     threads: int  # that compute; 0: one for each CPU
     cpus: tuple[int, ...] = ()  # that it is pinned to; empty: wherever the daemon may run
     why: str = ""
+    ranks: tuple["CoreShare", ...] = ()  # of each rank, where there are several
+
+    def of_rank(self, rank: int) -> "CoreShare":
+        """The share of one rank."""
+        return self.ranks[rank] if self.ranks else self
 
     def __str__(self) -> str:
-        """Such as `cpus 0-3, 4 threads`."""
+        """Such as `cpus 0-3, 4 threads`; of several ranks, one after the other."""
+        if self.ranks:
+            return "; ".join(map(str, self.ranks))
         where = f"cpus {written_ranges(self.cpus)}" if self.cpus else "any cpu"
         if not self.threads:
             return where
@@ -35,12 +44,20 @@ class CoreShare(msgspec.Struct, frozen=True):
 def core_shares(config: Config, cores: Cores) -> tuple[CoreShare, ...]:
     """The share of each of config.instance."""
     threads = config.daemon.threads
-    num_workers = sum(spec.device == "cpu" for spec in config.instance)
-    dealt = iter(deal(cores, num_workers, threads))
+    counts = [num_ranks(spec) if spec.device == CPU else 0 for spec in config.instance]
+    dealt = iter(deal(cores, sum(counts), threads))
     return tuple(
-        next(dealt) if spec.device == "cpu" else CoreShare(threads, (), _GPU)
-        for spec in config.instance
+        _together(tuple(islice(dealt, count))) if count else CoreShare(threads, (), _GPU)
+        for count in counts
     )
+
+
+def _together(ranks: tuple[CoreShare, ...]) -> CoreShare:
+    """The share of an instance with these ranks."""
+    if len(ranks) == 1:
+        return ranks[0]
+    cpus = tuple(sorted({cpu for rank in ranks for cpu in rank.cpus}))
+    return CoreShare(sum(rank.threads for rank in ranks), cpus, ranks[0].why, ranks)
 
 
 def deal(cores: Cores, num_workers: int, threads: int = 0) -> list[CoreShare]:

@@ -13,6 +13,7 @@ rules it out, or memory.host_bytes is 0.
 
 import msgspec
 
+from daemon.config.instance_text import num_ranks
 from daemon.config.instances import instance_limits
 from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config, InstanceSpec
@@ -34,8 +35,11 @@ class HostPlan(msgspec.Struct, frozen=True):
 def plan_host_pool(
     config: Config, model: Shape, spec: InstanceSpec, dtype: str, pool: PoolSize | None
 ) -> HostPlan:
-    """The host pool beside `pool` (None: not known yet). Raises SizingError if it holds nothing."""
+    """The host pool beside `pool` (None: not known yet), or that of each rank. Raises SizingError
+    if it holds nothing.
+    """
     memory, num_instances = config.memory, max(len(config.instance), 1)
+    ranks = num_ranks(spec)
     per_block = block_bytes(model, memory.block_size, dtype, memory.kv_dtype)
     if memory.compress:
         per_block = packed_block_bytes(model, memory.block_size)
@@ -43,15 +47,15 @@ def plan_host_pool(
     if swap and swap not in SWAPPING:
         return HostPlan(0, per_block, "swap")
     if memory.host_bytes >= 0:
-        if 0 < memory.host_bytes < per_block:
+        if 0 < memory.host_bytes < ranks * per_block:
             raise SizingError(
                 f"memory.host_bytes = {memory.host_bytes} does not hold one block of {per_block} "
                 "bytes: give it more, or 0 for no host pool"
             )
         _refuse_beyond_ram(memory.host_bytes, num_instances)
-        return HostPlan(memory.host_bytes // per_block, per_block, "host_bytes")
+        return HostPlan(memory.host_bytes // ranks // per_block, per_block, "host_bytes")
     share = RAM_SHARE[spec.device.partition(":")[0]]
-    ram_bytes = int(share * available_ram_bytes()) // num_instances
+    ram_bytes = int(share * available_ram_bytes()) // num_instances // ranks
     useful_bytes = DEVICE_POOLS * pool.num_blocks * pool.block_bytes if pool is not None else 0
     if pool is None or useful_bytes > ram_bytes:
         return HostPlan(ram_bytes // per_block, per_block, "ram")

@@ -1,7 +1,8 @@
 """The text of an instance, `DEVICES[:tpN|ppN][:ROLE]`, and the faults of its parts.
 
 DEVICES are `cpu`, `cuda:0` or the several GPUs of one instance, `cuda:0,1`: tensor parallelism
-splits each layer over them (tpN), pipeline parallelism gives each some layers as a stage (ppN).
+splits each layer over them (tpN), pipeline parallelism gives each some layers as a stage (ppN). On
+`cpu` N ranks have a share of the cores each.
 """
 
 import re
@@ -10,11 +11,14 @@ from daemon.base.nearest import did_you_mean, not_one_of
 from daemon.config.schema import InstanceSpec
 from daemon.state.role import Role
 
+CPU = "cpu"
 _DEVICES = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*")
 _PARALLEL = re.compile(r"(?:tp|pp)([1-9][0-9]{0,3})")
 
 _ROLES = tuple(role.value for role in Role)
-_ONE_DEVICE = "an instance computes on one device so far; make each device an instance of its own"
+MOST_RANKS = 16
+"""Most ranks of an instance on a CPU."""
+_ONE_DEVICE = "an instance computes on one GPU so far; make each GPU an instance of its own"
 
 
 def parse_instance(text: str) -> InstanceSpec:
@@ -48,6 +52,17 @@ def num_devices(device: str) -> int:
     return device.count(",") + 1
 
 
+def num_ranks(spec: InstanceSpec) -> int:
+    """The number of worker processes that compute an instance together."""
+    found = _PARALLEL.fullmatch(_needed(spec.parallel))
+    return int(found[1]) if found else 1
+
+
+def placed(spec: InstanceSpec) -> str:
+    """The device of an instance as viewers see it, its ranks included: `cpu:tp2`."""
+    return ":".join(part for part in (spec.device, _needed(spec.parallel)) if part)
+
+
 def device_fault(device: str) -> str:
     """The fault of a text of devices; empty: none."""
     if not _DEVICES.fullmatch(device):
@@ -59,6 +74,9 @@ def device_fault(device: str) -> str:
 def parallel_fault(device: str, parallel: str) -> str:
     """Why these devices cannot compute together as `parallel` says; empty: they can."""
     found = _PARALLEL.fullmatch(parallel)
+    if found and device == CPU:
+        most = f"{parallel} is beyond the {MOST_RANKS} ranks that an instance may have"
+        return most if int(found[1]) > MOST_RANKS else ""
     if parallel and not found:
         return f"must be tpN or ppN, such as tp2, got {parallel!r}"
     there = num_devices(device)
@@ -76,6 +94,10 @@ def role_fault(role: str) -> str:
 
 def engine_fault(spec: InstanceSpec) -> str:
     """Why no worker can compute on these devices; empty: one can."""
+    if spec.device == CPU:
+        parallel = _needed(spec.parallel)
+        said = f"{parallel} on the CPU is not supported yet: its ranks share layers, as tpN"
+        return said if parallel.startswith("pp") else ""
     if num_devices(spec.device) == 1:
         return ""
     return f"{spec.parallel} over {spec.device} is not supported yet: {_ONE_DEVICE}"

@@ -7,6 +7,7 @@ import msgspec
 
 from daemon.config.cuda import Devices
 from daemon.config.host_pool import HostPlan, plan_host_pool
+from daemon.config.instance_text import num_ranks
 from daemon.config.instances import worker_limits
 from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config, InstanceSpec
@@ -74,8 +75,9 @@ def longest(config: Config, context_len: int) -> int:
 
 
 def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices) -> PoolPlan:
-    """The pools of one instance of `config` on one of `devices` or the CPU. Raises SizingError for
-    a pool too small to be useful.
+    """The pools of one instance of `config` on one of `devices` or the CPU, or of each of its
+    ranks, `model` being the largest share of one. Raises SizingError for a pool too small to be
+    useful.
     """
     refuse_too_long(config, model)
     dtype = instance_dtype(config, spec.device, model.dtype)
@@ -117,6 +119,8 @@ def _device_pool(
 ) -> tuple[Demand, Room | None, PoolSize | None]:
     """The demand on the device's own pool, the memory for it, and its size."""
     demand = demand_of(config, model, dtype, worker_limits(config, spec))
+    kv_bytes = demand.kv_bytes // num_ranks(spec)  # said of the whole instance
+    demand = msgspec.structs.replace(demand, kv_bytes=kv_bytes)
     held_as = weight_dtype(config, model.dtype)
     weight_bytes = model.weight_bytes(held_as)
     panel_bytes = 0
@@ -182,8 +186,8 @@ def gib(size_bytes: int) -> str:
 def _room(
     config: Config, device: str, weight_bytes: int, panel_bytes: int, devices: Devices
 ) -> Room | None:
-    """The device's memory; instances on one device share it evenly."""
-    sharing = max(sum(spec.device == device for spec in config.instance), 1)
+    """The device's memory; instances and ranks on one device share it evenly."""
+    sharing = max(sum(num_ranks(it) for it in config.instance if it.device == device), 1)
     if device == "cpu":
         total, free = 0, available_ram_bytes()
     else:

@@ -7,7 +7,8 @@ Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then
 `Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers,
 `OperatorTimes` where asked for, `Fallback` where torch stands in for kernels, `Compiling` where a
 step takes long because of that, or `Failed`.
-Every rank of an instance gets every plan; rank 0 alone replies.
+Every rank of an instance gets every plan; rank 0 alone replies. All of them say `Loading`, `Ready`,
+`Copied` and `Failed`.
 """
 
 import msgspec
@@ -105,6 +106,12 @@ class NewLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
     peer: int
     sends: bool  # whether blocks leave here
     link: int  # its number: the same at both ends, and never used again
+
+
+class RankMemory(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Memory that all ranks of an instance share: with this message, the first over the socket for
+    links, comes its descriptor. Only where an instance has several.
+    """
 
 
 class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -14,6 +14,7 @@ import uvloop
 
 from daemon.base import logs, notify
 from daemon.config.cuda import DeviceError, likely_kind
+from daemon.config.instance_text import num_ranks
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
@@ -189,6 +190,7 @@ class Daemon:
                 link=lambda instance, link, fd: workers.of(instance).new_link(link, fd),
                 hangs=lambda instance, why: workers.of(instance).give_up(why),
                 is_stopped=lambda instance: workers.of(instance).is_stopped,
+                alone=[index for index, it in enumerate(model.instances) if num_ranks(it) > 1],
             ),
             power,
             config.scheduler.prompt_lookup,

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import count
 
 from daemon.core.values.actions import Send
@@ -31,10 +31,13 @@ class LinkBroker:
         dispatch: Callable[[LinkChanged | TransferEnded], None],
         hangs: Callable[[int, str], None],
         is_stopped: Callable[[int], bool],
+        alone: Collection[int] = (),
     ) -> None:
         """`hand_out(instance, message, descriptor)` sends to the instance's worker;
         `hangs(instance, why)` ends it; `is_stopped(instance)` says whether a signal stopped it.
+        `alone`: the instances that have no links, those of several ranks.
         """
+        self._alone = frozenset(alone)
         self._hand_out, self._dispatch = hand_out, dispatch
         self._numbers = count(1)
         self._ready: set[int] = set()
@@ -46,6 +49,8 @@ class LinkBroker:
 
     def ready(self, instance: int) -> None:
         """A worker is ready: it gets links to and from all others that are."""
+        if instance in self._alone:
+            return
         for other in sorted(self._ready - {instance}):
             for pair in ((instance, other), (other, instance)):
                 self._delays_s[pair] = FIRST_DELAY_S

@@ -12,6 +12,7 @@ from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Card, Devices, ask_for, check_devices
 from daemon.config.find import DeviceCandidate, Found, find
+from daemon.config.instance_text import num_ranks, placed
 from daemon.config.instances import (
     finds_size,
     instance_limits,
@@ -31,6 +32,7 @@ from daemon.models.gguf_header import whole_name
 from daemon.models.hub import hub_name
 from daemon.models.kept_folder import Tell
 from daemon.models.quantised_folder import ensure_quantised, plain_folder
+from daemon.models.rank_shares import largest_share
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 from daemon.protocol.worker import Load
@@ -61,9 +63,14 @@ class ServedModel(msgspec.Struct, frozen=True):
     cores: tuple[CoreShare, ...]  # as instances
     defaults: DefaultSampling = DefaultSampling()
 
-    def load(self, config: Config, instance: int) -> Load:
-        """The message that has the instance's worker load the model."""
-        pool, cores = self.pools[instance], self.cores[instance]
+    def loads(self, config: Config, instance: int) -> list[Load]:
+        """The messages that have each rank of an instance load its part of the model."""
+        world_size = num_ranks(self.instances[instance])
+        return [self.load(config, instance, rank) for rank in range(world_size)]
+
+    def load(self, config: Config, instance: int, rank: int = 0) -> Load:
+        """The message that has the instance's worker, or one of its ranks, load the model."""
+        pool, cores = self.pools[instance], self.cores[instance].of_rank(rank)
         config = msgspec.structs.replace(config, instance=self.instances)
         limits = worker_limits(config, self.instances[instance])
         return Load(
@@ -76,6 +83,8 @@ class ServedModel(msgspec.Struct, frozen=True):
             max_len=self.max_len,
             max_batch_tokens=limits.max_batch_tokens,
             num_threads=cores.threads,
+            rank=rank,
+            world_size=num_ranks(self.instances[instance]),
             num_host_blocks=pool.host.num_blocks,
             compress=config.memory.compress,
             kv_dtype="" if config.memory.kv_dtype == "auto" else config.memory.kv_dtype,
@@ -112,7 +121,7 @@ class ServedModel(msgspec.Struct, frozen=True):
                 InstanceConfig(
                     spec.name,
                     Role(spec.role),
-                    spec.device,
+                    placed(spec),
                     ahead=spec.device.startswith("cuda"),
                     **asdict(instance_limits(config, spec)),
                     chunk_is_own=not says_chunk(said, shared),
@@ -175,7 +184,10 @@ def find_model(
     for line in found.lines():
         log.log(logging.WARNING if in_place else logging.INFO, "%s", line)
     config = with_instances(config, found)
-    pools = tuple(plan_pool(config, shape, spec, devices) for spec in found.instances)
+    pools = tuple(
+        plan_pool(config, largest_share(shape, num_ranks(spec)), spec, devices)
+        for spec in found.instances
+    )
     if unused := without_effect(config.model.generation_config, folder):
         log.warning("generation_config.json says what has no effect here: %s", ", ".join(unused))
     return ServedModel(

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -82,6 +82,7 @@ class ToWorkers(msgspec.Struct, frozen=True):
     hangs: Callable[[int, str], None]  # end it, and why
     is_stopped: Callable[[int], bool]  # by a signal
     wake: Callable[[int], None]  # start it, where its instance was asleep
+    alone: Collection[int] = ()  # instances without links to others
 
 
 class OrderedFlip(msgspec.Struct, frozen=True, eq=False):
@@ -122,7 +123,8 @@ class Runtime:
         self._flips: dict[int, OrderedFlip] = {}  # flips whose first work is still to come
         # Steps that have not answered, of each instance, in order.
         self._flying: list[deque[Submit]] = [deque() for _ in config.instances]
-        self.links = LinkBroker(workers.link, self.dispatch, workers.hangs, workers.is_stopped)
+        ends = workers.hangs, workers.is_stopped, workers.alone
+        self.links = LinkBroker(workers.link, self.dispatch, *ends)
         self._planners = [Planner(store) for _ in config.instances]
         self.recent_steps = [RecentSteps() for _ in config.instances]
         self._timer: asyncio.TimerHandle | None = None

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from daemon import __version__
 from daemon.base import logs, notify
+from daemon.config.instance_text import placed
 from daemon.config.instances import instance_limits
 from daemon.config.load import Loaded
 from daemon.config.schema import Config, InstanceSpec
@@ -198,7 +199,7 @@ class DaemonStatus:
         return InstanceStatus(
             name=spec.name,
             role=Role(spec.role),
-            device=spec.device,
+            device=placed(spec),
             state=WorkerState.LOADING.value,
             policy=limits.policy,
             running=0,

@@ -49,15 +49,23 @@ class Workers:
             link_state=runtime.links.state,
             transfer_over=runtime.links.over,
         )
-        loads = [model.load(config, index) for index in range(len(model.instances))]
+        loads = [model.loads(config, index) for index in range(len(model.instances))]
         self._processes = [
             WorkerProcess(
-                *(index, spec.name, load, hooks, config.daemon.restarts, self._spare),
+                *(
+                    index,
+                    model.instances[index].name,
+                    first,
+                    hooks,
+                    config.daemon.restarts,
+                    self._spare,
+                ),
                 early if index == 0 else None,
+                others,
             )
-            for index, (spec, load) in enumerate(zip(model.instances, loads, strict=True))
+            for index, (first, *others) in enumerate(loads)
         ]
-        parts.loads.remember(times, [start_name(load) for load in loads])
+        parts.loads.remember(times, [start_name(first) for first, *_ in loads])
 
     def start(self) -> None:
         """Start every worker of an instance that is not asleep, and again whenever it dies."""

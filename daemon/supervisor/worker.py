@@ -4,7 +4,8 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from signal import SIGCONT, SIGKILL, SIGUSR1
 from socket import MSG_DONTWAIT
 
@@ -33,6 +34,7 @@ from daemon.protocol.worker import (
 from daemon.supervisor.child import Child, ChildKeeper
 from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.patience import LOOK_S
+from daemon.supervisor.ranks import OtherRanks, RankHooks
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence
 from daemon.supervisor.spare import HEARS_S, Spare, StartedWorker, start_worker
@@ -89,11 +91,17 @@ class WorkerProcess(ChildKeeper):
         restarts: int = 5,
         spare: Spare | None = None,
         early: EarlyWorker | None = None,
+        other_loads: Sequence[Load] = (),
     ) -> None:
+        """`other_loads`: of the instance's further ranks, where it has several."""
         super().__init__()
         self.instance = instance
         self.name = name
         self._load = load
+        self._other_loads = other_loads
+        self._others: OtherRanks | None = None
+        self._own_ready: Ready | None = None  # this rank's, until all are ready
+        self._copies: deque[Copied] = deque()  # until the other ranks have copied as far
         self._hooks = hooks
         self._encode = encoder().encode
         self._decode = decoder(FromWorker).decode
@@ -124,7 +132,8 @@ class WorkerProcess(ChildKeeper):
         started = await self._start()
         if started is None:
             return False
-        (child, sock, self._links), hears_s = started
+        first, hears_s = started
+        child, sock, self._links = first
         self._ready = self._hangs = self._stopped = False
         self._error = ""
         self._hung_up = asyncio.Event()
@@ -132,6 +141,8 @@ class WorkerProcess(ChildKeeper):
         self._progress = Silence(child, self._loading_hangs)
         self._await_progress("imports", hears_s)
         self._channel.send(self._encode(Ping()))
+        if self._other_loads:
+            await self._start_others(first)
         self._channel.send(self._encode(msgspec.structs.replace(self._load, life=self._lives)))
         status = await self._last_words(child)
         self._lose()
@@ -145,6 +156,24 @@ class WorkerProcess(ChildKeeper):
             return True
         self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
         return False
+
+    async def _start_others(self, first: StartedWorker) -> None:
+        """Start the other ranks; without them this process is lost, too."""
+        self._own_ready = None
+        self._copies.clear()
+        hooks = RankHooks(
+            ready=self._all_ready,
+            copied=self._all_copied,
+            compiles=self._compiles,
+            stalled=self._end_hanging,
+            lost=self._hung_up.set,
+        )
+        others = self._others = OtherRanks(self._other_loads, hooks, LOAD_STALL_S)
+        try:
+            await others.start(first, self._lives)
+        except OSError as error:
+            self._error = f"its other ranks do not start: {error}"
+            self._hung_up.set()
 
     async def _start(self) -> tuple[StartedWorker, float] | None:
         """Start a process; return it, and how long it may be silent at first.
@@ -166,15 +195,22 @@ class WorkerProcess(ChildKeeper):
     def send(self, plan: Plan) -> None:
         """Send it a plan; a dead worker's plans are computed again by its successor."""
         if self._channel is not None:
-            self._channel.send(self._encode(plan))
+            self._send(self._encode(plan))
             self._watch.sent(time.monotonic(), plan.batch.num_tokens)
             if self._timer is None:
                 self._look()
 
+    def _send(self, payload: bytes) -> None:
+        """Send all ranks a message."""
+        if self._channel is not None:
+            self._channel.send(payload)
+        if self._others is not None:
+            self._others.send(payload)
+
     def time_operators(self, order: TimeOperators) -> None:
         """Have it time operators alone; nobody watches how long that takes."""
         if self._channel is not None:
-            self._channel.send(self._encode(order))
+            self._send(self._encode(order))
 
     def start_transfer(self, order: StartTransfer) -> None:
         """Have it start a transfer to another worker: at once, or behind all plans so far."""
@@ -209,7 +245,8 @@ class WorkerProcess(ChildKeeper):
     @property
     def is_stopped(self) -> bool:
         """Whether a signal has stopped it."""
-        return self._child is not None and self._child.stopped
+        others = self._others is not None and self._others.is_stopped
+        return others or (self._child is not None and self._child.stopped)
 
     def give_up(self, why: str) -> None:
         """End it like a hanging worker, though no step is to blame."""
@@ -222,12 +259,15 @@ class WorkerProcess(ChildKeeper):
         there is none.
         """
         self._closing.set()
-        if self._channel is not None:
-            self._channel.send(self._encode(Shutdown()))
+        self._send(self._encode(Shutdown()))
         if self._child is None:
             return 0
         # While it loads there is no step to finish, and it reads no messages.
-        return await self._child.end(END_GRACE_S if self._ready else 0.0, ask=None)
+        grace_s = END_GRACE_S if self._ready else 0.0
+        status = await self._child.end(grace_s, ask=None)
+        if self._others is not None:
+            await self._others.end(grace_s)
+        return status
 
     def _frame(self, payload: bytes) -> None:
         message: FromWorker = self._decode(payload)
@@ -236,7 +276,8 @@ class WorkerProcess(ChildKeeper):
                 self._watch.answered(time.monotonic())
                 self._hooks.reply(self.instance, message)
             case Copied():
-                self._hooks.copied(self.instance, message)
+                self._copies.append(message)
+                self._all_copied()
             case LinkState():
                 self._hooks.link_state(self.instance, message)
             case TransferOver():
@@ -246,8 +287,7 @@ class WorkerProcess(ChildKeeper):
             case Fallback():
                 self._hooks.fallback(self.instance, message)
             case Compiling():
-                self._watch.compiles(time.monotonic())
-                log.info("worker %s compiles while it serves (%s)", self.name, message.compiler)
+                self._compiles(message)
             case Alive():
                 self._await_progress("start", LOAD_STALL_S)
             case Loading():
@@ -255,16 +295,47 @@ class WorkerProcess(ChildKeeper):
                 self._hooks.loading(self.instance, message)
             case Ready():
                 self._stop_watching()
-                self._ready = self._served = True
-                self._watch = StepWatch(message.step_s, message.token_s)
-                self._hooks.ready(self.instance, message)
+                self._own_ready = message
+                self._all_ready()
             case Failed():
                 self._error = message.message
+
+    def _all_ready(self) -> None:
+        """The instance is ready, if all of its ranks are."""
+        ready = self._own_ready
+        if ready is not None and self._others is not None:
+            ready = self._others.with_all(ready)
+        if ready is not None and not self._ready:
+            self._ready = self._served = True
+            self._watch = StepWatch(ready.step_s, ready.token_s)
+            self._hooks.ready(self.instance, ready)
+
+    def _all_copied(self) -> None:
+        """Pass on the copies that all ranks have done."""
+        others = self._others
+        while self._copies and (others is None or self._copies[0].step <= others.copied_step):
+            self._hooks.copied(self.instance, self._copies.popleft())
+
+    def _compiles(self, message: Compiling) -> None:
+        self._watch.compiles(time.monotonic())
+        log.info("worker %s compiles while it serves (%s)", self.name, message.compiler)
 
     async def _last_words(self, child: Child) -> int:
         """Wait until it has hung up and its messages are read, then for its exit status."""
         await self._hung_up.wait()
-        return await child.end(STACKS_S if self._hangs else END_GRACE_S, ask=None)
+        grace_s = STACKS_S if self._hangs else END_GRACE_S
+        others, self._others = self._others, None
+        if others is None or self._closing.is_set():
+            return await child.end(grace_s, ask=None)
+        self._error = others.cause(self._error)
+        lost = others.lost_one()
+        if lost is None:  # the first rank itself
+            status = await child.end(grace_s, ask=None)
+        else:  # the first may be waiting for it
+            status = await lost.end(grace_s, ask=None)
+            await child.end(STACKS_S if self._hangs else 0.0, ask=None)
+        await others.end(0.0)
+        return status
 
     def _await_progress(self, stage: str, limit_s: float) -> None:
         """Restart the clock of a loading worker's progress."""
@@ -284,10 +355,15 @@ class WorkerProcess(ChildKeeper):
         self._timer = None
         if self._child is None or not self._watch.waiting:
             return
-        if self._watch.hangs(time.monotonic(), self._child.starved_s):
+        if self._watch.hangs(time.monotonic(), self._starved_s):
             self._end_hanging(f"no answer to a step within {self._watch.limit_s:.1f} s")
         else:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _starved_s(self) -> float:
+        """Time for which the threads of all ranks have waited for a processor."""
+        own_s = self._child.starved_s() if self._child is not None else 0.0
+        return own_s + (self._others.starved_s() if self._others is not None else 0.0)
 
     def _end_hanging(self, why: str) -> None:
         """End a hanging worker; its late answers are dropped, and a stopped one is woken to log its
@@ -300,6 +376,8 @@ class WorkerProcess(ChildKeeper):
         if self._child is not None:
             self._child.signal(SIGUSR1)
             self._child.signal(SIGCONT)
+        if self._others is not None:
+            self._others.show_stacks()
         self._hung_up.set()
 
     def _closed(self, error: str) -> None:
@@ -320,3 +398,5 @@ class WorkerProcess(ChildKeeper):
         if self._links is not None:
             self._links.close()
             self._links = None
+        if self._others is not None:
+            self._others.hang_up()

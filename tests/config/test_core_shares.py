@@ -110,3 +110,13 @@ def test_whatever_the_machine(sizes: list[int], workers: int, smt: int, quota: f
     if len(sizes) == 1 and workers <= len(found.cores):
         held = [len(cpus) for cpus in kept]
         assert max(held) - min(held) <= smt
+
+
+def test_each_rank_has_cores_of_its_own() -> None:
+    devices = [{"device": "cpu", "parallel": "tp2"}, {"device": "cpu"}]
+    config = load(None, {"instance": devices, "scheduler": {"roles": "mixed"}}).config
+    ranks, single = core_shares(config, cores(6))
+    assert [share.cpus for share in ranks.ranks] == [(0, 1), (2, 3)]
+    assert ranks.of_rank(1).threads == 2 and ranks.threads == 4
+    assert single.cpus == (4, 5) and single.of_rank(0) is single
+    assert str(ranks) == "cpus 0-1, 2 threads; cpus 2-3, 2 threads"

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.config.instance_text import engine_fault, format_instance, parse_instance
+from daemon.config.instance_text import (
+    engine_fault,
+    format_instance,
+    num_ranks,
+    parse_instance,
+    placed,
+)
 from daemon.config.load import ConfigError, load
 from daemon.config.schema import InstanceSpec
 from daemon.state.role import Role
@@ -48,6 +54,7 @@ def test_any_text_is_an_instance_or_refused_with_a_sentence(text: str) -> None:
         ("cuda:3:decode", InstanceSpec("cuda:3", "decode")),
         ("cuda:3:tp1", InstanceSpec("cuda:3")),
         ("cuda:0,1:tp2", InstanceSpec("cuda:0,1", parallel="tp2")),
+        ("cpu:tp3", InstanceSpec("cpu", parallel="tp3")),
         ("cuda:2,0,1:pp3:prefill", InstanceSpec("cuda:2,0,1", "prefill", parallel="pp3")),
     ],
 )
@@ -65,7 +72,8 @@ def test_texts_and_what_they_mean(text: str, spec: InstanceSpec) -> None:
         ("cuda:0,1,0:tp3", "the device 'cuda:0,1,0' names a GPU twice"),
         ("cuda:0,1", "cuda:0,1 are 2 devices: say tp2 or pp2, how they work together"),
         ("cuda:0,1:tp4", "tp4 takes 4 devices, and cuda:0,1 is 2"),
-        ("cpu:pp2", "pp2 takes 2 devices, and cpu is 1"),
+        ("cuda:1:pp2", "pp2 takes 2 devices, and cuda:1 is 1"),
+        ("cpu:tp17", "tp17 is beyond the 16 ranks that an instance may have"),
         ("cpu:mixd", "'mixd' is none; did you mean 'mixed'?"),
         ("cpu:tp0", "'tp0' is none"),
         ("cpu:mixed:tp1", "'cpu:mixed:tp1' goes on behind its role: 'tp1'"),
@@ -84,3 +92,25 @@ def test_no_worker_computes_on_several_devices_yet() -> None:
         load(None, {"instance": [{"device": spec.device, "parallel": spec.parallel}]})
     assert [fault.key for fault in caught.value.faults] == ["instance[0].parallel"]
     assert "tp2 over cuda:0,1 is not supported yet: an instance computes on" in str(caught.value)
+
+
+def test_ranks_share_a_cpu_alone() -> None:
+    assert engine_fault(parse_instance("cpu:tp2")) == ""
+    assert "pp2 on the CPU is not supported yet" in engine_fault(parse_instance("cpu:pp2"))
+    assert num_ranks(parse_instance("cpu:tp3")) == 3
+    assert num_ranks(parse_instance("cpu:tp1")) == num_ranks(parse_instance("cuda:4")) == 1
+    assert placed(parse_instance("cpu:tp3")) == "cpu:tp3"
+
+
+def test_an_instance_of_ranks_is_mixed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(
+            None,
+            {
+                "instance": [
+                    {"device": "cpu", "parallel": "tp2", "role": "decode"},
+                    {"device": "cpu"},
+                ]
+            },
+        )
+    assert [fault.key for fault in caught.value.faults] == ["scheduler.roles", "instance[0].role"]

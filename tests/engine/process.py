@@ -82,6 +82,10 @@ class WorkerProcess:
     def load(self, message: Load) -> Ready | Failed:
         """Send `Load` and wait for what follows the progress messages."""
         self.send(message)
+        return self.end_of_loading()
+
+    def end_of_loading(self) -> Ready | Failed:
+        """What follows the progress messages."""
         fractions = []
         while isinstance(answer := self.receive(), Loading):
             fractions.append(answer.fraction)

@@ -69,8 +69,8 @@ def _waits(begun, left, number, limit_ns, clock):
 def _meet(a, does):
     """Count this rank's operation, and wait for all others to begin theirs; the fault, or 0.
 
-    a[5] lines, a[6] areas, a[7] bytes of an area, a[8] rank, a[9] ranks, a[10] nanoseconds that a
-    rank may be late, a[11] int64 [3]: what is wrong, and the time.
+    a[5] lines, a[6] areas, a[7] bytes of an area, a[8] rank, a[9] ranks, a[10] int64 [4]: the
+    fault, nanoseconds that a rank may be late, and the time.
     """
     own = a[5] + 8 * LINE * a[8]
     number = int64_pointer(own)[0] + 1
@@ -78,11 +78,11 @@ def _meet(a, does):
     count_up(int64_pointer(own), 1)
     for rank in range(a[9]):
         line = a[5] + 8 * LINE * rank
-        wrong = _waits(line, line + 8 * IS_GONE, number, a[10], a[11] + 8)
+        wrong = _waits(line, line + 8 * IS_GONE, number, int64_pointer(a[10])[1], a[10] + 16)
         if wrong == 0 and int64_pointer(line)[_DOES + (number & 1)] != does:
             wrong = OTHERWISE
         if wrong != 0:
-            int64_pointer(a[11])[0] = wrong * WORLD + rank
+            int64_pointer(a[10])[0] = wrong * WORLD + rank
             return wrong
     return 0
 
@@ -96,7 +96,7 @@ def _area(a, rank, number):
 @_strictly
 def _add_up(a, number, first, count):
     """`count` numbers from the `first` on, of all ranks, in the order of their ranks."""
-    states, part = float_pointer(a[12] + 4 * first), float_pointer(_area(a, 0, number))
+    states, part = float_pointer(a[11] + 4 * first), float_pointer(_area(a, 0, number))
     for index in range(count):
         states[index] = part[index]
     for rank in range(1, a[9]):
@@ -107,16 +107,16 @@ def _add_up(a, number, first, count):
 
 @ITEM
 def sum_item(a, _item):
-    """The sum of all ranks' numbers, in place, the same bits on each: a[12] float32, a[13] how
+    """The sum of all ranks' numbers, in place, the same bits on each: a[11] float32, a[12] how
     many. The other arguments are `_meet`'s. Once something is wrong, nothing is done any more.
     """
     at_once = a[7] // 4
     first = 0
-    while first < a[13] and int64_pointer(a[11])[0] == 0:
-        count = min(at_once, a[13] - first)
+    while first < a[12] and int64_pointer(a[10])[0] == 0:
+        count = min(at_once, a[12] - first)
         number = int64_pointer(a[5] + 8 * LINE * a[8])[0] + 1
         own = float_pointer(_area(a, a[8], number))
-        states = float_pointer(a[12] + 4 * first)
+        states = float_pointer(a[11] + 4 * first)
         for index in range(count):
             own[index] = states[index]
         if _meet(a, _SUM + count) == 0:
@@ -138,21 +138,21 @@ def _copy(source, target, size_bytes):
 
 @ITEM
 def gather_item(a, _item):
-    """All ranks' rows side by side: a[12] own rows, dense, a[13] how many, a[14] int64 [ranks + 1],
-    the byte of a whole row at which each rank's begins, a[15] whole rows, dense; 0: not read here,
-    a[16] rows at once. The other arguments are `_meet`'s.
+    """All ranks' rows side by side: a[11] own rows, dense, a[12] how many, a[13] int64 [ranks + 1],
+    the byte of a whole row at which each rank's begins, a[14] whole rows, dense; 0: not read here,
+    a[15] rows at once. The other arguments are `_meet`'s.
     """
-    begins = int64_pointer(a[14])
+    begins = int64_pointer(a[13])
     own_bytes, all_bytes = begins[a[8] + 1] - begins[a[8]], begins[a[9]]
     first = 0
-    while first < a[13] and int64_pointer(a[11])[0] == 0:
-        count = min(a[16], a[13] - first)
+    while first < a[12] and int64_pointer(a[10])[0] == 0:
+        count = min(a[15], a[12] - first)
         number = int64_pointer(a[5] + 8 * LINE * a[8])[0] + 1
-        _copy(a[12] + first * own_bytes, _area(a, a[8], number), count * own_bytes)
-        if _meet(a, _GATHER + count * all_bytes) == 0 and a[15] != 0:
+        _copy(a[11] + first * own_bytes, _area(a, a[8], number), count * own_bytes)
+        if _meet(a, _GATHER + count * all_bytes) == 0 and a[14] != 0:
             for rank in range(a[9]):
                 part, size_bytes = _area(a, rank, number), begins[rank + 1] - begins[rank]
                 for row in range(count):
-                    target = a[15] + (first + row) * all_bytes + begins[rank]
+                    target = a[14] + (first + row) * all_bytes + begins[rank]
                     _copy(part + row * size_bytes, target, size_bytes)
         first += count

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from daemon.engine.layers.attention import PagedAttention
-from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings
+from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings, SplitRows
 from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.layers.ops import Heads, Norm, Ops
+from daemon.engine.layers.ranks import bare
 from daemon.engine.layers.rotary import RotaryTable
 
 Prepare = Callable[[Any], Any]
@@ -65,12 +66,18 @@ class Decoder:
     def products(self) -> list[object]:
         """Every matrix product, and perhaps what is none."""
         inner = (product for layer in self.layers for product in layer.products())
-        return [*inner, self.vocabulary]
+        return [bare(product) for product in (*inner, self.vocabulary)]
+
+    @property
+    def own_embeddings(self) -> Embeddings:
+        """The embeddings, or this rank's."""
+        return self.embeddings.own if isinstance(self.embeddings, SplitRows) else self.embeddings
 
     def small_weights(self) -> list[torch.Tensor]:
         """The weights that belong to no product: norms, and embeddings that are plain."""
         norms = [self.norm, *(norm for layer in self.layers for norm in layer.norms())]
-        rows = [self.embeddings.weight] if isinstance(self.embeddings, PlainEmbeddings) else []
+        own = self.own_embeddings
+        rows = [own.weight] if isinstance(own, PlainEmbeddings) else []
         return [*rows, *(norm.weight for norm in norms)]
 
     def rows(

@@ -6,6 +6,7 @@ import torch
 from torch.nn.functional import embedding
 
 from daemon.engine.layers.ops import Ops
+from daemon.engine.layers.ranks import SplitEmbedding, own_rows
 from daemon.engine.quantised.linear import QuantisedEmbedding, scale_of, scaled
 from daemon.engine.quantised.weight import QuantisedWeight
 
@@ -69,8 +70,27 @@ class QuantisedRows:
         return scaled(self.rows(tokens), self.scale)
 
 
+class SplitRows:
+    """Rows of which each rank has some."""
+
+    def __init__(self, split: SplitEmbedding, own: Embeddings) -> None:
+        self.own = own
+        self.width, self.scale = own.width, own.scale
+        self._split = split
+
+    def rows(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Embeddings`."""
+        return own_rows(self._split, tokens, self.own.rows)
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See `Embeddings`."""
+        return own_rows(self._split, tokens, self.own)
+
+
 def embeddings_of(module: Any, ops: Ops) -> Embeddings:
     """How to look tokens up in a model's embedding."""
+    if isinstance(module, SplitEmbedding):
+        return SplitRows(module, embeddings_of(module.inner, ops))
     if isinstance(module, QuantisedEmbedding):
         return QuantisedRows(module.weights[0], module.dtype, ops, module.scale)
     return PlainEmbeddings(module.weight, scale_of(module))

@@ -21,6 +21,7 @@ from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture, is_mixture, router_of
 from daemon.engine.layers.ops import Activation, Heads, Norm, Ops
 from daemon.engine.layers.prepare import prepared
+from daemon.engine.layers.ranks import RankPart, bare
 from daemon.engine.layers.rotary import RotaryTable
 from daemon.engine.quantised.experts import QuantisedExperts, is_silu
 from daemon.engine.quantised.linear import QuantisedLinear
@@ -80,7 +81,7 @@ def fuse(
             for index, layer in enumerate(base.layers)
         ),
         norm=_norm(base.norm),
-        vocabulary=prepare(model.get_output_embeddings()),
+        vocabulary=_prepared(model.get_output_embeddings(), prepare),
         ops=ops,
         cap=getattr(model.config, "final_logit_softcapping", None) or 0.0,
     )
@@ -166,7 +167,7 @@ def _recognised_layer(layer: Any) -> bool:
     return (
         (_is_gated(mlp) or is_mixture(mlp))
         and all(_is_norm(norm) for norm in norms)
-        and all({type(linear) for linear in product} in _LINEARS for product in products)
+        and all({type(bare(linear)) for linear in product} in _LINEARS for product in products)
     )
 
 
@@ -235,7 +236,7 @@ def _layer(
         input_norm=_norm(layer.input_layernorm),
         query_key_value=prepare(merge(first)),
         heads=heads,
-        output=prepare(attention.o_proj),
+        output=_prepared(attention.o_proj, prepare),
         mlp_norm=_norm(layer.pre_feedforward_layernorm) if around else behind,
         mlp=_gated(mlp, prepare) if _is_gated(mlp) else _mixture(mlp, prepare, prepare_block),
         output_norm=behind if around else None,
@@ -243,11 +244,16 @@ def _layer(
     )
 
 
+def _prepared(layer: Any, prepare: Prepare) -> Any:
+    """A layer as it is computed here, or this rank's part of it."""
+    return layer.over(prepare(layer.inner)) if isinstance(layer, RankPart) else prepare(layer)
+
+
 def _gated(mlp: Any, prepare: Prepare) -> GatedMlp:
     activation = _activation(mlp.act_fn)
     assert activation is not None, "recognised"
     merged = merge([mlp.gate_proj, mlp.up_proj])
-    return GatedMlp(prepare(merged), prepare(mlp.down_proj), activation)
+    return GatedMlp(prepare(merged), _prepared(mlp.down_proj, prepare), activation)
 
 
 def _mixture(block: Any, prepare: Prepare, prepare_block: PrepareBlock) -> Mixture:

@@ -22,6 +22,7 @@ class Ranks(Protocol):
 
     rank: int
     world_size: int
+    deadline_s: float  # how long a rank may be late
 
     def sum(self, states: torch.Tensor) -> torch.Tensor:
         """The sum of all ranks' `states`, of one shape and type: the same bits on each rank. It may
@@ -120,6 +121,8 @@ def bare(layer: Any) -> Any:
     return layer.inner if isinstance(layer, RankPart) else layer
 
 
-def agreed(ranks: Ranks, holds: bool) -> bool:
-    """Whether something holds on all ranks."""
-    return int(ranks.sum(torch.tensor([float(holds)])).item()) == ranks.world_size
+def from_all(ranks: Ranks, number: int, device: torch.device | str = "cpu") -> list[int]:
+    """A number of each rank, on all of them."""
+    own = torch.tensor([[number]], dtype=torch.int64, device=device)
+    found: list[int] = ranks.gather(own, [1] * ranks.world_size)[0].tolist()
+    return found

@@ -14,10 +14,16 @@ from transformers.utils import logging as transformers_logging
 
 from daemon.base.logs import in_a_line
 from daemon.engine.layers.attention import ATTENTION_NAME, register
+from daemon.engine.layers.ranks import Ranks
 from daemon.engine.layers.recurrent.functions import replace_functions
 from daemon.engine.loading.resolve import read_config, resolved_of
+from daemon.engine.loading.shards import Shards, shards_of, with_shards
 from daemon.engine.loading.weights import open_weights
-from daemon.engine.quantised.place import check_sizes, claimed, fill, with_layers
+from daemon.engine.quantised.cut import Cut
+from daemon.engine.quantised.files import Packed
+from daemon.engine.quantised.place import PackedPlaces, check_sizes, claimed, fill, with_layers
+from daemon.models.formats import FORMATS
+from daemon.models.gguf_index import read_index
 from daemon.models.quantisation import read_quantisation
 from daemon.models.schemes import Quantisation
 from daemon.models.shape import ModelError
@@ -53,12 +59,14 @@ def load_model(
     tell: Callable[[float], None] = lambda _share: None,
     *,
     weight_dtype: str = "",
+    ranks: Ranks | None = None,
 ) -> PreTrainedModel:
     """The causal language model in `folder`, on its device and ready to compute in `dtype`.
 
     Weights stored in blocks stay so. On a CPU weights may be narrower than the computation:
     `weight_dtype`, where it is given. `tell` gets, from any thread, the share of the weights that
-    is loaded. Raises ModelError.
+    is loaded. Of several `ranks` each has its part of the layers, and no other's weights. Raises
+    ModelError.
     """
     register()
     computes_in = torch_dtype(dtype)
@@ -66,7 +74,7 @@ def load_model(
     if left_out := predicting_weights(folder):
         said = "predict further tokens and are left out"
         log.info("%s: %d weights %s: %s ...", folder, len(left_out), said, left_out[0])
-    model = _loaded(folder, device, computes_in, tell, narrow)
+    model = _loaded(folder, device, computes_in, tell, narrow, ranks)
     model.requires_grad_(False)
     replace_functions(model)
     return model.eval()
@@ -84,6 +92,7 @@ def _loaded(
     computes_in: torch.dtype,
     tell: Callable[[float], None],
     narrow: torch.dtype | None,
+    ranks: Ranks | None = None,
 ) -> Any:
     """A folder's model, all of whose weights are the folder's. Raises ModelError."""
     config = read_config(folder)
@@ -93,41 +102,22 @@ def _loaded(
     quantisation = read_quantisation(folder, config.to_dict())
     if quantisation is not None and hasattr(config, "quantization_config"):
         del config.quantization_config  # the layers are ours, not those of transformers
+    sides = _sides(folder, quantisation)
+    model_class, shards, cuts = _split(folder, model_class, config, quantisation, sides, ranks)
     has_memory = device.type != "meta"
     opened = open_weights(
-        folder, device if has_memory else _CPU, tell, computes_in, narrow, quantisation
+        folder, device if has_memory else _CPU, tell, computes_in, narrow, quantisation, cuts
     )
     with opened as (weights, packed):
-        sides = _sides(folder, quantisation)
+        unused = shards.unused if shards is not None else frozenset()
         given = weights if has_memory else _shells({name: sides[name] for name in weights})
-        try:
-            places = claimed(model_class, config, packed)
-            model, report = with_layers(model_class, places).from_pretrained(
-                None,  # its files are not transformers' affair
-                config=config,
-                state_dict={
-                    name: tensor for name, tensor in given.items() if name not in places.taken
-                },
-                device_map={"": device},
-                dtype=computes_in,
-                attn_implementation=ATTENTION_NAME,
-                ignore_mismatched_sizes=True,  # they are reported below, in a sentence
-                output_loading_info=True,
-            )
-        except (torch.OutOfMemoryError, torch.AcceleratorError):
-            raise
-        except (
-            ArithmeticError,
-            AttributeError,
-            ImportError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-        ) as error:
-            said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
-            raise ModelError(f"{folder}: {said}") from error
+        places, model, report = _made(
+            folder, model_class, config, packed, given, unused, (device, computes_in)
+        )
         if has_memory:
             fill(model, places, packed)
+            if shards is not None:
+                shards.join(model)
         else:
             check_sizes(model, places, sides)
         # Older quantising tools give every layer a bias, of zeros where the model has none.
@@ -136,14 +126,82 @@ def _loaded(
             for name in report["unexpected_keys"] & weights.keys()
             if name.endswith(".bias") and not bool(weights[name][...].any())
         }
-    _check_loaded(folder, model, report, weights.keys() - packed.keys())
+    _check_loaded(folder, model, report, weights.keys() - packed.keys() - unused)
     return model
+
+
+def _made(
+    folder: Path,
+    model_class: Any,
+    config: Any,
+    packed: Packed,
+    given: Mapping[str, Any],
+    unused: AbstractSet[str],
+    placed: tuple[torch.device, torch.dtype],
+) -> tuple[PackedPlaces, Any, Any]:
+    """A model of plain weights, but for places of those `packed`; and what transformers reports.
+
+    `given`: all weights, of which the `unused` are left out; `placed`: where, and in which type the
+    model computes. Raises ModelError where transformers does not make one.
+    """
+    try:
+        places = claimed(model_class, config, packed)
+        left_out = places.taken | unused
+        model, report = with_layers(model_class, places).from_pretrained(
+            None,  # its files are not transformers' affair
+            config=config,
+            state_dict={name: tensor for name, tensor in given.items() if name not in left_out},
+            device_map={"": placed[0]},
+            dtype=placed[1],
+            attn_implementation=ATTENTION_NAME,
+            ignore_mismatched_sizes=True,  # they are reported by the caller, in a sentence
+            output_loading_info=True,
+        )
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        ImportError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+    ) as error:
+        said = f"transformers does not make a {config.model_type} of it: {in_a_line(error)}"
+        raise ModelError(f"{folder}: {said}") from error
+    return places, model, report
+
+
+def _split(
+    folder: Path,
+    model_class: Any,
+    config: Any,
+    quantisation: Quantisation | None,
+    sides: Mapping[str, tuple[int, ...]],
+    ranks: Ranks | None,
+) -> tuple[Any, Shards | None, Mapping[str, Cut]]:
+    """The class of a rank's part of a model, that part, and the cuts of the folder's tensors; the
+    whole model where there is one rank. Raises ModelError.
+    """
+    if ranks is None or ranks.world_size == 1:
+        return model_class, None, {}
+    block_lens = _block_lens(folder, quantisation)
+    shards, cuts = shards_of(model_class, config, resolved_of(config), ranks, sides, block_lens)
+    return with_shards(model_class, shards), shards, cuts
 
 
 def _sides(folder: Path, quantisation: Quantisation | None) -> dict[str, tuple[int, ...]]:
     """The shape of each of a folder's weights, in blocks or not."""
     layers = folder_layers(folder, quantisation)
     return weight_shapes(folder) | {name: (it.rows, it.columns) for name, it in layers.items()}
+
+
+def _block_lens(folder: Path, quantisation: Quantisation | None) -> dict[str, int]:
+    """The numbers of a block of each weight that is stored in blocks."""
+    index, layers = read_index(folder), folder_layers(folder, quantisation)
+    formats = {tensor.name: tensor.format for tensor in (index.tensors if index else ())}
+    formats |= {name: layer.format for name, layer in layers.items()}
+    return {name: FORMATS[form].block_len for name, form in formats.items()}
 
 
 def _shells(sides: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:

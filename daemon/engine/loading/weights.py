@@ -9,12 +9,15 @@ are only read ahead here. For a GPU it is slow, see `daemon.engine.cuda.weights`
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
 
+from daemon.engine.quantised.cut import Cut, CutSlice, cut_weight, read_cut
 from daemon.engine.quantised.files import GgufWeights, Packed, PlainNumbers, narrow_weights
 from daemon.engine.quantised.safetensors import packed_weights
 from daemon.engine.quantised.stored import (
@@ -46,13 +49,14 @@ def open_weights(
     dtype: torch.dtype = torch.float32,
     narrow: torch.dtype | None = None,
     quantisation: Quantisation | None = None,
+    cuts: Mapping[str, Cut] = MappingProxyType({}),
 ) -> Iterator[tuple[dict[str, Slice], Packed]]:
     """Every tensor of a model folder by its name, and those that may stay as they are stored.
 
     They load to `device` and may be taken while the context is open; on the way out all that was
     sent has arrived. `tell` gets the share that is loaded so far. `dtype`: of numbers that come
     out of blocks; `narrow`: in which a CPU holds weights; `quantisation`: how those of safetensors
-    files are stored. Raises ModelError.
+    files are stored; `cuts`: of which tensors only a part is taken. Raises ModelError.
     """
     with ExitStack() as stack:
         paths, name_of = weight_files(folder), text_names(folder)
@@ -61,30 +65,34 @@ def open_weights(
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)
             stored |= stored_tensors(path, file, name_of)
-        gguf = GgufWeights(folder, device, dtype)
+        gguf = GgufWeights(folder, device, dtype, cuts)
         total_bytes = gguf.size_bytes + sum(tensor.size_bytes for tensor in stored.values())
         meter = LoadMeter(total_bytes, tell)
         gguf.tells(meter)
         weights: dict[str, Slice] = dict(gguf.plain)
         packed = dict(gguf.packed)
-        if device.type == "cuda":
+        if device.type == "cuda" and not cuts:
             from daemon.engine.cuda.weights import WeightSender
 
             sender = stack.enter_context(WeightSender(stored, device, meter))
             weights |= {name: sender.slice(name) for name in stored}
         else:
-            weights |= _mapped_slices(paths, stored, meter, stack, name_of)
+            weights |= _mapped_slices(paths, stored, meter, stack, name_of, cuts)
             if narrow is not None:
-                packed |= narrow_weights(stored, narrow, meter)
+                packed |= narrow_weights(stored, narrow, meter, cuts)
         layers = folder_layers(folder, quantisation)
         quantised = packed_weights(layers, stored, meter, device)
         for name in tensors_aside(layers, stored):
             weights.pop(name)
-        weights |= {
-            name: PlainNumbers(take, (layers[name].rows, layers[name].columns), dtype)
-            for name, take in quantised.items()
+        for name, take in quantised.items():
+            sides = layers[name].rows, layers[name].columns
+            whole = PlainNumbers(take, sides, dtype)
+            weights[name] = CutSlice(whole, cuts[name]) if name in cuts else whole
+        cut = {
+            name: partial(cut_weight, quantised[name], cuts[name], name)
+            for name in cuts.keys() & quantised.keys()
         }
-        yield weights, packed | quantised
+        yield weights, packed | quantised | cut
 
 
 def _mapped_slices(
@@ -93,10 +101,11 @@ def _mapped_slices(
     meter: LoadMeter,
     stack: ExitStack,
     name_of: Callable[[str], str | None],
+    cuts: Mapping[str, Cut],
 ) -> dict[str, Slice]:
     mapped = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
     return {
-        name: MappedSlice(stored[name], file.get_slice(inside), meter)
+        name: MappedSlice(stored[name], file.get_slice(inside), meter, cuts.get(name))
         for file in mapped
         for inside in file.keys()  # noqa: SIM118 - it is no dict
         if (name := name_of(inside)) is not None
@@ -106,15 +115,29 @@ def _mapped_slices(
 class MappedSlice:
     """A view of the mapped file, whose pages have been read: a disk is faster so than by faults."""
 
-    def __init__(self, stored: Stored, mapped: Slice, meter: LoadMeter) -> None:
+    def __init__(
+        self, stored: Stored, mapped: Slice, meter: LoadMeter, cut: Cut | None = None
+    ) -> None:
+        """`cut`: the part that is taken; None: all."""
         self._stored = stored
         self._mapped = mapped
         self._meter = meter
+        self._cut = cut
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         """See `Slice`."""
+        if self._cut is not None:
+            return self._part(self._cut)
         scratch = memoryview(bytearray(min(CHUNK_BYTES, self._stored.size_bytes)))
         for start, count in chunks(self._stored):
             read_exactly(self._stored.file, start, scratch[:count])
             self._meter.add(count)
         return self._mapped[index]
+
+    def _part(self, cut: Cut) -> torch.Tensor:
+        """Rows where they lie, or columns, which are copied: the others' pages are not kept."""
+        if cut.rows is None:
+            return read_cut(self._stored, cut, self._meter)
+        first, last = cut.rows
+        self._meter.add(self._stored.size_bytes * cut.size // self._stored.shape[0])
+        return self._mapped[first:last]

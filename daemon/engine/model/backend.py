@@ -29,6 +29,7 @@ from daemon.engine.layers.attention_torch import TorchAttention
 from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.forward import Forward, Programs
 from daemon.engine.layers.ops import Ops
+from daemon.engine.layers.ranks import Ranks
 from daemon.engine.layers.recurrent.recurrence import Recurrence, TorchRecurrence
 from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
 from daemon.engine.quantised.linear import QuantisedLinear
@@ -63,6 +64,7 @@ class Backend:
         None  # of a vocabulary; None: the device's own
     )
     recur: Recur = TorchRecurrence  # recurrent layers, where a pool holds their states
+    ranks: Ranks | None = None  # that compute the model together
     rounds: bool = False  # products over quantised weights round states, unless they are exact
 
 
@@ -91,6 +93,12 @@ def choose_backend(
             # No numba, a torch with another OpenMP, or nowhere to keep what is compiled.
             log.warning("compiled kernels are off, torch computes all: %s", error)
     return torch_backend()
+
+
+def on_ranks(backend: Backend, ranks: Ranks) -> Backend:
+    """A backend for one rank of several, whose steps are not compiled as a whole."""
+    name = f"{backend.name} rank {ranks.rank} of {ranks.world_size}"
+    return replace(backend, name=name, compile=lambda *_: None, ranks=ranks)
 
 
 def _compiled() -> Backend:

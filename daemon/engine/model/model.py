@@ -13,6 +13,7 @@ from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.forward import Alone, Differing, Programs, Repeated
 from daemon.engine.layers.modules import Modules
 from daemon.engine.layers.operators import operators_alone
+from daemon.engine.layers.ranks import Ranks, from_all
 from daemon.engine.layers.recurrent.functions import recurring
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.linear import quantised_bytes
@@ -35,8 +36,10 @@ def attention_of(batch: FlatBatch, cache: PagedKV, backend: Backend) -> PagedAtt
 class CausalModel:
     """A loaded causal language model; logits are computed for sampled tokens only."""
 
-    def __init__(self, forward: Decoder | Modules) -> None:
+    def __init__(self, forward: Decoder | Modules, ranks: Ranks | None = None) -> None:
+        """`ranks` that compute it together, where there are several."""
         self._forward = forward
+        self._ranks = ranks
         self._programs: Programs | None = None
         self._alike: dict[tuple[int, int], bool] = {}  # asked of each product, so kept
 
@@ -53,7 +56,7 @@ class CausalModel:
         quantised: list[object] = [*held]
         if isinstance(self._forward, Decoder):
             tensors += self._forward.small_weights()
-            quantised.append(self._forward.embeddings)
+            quantised.append(self._forward.own_embeddings)
         sizes = {tensor.data_ptr(): tensor.nbytes for tensor in tensors}
         packed = (layer.packed_bytes for layer in held if isinstance(layer, PackedLinear))
         return sum(sizes.values()) + sum(packed) + quantised_bytes(quantised)
@@ -70,7 +73,7 @@ class CausalModel:
     @property
     def uncompiled(self) -> "CausalModel":
         """The same without compiled steps."""
-        return CausalModel(self._forward)
+        return CausalModel(self._forward, self._ranks)
 
     def compiles(self, batch: FlatBatch) -> bool:
         """Whether a batch would be computed by a compiled step."""
@@ -85,6 +88,8 @@ class CausalModel:
                 product for product in self._forward.products() if isinstance(product, Differing)
             )
             same = count == other or all(product.alike(count, other) for product in differing)
+            if self._ranks is not None:  # whose products may have been chosen otherwise
+                same = all(from_all(self._ranks, same))
             self._alike[count, other] = same
         return self._alike[count, other]
 

@@ -6,14 +6,17 @@ The files are mapped: on a CPU their pages are the weights, without a copy.
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
+from daemon.engine.quantised.cut import Cut, CutSlice, cut_weight, read_cut
 from daemon.engine.quantised.linear import PIECE_ELEMENTS
 from daemon.engine.quantised.stored import CHUNK_BYTES, LoadMeter, Stored
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import CPU_ONLY, FORMATS, PLAIN
 from daemon.models.gguf_index import IndexedTensor, linked_files, read_index, row_order
+from daemon.models.rank_shares import Range
 from daemon.models.shape import ModelError
 
 Packed = Mapping[str, Callable[[], QuantisedWeight]]
@@ -30,6 +33,7 @@ class _MappedFile:
         size_bytes = path.stat().st_size
         self._data = torch.from_file(str(path), shared=False, size=size_bytes, dtype=torch.uint8)
         self._meter = meter
+        self._path = path
 
     def part(self, start: int, size_bytes: int) -> torch.Tensor:
         """uint8 [size_bytes], a view."""
@@ -39,15 +43,29 @@ class _MappedFile:
             self._meter.add(len(piece))
         return part
 
+    def columns(self, start: int, sides: tuple[int, int], cut: Cut) -> torch.Tensor:
+        """Some columns of uint8 of these `sides`, copied: the others' pages are not kept."""
+        with self._path.open("rb") as file:
+            size_bytes = sides[0] * sides[1]
+            stored = Stored(file.fileno(), start, size_bytes, torch.uint8, sides)
+            return read_cut(stored, cut, self._meter)
+
 
 class GgufWeights:
     """The tensors of a folder's GGUF file, in all its parts, where it was made of one: each may be
     taken as it is stored, if it may stay so, or in plain numbers.
     """
 
-    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-        """Raises ModelError."""
+    def __init__(
+        self,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        cuts: Mapping[str, Cut] = MappingProxyType({}),
+    ) -> None:
+        """`cuts`: the parts to take of some tensors. Raises ModelError."""
         self._device = device
+        self._cuts = cuts
         index = read_index(folder)
         self._paths = linked_files(folder, index) if index else ()
         tensors = index.tensors if index else ()
@@ -65,16 +83,22 @@ class GgufWeights:
             for tensor in tensors
             if tensor.packed and not (blocks_alone and tensor.format in PLAIN)
         }
-        self.plain = {
-            tensor.name: PlainNumbers(partial(self._weight, tensor), tensor.shape, dtype)
-            for tensor in tensors
-        }
+        self.plain = {tensor.name: self._plain(tensor, dtype) for tensor in tensors}
+
+    def _plain(self, tensor: IndexedTensor, dtype: torch.dtype) -> "PlainNumbers | CutSlice":
+        whole = PlainNumbers(partial(self._weight, tensor, whole=True), tensor.shape, dtype)
+        return CutSlice(whole, self._cuts[tensor.name]) if tensor.name in self._cuts else whole
 
     def tells(self, meter: LoadMeter) -> None:
         """Count reads from now on."""
         self._files = [_MappedFile(path, meter) for path in self._paths]
 
-    def _weight(self, tensor: IndexedTensor) -> QuantisedWeight:
+    def _weight(self, tensor: IndexedTensor, whole: bool = False) -> QuantisedWeight:
+        cut = None if whole else self._cuts.get(tensor.name)
+        if cut is not None and tensor.heads and cut.dim == 0:  # rows lie in another order
+            return cut_weight(partial(self._weight, tensor, whole=True), cut, tensor.name)
+        if cut is not None:
+            return self._part(tensor, cut)
         form, columns = FORMATS[tensor.format], tensor.shape[-1]
         data = self._files[tensor.part].part(tensor.start, tensor.size_bytes)
         row_bytes = form.row_bytes(
@@ -86,6 +110,22 @@ class GgufWeights:
         if len(tensor.shape) == 1:
             rows = rows.reshape(1, -1)
         return QuantisedWeight(form, rows.to(self._device), columns)
+
+    def _part(self, tensor: IndexedTensor, cut: Cut) -> QuantisedWeight:
+        """A part of a matrix: some rows where they lie, or columns, which are copied."""
+        form, (num_rows, columns) = FORMATS[tensor.format], tensor.shape
+        row_bytes = form.row_bytes(columns)
+        file = self._files[tensor.part]
+        if cut.dim == 0:
+            parts = [
+                file.part(tensor.start + part.first * row_bytes, part.size * row_bytes)
+                for part in cut.ranges
+            ]
+            data = parts[0] if len(parts) == 1 else torch.cat(parts)
+            return QuantisedWeight(form, data.view(-1, row_bytes).to(self._device), columns)
+        in_bytes = Cut(1, tuple(Range(*map(form.row_bytes, part)) for part in cut.ranges))
+        data = file.columns(tensor.start, (num_rows, row_bytes), in_bytes)
+        return QuantisedWeight(form, data.to(self._device), cut.size)
 
 
 class PlainNumbers:
@@ -108,10 +148,12 @@ class PlainNumbers:
         return torch.cat([piece.numbers().to(self._dtype) for piece in pieces]).view(self._shape)
 
 
-def narrow_weights(stored: Mapping[str, Stored], dtype: torch.dtype, meter: LoadMeter) -> Packed:
-    """The tensors in open files that may be weights, in a type of two bytes.
+def narrow_weights(
+    stored: Mapping[str, Stored], dtype: torch.dtype, meter: LoadMeter, cuts: Mapping[str, Cut]
+) -> Packed:
+    """The tensors in open files that may be weights, in a type of two bytes, or parts of them.
 
-    What is stored so stays in its file.
+    What is stored so stays in its file, whole or some of its rows.
     """
     form = FORMATS[_NARROW[dtype]]
     files = {
@@ -119,14 +161,19 @@ def narrow_weights(stored: Mapping[str, Stored], dtype: torch.dtype, meter: Load
         for tensor in stored.values()
     }
 
-    def take(tensor: Stored) -> QuantisedWeight:
-        numbers = (
-            files[tensor.file].part(tensor.start, tensor.size_bytes).view(tensor.dtype).to(dtype)
-        )
-        return QuantisedWeight(form, numbers.view(tensor.shape).view(torch.uint8), tensor.shape[1])
+    def take(tensor: Stored, cut: Cut | None) -> QuantisedWeight:
+        if cut is not None and cut.rows is None:
+            numbers = read_cut(tensor, cut, meter).to(dtype)
+        else:
+            rows = Range(0, tensor.shape[0]) if cut is None or cut.rows is None else cut.rows
+            row_bytes = tensor.size_bytes // tensor.shape[0]
+            place = rows.times(row_bytes)
+            own = files[tensor.file].part(tensor.start + place.first, place.size)
+            numbers = own.view(tensor.dtype).to(dtype).view(-1, tensor.shape[1])
+        return QuantisedWeight(form, numbers.view(torch.uint8), numbers.shape[1])
 
     return {
-        name: partial(take, tensor)
+        name: partial(take, tensor, cuts.get(name))
         for name, tensor in stored.items()
         if len(tensor.shape) == 2 and tensor.dtype.is_floating_point and tensor.dtype.itemsize > 1
     }

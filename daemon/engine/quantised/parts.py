@@ -5,7 +5,7 @@ it loads a folder is asked here of names alone.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -57,6 +57,14 @@ def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[StackPart
         *_, expert = (int(word) for word in name.split(".") if word.isdecimal())
         found.setdefault(target, {})[StackPart(expert, places[pattern])] = name
     return found
+
+
+def target_of(model: Any) -> Callable[[str], str]:
+    """From the name of a stored tensor to that of the parameter of `model` that it is."""
+    mapping = get_model_conversion_mapping(model)
+    renamings = [change for change in mapping if not isinstance(change, WeightConverter)]
+    state, prefix = model.state_dict(), model.base_model_prefix
+    return lambda name: rename_source_key(name, renamings, [], prefix, state)[0]
 
 
 def _stacks(converter: Any) -> bool:

@@ -7,7 +7,9 @@ sleeps in the kernel unless a rank is late by milliseconds.
 
 import mmap
 import os
+import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,9 @@ from daemon.engine.cpu import rank_kernels
 from daemon.engine.cpu.kernels import BY_ADDRESS, run_program
 from daemon.engine.cpu.rank_kernels import LATE, LEFT, LINE, WORLD
 from daemon.engine.cpu.team import Call, Team
-from daemon.engine.layers.ranks import RankError
+from daemon.engine.layers.ranks import RankError, Ranks
+from daemon.protocol.worker import Load, RankMemory
+from daemon.wire.columns import decoder
 
 AREA_BYTES = 4 << 20
 """Bytes that a rank hands over at once: 256 tokens of 4096 numbers."""
@@ -25,7 +29,11 @@ AREA_BYTES = 4 << 20
 MOST_RANKS = WORLD
 """Most ranks of an instance."""
 
+LOADING_LATE_S = 240.0
+"""Longest time for which a rank waits for another while they load: their disks may be unlike."""
+
 _LINE_BYTES = 8 * LINE
+_MESSAGE_BYTES = 1 << 10
 
 
 def shared_bytes(world_size: int) -> int:
@@ -37,14 +45,16 @@ class SharedMemoryRanks:
     """This rank's end of the memory; see `daemon.engine.layers.ranks.Ranks`."""
 
     def __init__(self, memory: int, rank: int, world_size: int, deadline_s: float) -> None:
-        """`memory`: a descriptor of `shared_bytes` that were zeros at first; it may be closed
-        afterwards. `deadline_s`: how long a rank may be late.
+        """`memory`: a descriptor of a memfd that was empty at first; it may be closed afterwards.
+        `deadline_s`: how long a rank may be late.
         """
         self.rank, self.world_size = rank, world_size
-        self.deadline_s = deadline_s
+        self._deadline_s = deadline_s
+        os.ftruncate(memory, shared_bytes(world_size))  # every rank does, to the same size
         self._mapped = mmap.mmap(memory, shared_bytes(world_size))
         self._lines = np.frombuffer(self._mapped, np.int64, LINE * world_size).reshape(-1, LINE)
-        self._wrong = np.zeros(3, np.int64)
+        self._wrong = np.zeros(4, np.int64)
+        self.deadline_s = deadline_s
         lines = self._lines.ctypes.data
         self._place = (
             lines,
@@ -52,11 +62,20 @@ class SharedMemoryRanks:
             AREA_BYTES,
             rank,
             world_size,
-            int(1e9 * deadline_s),
             self._wrong.ctypes.data,
         )
         self._team = Team(run_program)
         self._begins: dict[tuple[int, ...], np.ndarray] = {}
+
+    @property
+    def deadline_s(self) -> float:
+        """How long a rank may be late."""
+        return self._deadline_s
+
+    @deadline_s.setter
+    def deadline_s(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self._wrong[1] = int(1e9 * deadline_s)
 
     def sum_call(self, states: torch.Tensor) -> Call:
         """The call that sums dense float32 `states` in place, for programs; `check` afterwards."""
@@ -116,8 +135,24 @@ def _address(kernel: Any) -> int:
     return int(kernel.address)
 
 
-def new_memory(world_size: int) -> int:
-    """A descriptor of new memory for some ranks."""
-    memory = os.memfd_create("llmd-ranks", os.MFD_CLOEXEC)
-    os.ftruncate(memory, shared_bytes(world_size))
-    return memory
+def meet(links: socket.socket, load: Load) -> Ranks:
+    """This rank's end; the memory is the first thing that comes over the socket for links.
+
+    Raises RankError.
+    """
+    payload, descriptors, _, _ = socket.recv_fds(links, _MESSAGE_BYTES, 1)
+    if not payload or len(descriptors) != 1:
+        raise RankError(f"rank {load.rank} gets no memory to share with the others")
+    decoder(RankMemory).decode(payload)
+    memory = descriptors[0]
+    place = load.rank, load.world_size, LOADING_LATE_S
+    try:
+        if load.device == "cpu":
+            return SharedMemoryRanks(memory, *place)
+        # Not before it is needed: few builds of torch have NCCL.
+        from daemon.engine.ranks.nccl import NcclRanks
+
+        return NcclRanks(Path(f"/proc/self/fd/{memory}"), *place)
+    finally:
+        if load.device == "cpu":
+            os.close(memory)

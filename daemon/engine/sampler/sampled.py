@@ -24,10 +24,15 @@ class SampledTokens:
 class Sampled:
     """R sampled tokens; the device may not be done yet."""
 
-    tokens: torch.Tensor  # int64 [R], on the device
-    _copy: torch.Tensor  # int64 [2, R], on the host: tokens, and 1 for rows that are broken
+    chosen: torch.Tensor  # int64 [2, R], on the device: tokens, and 1 for rows that are broken
+    _copy: torch.Tensor  # the same on the host
     _scores: Scores | None
     kept: Bools | None = None  # [R]: which count, where rows were drafted; None: all
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """int64 [R], on the device."""
+        return self.chosen[0]
 
     def read(self) -> SampledTokens:
         """The tokens on the host; only once the device is done with what `sample` queued."""

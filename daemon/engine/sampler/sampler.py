@@ -116,7 +116,7 @@ class Sampler:
         if len(changed):
             self._ops.append(chosen[0], edited if kept is None else edited.of(kept))
         scores = logprobs_of(logits, chosen[0], params["logprobs"])
-        return Sampled(chosen[0], download(chosen), scores, kept)
+        return Sampled(chosen, download(chosen), scores, kept)
 
     def _choose(
         self,

@@ -37,6 +37,7 @@ from daemon.models.shape import ModelError
 from daemon.protocol.worker import (
     CancelTransfer,
     Compiling,
+    Copied,
     Failed,
     Fallback,
     FromWorker,
@@ -57,6 +58,7 @@ from daemon.wire.parent import die_with_parent
 from daemon.wire.pulse import Alive, Ping
 
 if TYPE_CHECKING:
+    from daemon.engine.layers.ranks import Ranks
     from daemon.engine.step.step import Engine
     from daemon.engine.transfer.links import WorkerLinks
     from daemon.engine.worker.faults import FaultyEngine
@@ -66,6 +68,8 @@ log = logging.getLogger(__name__)
 _SWITCH_S = 0.0005
 """The longest that one thread computes while another has an answer to send."""
 _ORDERS = Plan | TimeOperators | StartTransfer | CancelTransfer
+RANK_LATE_S = 60.0
+"""Longest time for which a rank waits for another in a step."""
 _IDLE_S = 0.02
 """Time without a message after which a worker prepares things for later steps."""
 
@@ -78,6 +82,7 @@ class EngineWorker:
         self._channel = channel
         self._links_sock = links
         self._rank = 0
+        self._ranks: Ranks | None = None
         self._faults = Faults()
         self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
         self._unprepared = True
@@ -100,6 +105,9 @@ class EngineWorker:
         except Exception as error:  # noqa: BLE001 - any error is reported
             self._fail(error)
             return 1
+        finally:
+            if self._ranks is not None:  # behind the error: theirs will be that this rank has left
+                self._ranks.close()
         return 0
 
     def _import(self, kind: str, spare: bool) -> None:
@@ -114,13 +122,28 @@ class EngineWorker:
     def _serve(self, load: Load) -> None:
         from daemon.engine.transfer.links import WorkerLinks
 
+        ranks = self._meet(load) if load.world_size > 1 else None
         links = WorkerLinks(self._links_sock, self._tell, self._faults)
-        engine = self._load(load, links)
+        self._ranks = ranks
+        engine = self._load(load, links, ranks)
+        self._serve_plans(engine, links, ranks)
+
+    def _meet(self, load: Load) -> "Ranks":
+        """This rank's end of what it does together with the others."""
+        from daemon.engine.ranks.shared_memory import meet
+
+        if self._links_sock is None:
+            raise ValueError("a rank of several needs a socket for links")
+        return meet(self._links_sock, load)
+
+    def _serve_plans(self, engine: "Engine", links: "WorkerLinks", ranks: "Ranks | None") -> None:
+        if ranks is not None:
+            ranks.deadline_s = RANK_LATE_S
         CompileWatch(self._compiles).start()
         links.begin(engine)
         self._answer_plans(engine, self._faulty(engine), links)
 
-    def _load(self, load: Load, links: "WorkerLinks") -> "Engine":
+    def _load(self, load: Load, links: "WorkerLinks", ranks: "Ranks | None") -> "Engine":
         import torch
 
         from daemon.engine.batch.multi_step import MOST_TIMES
@@ -133,6 +156,7 @@ class EngineWorker:
                 lambda stage, done: self._send(Loading(stage, done)),
                 self._fallen,
                 links.after_layer,
+                ranks,
             )
             forward_tokens = measure_size(engine, load) if load.finds_size else 0
             swap, copy_block_s = engine.swap, 0.0
@@ -157,7 +181,7 @@ class EngineWorker:
                 forward_tokens=forward_tokens,
                 row_s=row_s,
                 same_until=engine.model.same_until(MOST_BESIDE_DRAFTS),
-                most_times=1 if engine.cache.blocks.is_cuda else MOST_TIMES,
+                most_times=1 if engine.cache.blocks.is_cuda or ranks is not None else MOST_TIMES,
             )
         )
         return engine
@@ -204,7 +228,7 @@ class EngineWorker:
 
     def _tell(self, message: FromWorker) -> None:
         """Send a message, on any thread: of links, or of swap copies."""
-        if self._rank == 0:
+        if self._rank == 0 or isinstance(message, Copied | Compiling):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
                 self._send(message)
 

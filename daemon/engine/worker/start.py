@@ -15,14 +15,16 @@ from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention import BY_ROWS
 from daemon.engine.layers.latent import keep_rows
+from daemon.engine.layers.ranks import Ranks
 from daemon.engine.layers.rotary import settle_rotary
 from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here
-from daemon.engine.model.backend import Backend, choose_backend
+from daemon.engine.model.backend import Backend, choose_backend, on_ranks
 from daemon.engine.process import keep_to
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
 from daemon.engine.sampler.ops import SamplerOps, TorchSamplerOps
+from daemon.engine.step.following import FollowingSampler, LeadingSampler, NoGrammars
 from daemon.engine.step.grammar import SlotGrammars
 from daemon.engine.step.scoring import PromptScorer
 from daemon.engine.step.step import Engine
@@ -39,6 +41,7 @@ from daemon.engine.worker.warm_up import warm_up
 from daemon.memory.layout import row_blocks
 from daemon.memory.sizing import block_bytes, model_layout, packed_block_bytes
 from daemon.models.grammar import Compiler
+from daemon.models.rank_shares import shape_of_rank
 from daemon.models.shape import ModelError, ModelShape
 from daemon.protocol.worker import WEIGHTS_END, Load
 
@@ -71,16 +74,16 @@ def start(
     progress: Progress,
     fallen: Fallen = unheard,
     after_layer: AfterLayer | None = None,
+    ranks: Ranks | None = None,
 ) -> tuple[Engine, float, float, float]:
     """The engine, the time of a warm decode step, and what a prompt token and a decoded one add to
     it (seconds).
 
     `fallen` is called with each family of GPU kernels that is not used, now and later;
-    `after_layer` after each layer of steps that are computed layer by layer. Raises ModelError,
-    HostPoolError and others.
+    `after_layer` after each layer of steps that are computed layer by layer. `ranks`: those that
+    compute the model together, where `load` says that there are several. Raises ModelError,
+    HostPoolError, RankError and others.
     """
-    if load.world_size != 1:
-        raise ModelError(f"an instance of {load.world_size} ranks is not supported yet: use 1")
     keep_to(load.cpus)
     torch.set_num_threads(load.num_threads or len(os.sched_getaffinity(0)))
     device = torch.device(load.device)
@@ -93,11 +96,14 @@ def start(
         device,
         lambda done: progress("weights", WEIGHTS_END * done),
         weight_dtype=load.weight_dtype,
+        ranks=ranks,
     )
     check_reading(model, Path(load.model))
-    shape = shape_here(Path(load.model))
+    shape = shape_of_rank(shape_here(Path(load.model)), load.rank, load.world_size)
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
     backend = choose_backend(device, torch_dtype(load.dtype), torchs, fallen)
+    if ranks is not None:
+        backend = on_ranks(backend, ranks)
     if after_layer is not None:
         backend = watched(backend, after_layer)
     engine = assemble(model, shape, load, progress, backend)
@@ -137,12 +143,13 @@ def assemble(
     num_cells += cache.state_pages
     own = backend.sampler_ops or (lambda size: sampler_ops_of(size, device, backend.by_torch))
     slots = Slots(load.max_slots, num_cells, shape.eos_token_ids, device)
+    follows = backend.ranks is not None and backend.ranks.rank > 0
     return Engine(
         model=fastest(model, shape, load, TrialPool(cache, slots, backend), progress, verdict),
         cache=cache,
         slots=slots,
-        sampler=Sampler(shape.vocab_size, device, shape.eos_token_ids, own(shape.vocab_size)),
-        grammars=SlotGrammars(
+        sampler=_sampler(shape, own(shape.vocab_size), device, backend.ranks),
+        grammars=(NoGrammars if follows else SlotGrammars)(
             lambda: Compiler(Path(load.model), shape.vocab_size, shape.eos_token_ids),
             shape.vocab_size,
             shape.eos_token_ids,
@@ -152,6 +159,16 @@ def assemble(
         swap=swap,
         stream=compute_stream(device),
     )
+
+
+def _sampler(
+    shape: ModelShape, ops: SamplerOps, device: torch.device, ranks: Ranks | None
+) -> Sampler:
+    """The sampler of a worker; of several ranks the first samples for all."""
+    parts = shape.vocab_size, device, shape.eos_token_ids, ops
+    if ranks is None:
+        return Sampler(*parts)
+    return FollowingSampler(ranks, *parts) if ranks.rank else LeadingSampler(ranks, *parts)
 
 
 def _asked(model: Any, shape: ModelShape, load: Load) -> AskedOfAttention:

@@ -5,7 +5,7 @@ So a slow moment of the machine affects many experiments a little and none alone
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -62,9 +62,15 @@ class Measurements:
 
 
 async def measure(
-    load: Load, budget_s: float, progress: Progress, step_tokens: int = 0
+    load: Load,
+    budget_s: float,
+    progress: Progress,
+    step_tokens: int = 0,
+    others: Sequence[Load] = (),
 ) -> Measurements:
     """Load a worker and measure it for `budget_s` seconds in all. Raises ProfileError.
+
+    `others`: of the further ranks of its instance, where it has several.
 
     `step_tokens`: longer steps are single prompts, as far as they show the target forward size; 0:
     no step that the worker allows is longer. A model that takes long to load gets a share of the
@@ -72,7 +78,7 @@ async def measure(
     """
     progress(0.0, "loading the model")
     began_s = time.monotonic()
-    async with MeasuredWorker(load) as worker:
+    async with MeasuredWorker(load, others) as worker:
         left_s = budget_s - (time.monotonic() - began_s)
         left_s = max(left_s, _LEAST_SHARE * budget_s)
         return await _Session(worker, load, step_tokens, left_s, progress).run()

@@ -44,8 +44,8 @@ def profile_machine(
     served = find_model(
         config, progress=lambda share: progress(0.0, f"converting the model {share:.0%}")
     )
-    load = served.load(config, 0)
-    measured: Measurements = uvloop.run(measure(load, budget_s, progress, step_tokens))
+    load, *others = served.loads(config, 0)
+    measured: Measurements = uvloop.run(measure(load, budget_s, progress, step_tokens, others))
     progress(1.0, "fitting")
     refuse_unfit(measured.points, measured.wanted)
     fitted = fit(measured.points)

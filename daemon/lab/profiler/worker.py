@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from daemon.lab.profiles.errors import ProfileError
@@ -22,7 +23,8 @@ class MeasuredWorker:
     Raises ProfileError if it cannot load or dies.
     """
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, others: Sequence[Load] = ()) -> None:
+        """`others`: of further ranks."""
         hooks = WorkerHooks(
             loading=lambda _instance, _progress: None,
             ready=self._settle,
@@ -31,7 +33,7 @@ class MeasuredWorker:
             lost=self._lost,
             hopeless=lambda _instance, why: self._fail(why),
         )
-        self._worker = WorkerProcess(0, "profile", load, hooks)
+        self._worker = WorkerProcess(0, "profile", load, hooks, other_loads=others)
         self._answer: asyncio.Future[Ready | Reply | OperatorTimes] | None = None
         self._life: asyncio.Task[None] | None = None
         self._fault = ""

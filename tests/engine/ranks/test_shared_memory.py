@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.engine.layers.ranks import RankError
-from daemon.engine.ranks.shared_memory import AREA_BYTES, SharedMemoryRanks, new_memory
+from daemon.engine.ranks.shared_memory import AREA_BYTES, SharedMemoryRanks
 from tests.engine.ranks.threads import on_ranks
 
 DTYPES = st.sampled_from((torch.float32, torch.bfloat16, torch.float16))
@@ -98,7 +98,7 @@ def test_ranks_that_do_not_do_the_same_fail() -> None:
 
 
 def test_a_killed_process_is_named() -> None:
-    memory = new_memory(2)
+    memory = os.memfd_create("ranks")
     child = os.fork()
     if not child:
         signal.pause()

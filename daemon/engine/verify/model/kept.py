@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,11 @@ def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
             )
             digest.update(sequence.tokens.tobytes())
     return digest.hexdigest()
+
+
+def number_of(verdict: TrialVerdict | None) -> int:
+    """A number that unlike verdicts do not share; 0: there is none."""
+    return 0 if verdict is None else 1 + zlib.crc32(msgspec.json.encode(verdict))
 
 
 def read(folder: Path, key: str) -> TrialVerdict | None:

@@ -18,6 +18,7 @@ from daemon.engine.kv.eight_bit import KV_DTYPES
 from daemon.engine.layers.fuse import fuse
 from daemon.engine.layers.modules import Modules
 from daemon.engine.layers.prepare import prepare_linears
+from daemon.engine.layers.ranks import from_all
 from daemon.engine.model.backend import torch_backend
 from daemon.engine.model.linear import linear_bytes, packed
 from daemon.engine.model.model import CausalModel
@@ -78,6 +79,7 @@ class _Trial:
         self, model: Any, shape: ModelShape, load: Load, pool: TrialPool, progress: Progress
     ) -> None:
         self._model, self._shape, self._load, self._pool = model, shape, load, pool
+        self._ranks = pool.backend.ranks
         self._progress = progress
         self._folder = Path(load.cache) if load.cache else default_cache()
         keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
@@ -95,7 +97,10 @@ class _Trial:
         self._num_positions = pool.cache.row_blocks(num_cells) * pool.cache.block_size
         self._room = _room(load, pool, shape)
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
-        budget = script.budget_tokens(count_params(model), pool.cache.raw.is_cuda, self._rounds)
+        num_params = count_params(model)
+        if self._ranks is not None:
+            num_params = sum(from_all(self._ranks, num_params))
+        budget = script.budget_tokens(num_params, pool.cache.raw.is_cuda, self._rounds)
         self._waves = script.write(self._room, budget, self._borders, _padding(model))
         experts = any(name.endswith(".experts") for name, _ in model.named_modules())
         self._times = ROUTED_TIMES if experts else TIMES
@@ -109,6 +114,9 @@ class _Trial:
     def known(self) -> TrialVerdict | None:
         """The verdict of an equal trial; None where there was none."""
         verdict = kept.read(self._folder, self._key)
+        if self._ranks is not None:  # each rank has its own, and all must go the same way
+            found = from_all(self._ranks, kept.number_of(verdict))
+            verdict = verdict if len(set(found)) == 1 else None
         if verdict is not None:
             log.debug("trial: passed before, %s", _in_words(verdict))
         return verdict
@@ -192,15 +200,18 @@ class _Trial:
                 self._model, ops, self._prepare, self._num_positions, windows=verdict.windows
             )
             if decoder is None:
-                return CausalModel(Modules(self._model, verdict.windows))
-            made = CausalModel(decoder)
+                return self._by_modules(verdict.windows)
+            made = CausalModel(decoder, self._ranks)
         else:
             prepare_linears(self._model, self._prepare)
-            made = CausalModel(Modules(self._model, verdict.windows))
+            made = self._by_modules(verdict.windows)
         if verdict.compiled:
             self._say("products", _PRODUCTS)
             made.compile_steps(self._pool.backend, self._pool.cache, self._pool.slots)
         return made
+
+    def _by_modules(self, windows: tuple[int, ...]) -> CausalModel:
+        return CausalModel(Modules(self._model, windows), self._ranks)
 
     def _expect(self, wave: Wave) -> list[Expected]:
         """Logits of a wave's sequences as transformers computes them, one by one."""
@@ -267,7 +278,7 @@ class _Trial:
         )
         if decoder is not None:
             renamed = [script.renamed(wave, used) for wave in self._waves]
-            finding = self._unrounded(CausalModel(decoder), renamed)
+            finding = self._unrounded(CausalModel(decoder, self._ranks), renamed)
             if not finding.wrong:
                 return True
             log.warning(_WRONG, _in_words(TrialVerdict(True, True)), finding)
@@ -281,7 +292,7 @@ class _Trial:
         if not self._unrounded_tells:
             return
         with wide.widened(self._model):
-            finding = self._unrounded(CausalModel(Modules(self._model, self._windows)), self._waves)
+            finding = self._unrounded(self._by_modules(self._windows), self._waves)
         if finding.wrong:
             raise ModelError(f"{self._name} would be answered wrongly: {finding}")
 

@@ -1,0 +1,335 @@
+"""This rank's part of a model: which weights are cut, how, and what joins the parts again.
+
+transformers knows of many families which layers may be split (`base_model_tp_plan`); a few more
+are named here. Layers are cut by heads in attention, and by the inner width elsewhere, experts too:
+a layer of rows first, whose output nobody else needs, then one of columns, followed by a sum. The
+head and the embedding are cut by tokens. What is in blocks is cut between blocks.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from daemon.engine.layers.ranks import GatheredHead, Ranks, SplitEmbedding, SummedPart
+from daemon.engine.quantised.cut import Cut
+from daemon.engine.quantised.parts import stored_parts, target_of
+from daemon.models.rank_shares import HeadShare, Range, even_shares, head_shares
+from daemon.models.resolved import Resolved
+from daemon.models.shape import ModelError
+
+_OWN_PLANS = {
+    "opt": {
+        **dict.fromkeys((f"decoder.layers.*.self_attn.{part}_proj" for part in "qkv"), "colwise"),
+        "decoder.layers.*.self_attn.out_proj": "rowwise",
+        "decoder.layers.*.fc1": "colwise",
+        "decoder.layers.*.fc2": "rowwise",
+    }
+}
+"""Plans of types that transformers has none for."""
+_BY_QUERIES = {"q_proj", "o_proj", "out_proj", "dense", "query_key_value"}
+_BY_KEYS = {"k_proj", "v_proj"}
+_COLUMNS, _ROWS, _EXPERTS, _PACKED = "rowwise", "colwise", "moe_tp_experts", "packed_colwise"
+_COUNTS = {
+    **dict.fromkeys(("num_heads", "num_attention_heads"), "queries"),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), "keys"),
+}
+"""Attributes of modules of attention that count heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """A rank's part of a model."""
+
+    ranks: Ranks
+    cuts: dict[str, Cut]  # by parameter
+    summed: tuple[str, ...]  # modules
+    once: tuple[
+        str, ...
+    ]  # parameters that are added to such sums: biases, which the first rank has
+    heads: dict[str, HeadShare]  # by module of attention
+    embedding: str
+    head: str
+    tokens: tuple[Range, ...]  # of each rank
+    unused: frozenset[str] = frozenset()  # stored tensors that this rank does not take
+
+    def has(self, parameter: str) -> bool:
+        """Whether this rank has a parameter at all."""
+        return parameter not in self.once or self.ranks.rank == 0 or "experts" in parameter
+
+    def shrink(self, model: nn.Module) -> None:
+        """Give a new model, which has no weights yet, parameters of this rank's sizes."""
+        for name, cut in self.cuts.items():
+            owner, own = _place(model, name)
+            whole = getattr(owner, own)
+            sides = [*whole.shape]
+            sides[cut.dim] = cut.size
+            setattr(owner, own, nn.Parameter(whole.new_empty(sides), requires_grad=False))
+            if own == "weight":
+                _count_sides(owner)
+        for name in self.once:
+            if not self.has(name):
+                owner, own = _place(model, name)
+                setattr(owner, own, None)
+        for name, share in self.heads.items():
+            module = model.get_submodule(name)
+            for counted, part in _COUNTS.items():
+                if hasattr(module, counted):
+                    setattr(module, counted, getattr(share, part).size)
+            if hasattr(module, "num_key_value_groups"):
+                module.num_key_value_groups = share.queries.size // share.keys.size
+
+    def join(self, model: nn.Module) -> None:
+        """Put around each part of a loaded model what joins it with the others."""
+        for name in self.once:
+            if self.has(name) and self.ranks.rank:
+                owner, own = _place(model, name)
+                setattr(owner, own, nn.Parameter(torch.zeros_like(getattr(owner, own)), False))
+        own_tokens = self.tokens[self.ranks.rank]
+        widths = [each.size for each in self.tokens]
+        joined: dict[str, Callable[[Any], nn.Module]] = {
+            **dict.fromkeys(self.summed, lambda inner: SummedPart(inner, self.ranks)),
+            self.head: lambda inner: GatheredHead(inner, self.ranks, widths),
+            self.embedding: lambda inner: SplitEmbedding(
+                inner, self.ranks, own_tokens.first, own_tokens.size
+            ),
+        }
+        for name, make in joined.items():
+            owner, own = _place(model, name)
+            setattr(owner, own, make(getattr(owner, own)))
+
+
+def _place(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    parent, _, own = name.rpartition(".")
+    return model.get_submodule(parent), own
+
+
+def _count_sides(module: Any) -> None:
+    """Have a module say how large its weight is now."""
+    rows, columns = module.weight.shape
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = rows, columns
+    elif isinstance(module, nn.Embedding):
+        module.num_embeddings, module.padding_idx = rows, None
+
+
+def with_shards(model_class: Any, shards: Shards) -> Any:
+    """A model class whose models have this rank's part alone."""
+
+    class Sharded(model_class):
+        """transformers' class, with smaller layers."""
+
+        def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+            super().__init__(config, *args, **kwargs)
+            shards.shrink(self)
+
+    for said in ("__name__", "__qualname__", "__module__"):
+        setattr(Sharded, said, getattr(model_class, said))
+    return Sharded
+
+
+def shards_of(
+    model_class: Any,
+    config: Any,
+    resolved: Resolved,
+    ranks: Ranks,
+    stored: Mapping[str, tuple[int, ...]],
+    block_lens: Mapping[str, int],
+) -> tuple[Shards, dict[str, Cut]]:
+    """This rank's part of a model, and the cuts of a folder's tensors, by their names.
+
+    `stored`: the sides of these tensors; `block_lens`: the numbers of a block, where it is stored
+    in blocks. Raises ModelError, naming what cannot be split.
+    """
+    with torch.device("meta"):
+        model = model_class(config)
+    plan = getattr(config, "base_model_tp_plan", None) or _OWN_PLANS.get(resolved.model_type)
+    if not plan:
+        raise _cannot(resolved, "transformers has no plan of its layers")
+    parts = _StoredParts(model, stored)
+    lens = dict[str, int]()
+    for name, length in block_lens.items():
+        parameter = parts.parameters[name]
+        lens[parameter] = max(length, lens.get(parameter, 1))
+    shards = _Planner(model, resolved, ranks, plan, lens).shards()
+    unused = {name for name, parameter in parts.parameters.items() if not shards.has(parameter)}
+    return replace(shards, unused=frozenset(unused)), parts.cuts(shards.cuts)
+
+
+def _cannot(resolved: Resolved, why: str) -> ModelError:
+    return ModelError(f"{resolved.model_type} cannot be split over ranks yet: {why}")
+
+
+class _Planner:
+    """Finds the cuts of a model without weights."""
+
+    def __init__(
+        self,
+        model: Any,
+        resolved: Resolved,
+        ranks: Ranks,
+        plan: Mapping[str, str],
+        block_lens: Mapping[str, int],
+    ) -> None:
+        """`block_lens`: by parameter, where it is stored in blocks."""
+        self._model, self._resolved, self._ranks = model, resolved, ranks
+        self._block_lens = block_lens
+        self._world_size = ranks.world_size
+        counts = resolved.num_heads, resolved.num_kv_heads
+        self._share = head_shares(*counts, self._world_size)[ranks.rank]
+        prefix = f"{model.base_model_prefix}." if model.base_model is not model else ""
+        parts = [*model.base_model.named_modules(), *model.base_model.named_parameters()]
+        self._kinds = {
+            f"{prefix}{name}": kind
+            for name, _ in parts
+            if (kind := plan.get(re.sub(r"(?<=\.)\d+(?=\.)", "*", name), "replicated"))
+            and not kind.startswith("replicated")
+        }
+        self._cuts = dict[str, Cut]()
+        self._summed, self._once = list[str](), list[str]()
+        self._heads = dict[str, HeadShare]()
+
+    def shards(self) -> Shards:
+        """All cuts. Raises ModelError."""
+        for name, kind in self._kinds.items():
+            parent, _, own = name.rpartition(".")
+            if kind in (_ROWS, _COLUMNS) and name in dict(self._model.named_modules()):
+                self._layer(parent, own, kind)
+            elif kind == _EXPERTS:
+                self._experts(name)
+            elif self._kinds.get(parent) != _EXPERTS:
+                raise _cannot(self._resolved, f"{name} is {kind!r} in transformers' plan")
+        for name, parameter in self._model.named_parameters():
+            if name.rpartition(".")[2] == "sinks" and len(parameter) == self._resolved.num_heads:
+                self._cuts[name] = Cut(0, (self._share.queries,))
+        head, embedding = self._model.get_output_embeddings(), self._model.get_input_embeddings()
+        names = {module: name for name, module in self._model.named_modules()}
+        if not isinstance(head, nn.Linear) or not isinstance(embedding, nn.Embedding):
+            raise _cannot(self._resolved, "its embedding or its head is of another kind")
+        tokens = even_shares(head.out_features, self._world_size)
+        rows = Cut(0, (tokens[self._ranks.rank],))
+        if embedding.num_embeddings != head.out_features:
+            raise _cannot(self._resolved, "its embedding and its head have unlike tokens")
+        for module in (embedding, head):
+            self._cuts[f"{names[module]}.weight"] = rows
+        if head.bias is not None:
+            self._cuts[f"{names[head]}.bias"] = rows
+        return Shards(
+            self._ranks,
+            self._cuts,
+            tuple(self._summed),
+            tuple(self._once),
+            self._heads,
+            names[embedding],
+            names[head],
+            tokens,
+        )
+
+    def _layer(self, parent: str, own: str, kind: str) -> None:
+        """Cut a linear layer."""
+        name = f"{parent}.{own}"
+        layer = self._model.get_submodule(name)
+        if not isinstance(layer, nn.Linear):
+            raise _cannot(self._resolved, f"{name} is a {type(layer).__name__}")
+        in_attention = "attn" in parent or "attention" in parent
+        side = layer.out_features if kind == _ROWS else layer.in_features
+        cut = self._by_heads(parent, own, side) if in_attention else self._by_width(parent, side)
+        if kind == _ROWS:
+            self._cuts[f"{name}.weight"] = Cut(0, (cut,))
+            if layer.bias is not None:
+                self._cuts[f"{name}.bias"] = Cut(0, (cut,))
+            return
+        self._cuts[f"{name}.weight"] = self._between_blocks(f"{name}.weight", side, cut)
+        self._summed.append(name)
+        if layer.bias is not None:
+            self._once.append(f"{name}.bias")
+
+    def _by_heads(self, parent: str, own: str, side: int) -> Range:
+        """The rows or columns of this rank's heads."""
+        self._heads[parent] = self._share
+        resolved = self._resolved
+        if own in _BY_KEYS:
+            heads, num_heads = self._share.keys, resolved.num_kv_heads
+        elif own in _BY_QUERIES:
+            heads, num_heads = self._share.queries, resolved.num_heads
+        else:
+            raise _cannot(resolved, f"{own} of its attention is not known")
+        fused = own == "query_key_value" and resolved.num_kv_heads != resolved.num_heads
+        if side % num_heads or fused:
+            raise _cannot(resolved, f"{parent}.{own} does not have equal rows for each head")
+        return heads.times(side // num_heads)
+
+    def _by_width(self, parent: str, side: int) -> Range:
+        """The rows or columns of this rank's part of an inner width."""
+        second = [name for name, kind in self._kinds.items() if kind == _COLUMNS]
+        behind = [name for name in second if name.rpartition(".")[0] == parent]
+        layers = [self._model.get_submodule(name) for name in behind]
+        if len(layers) != 1 or layers[0].in_features != side:
+            raise _cannot(self._resolved, f"the layers of {parent} are not of one inner width")
+        unit = self._block_lens.get(f"{behind[0]}.weight", 1)
+        return even_shares(side, self._world_size, unit)[self._ranks.rank]
+
+    def _between_blocks(self, parameter: str, side: int, own: Range) -> Cut:
+        """Columns of a weight. Raises ModelError where they begin or end within a block."""
+        length = self._block_lens.get(parameter, 1)
+        if own.first % length or (own.last % length and own.last != side):
+            said = f"{parameter} is in blocks of {length}, and a head's columns are no whole ones"
+            raise _cannot(self._resolved, said)
+        return Cut(1, (own,))
+
+    def _experts(self, name: str) -> None:
+        """Cut the experts of a layer by their inner width."""
+        experts: Any = self._model.get_submodule(name)
+        held = {own for own, _ in experts.named_parameters()}
+        biases = {"gate_up_proj_bias", "down_proj_bias"}
+        if not {"gate_up_proj", "down_proj"} <= held <= {"gate_up_proj", "down_proj"} | biases:
+            raise _cannot(self._resolved, f"{name} holds its weights in another way")
+        is_transposed = getattr(experts, "is_transposed", False)
+        inner = 1 if is_transposed else 2
+        width = experts.down_proj.shape[inner]
+        unit = self._block_lens.get(f"{name}.down_proj", 1)
+        own = even_shares(width, self._world_size, unit)[self._ranks.rank]
+        halves = (own, Range(own.first + width, own.last + width))
+        gates = halves if getattr(experts, "is_concatenated", True) else (own.times(2),)
+        self._cuts[f"{name}.gate_up_proj"] = Cut(2 if is_transposed else 1, gates)
+        self._cuts[f"{name}.down_proj"] = Cut(inner, (own,))
+        if biases <= held:
+            self._cuts[f"{name}.gate_up_proj_bias"] = Cut(1, gates)
+            self._once.append(f"{name}.down_proj_bias")
+        self._summed.append(name)
+
+
+class _StoredParts:
+    """Which parameters a folder's tensors become, as a whole or as parts: of experts."""
+
+    def __init__(self, model: Any, stored: Mapping[str, tuple[int, ...]]) -> None:
+        self._stored = stored
+        found = stored_parts(model, stored)
+        self._of_experts = {
+            name: part.below for parts in found.values() for part, name in parts.items()
+        }
+        in_parts = {name: to for to, parts in found.items() for name in parts.values()}
+        rename = target_of(model)
+        self.parameters = {name: in_parts.get(name) or rename(name) for name in stored}
+        self._apart = {self.parameters[name] for name, below in self._of_experts.items() if below}
+
+    def cuts(self, cuts: Mapping[str, Cut]) -> dict[str, Cut]:
+        """The cuts of tensors by those of parameters: an expert's matrix is cut as all of them
+        are, and so is each of two that lie below each other. Raises ModelError.
+        """
+        found = dict[str, Cut]()
+        for name, sides in self._stored.items():
+            parameter = self.parameters[name]
+            cut = cuts.get(parameter)
+            if cut is None:
+                continue
+            if name in self._of_experts:
+                is_apart = parameter in self._apart
+                cut = Cut(cut.dim - 1, cut.ranges[:1] if is_apart else cut.ranges)
+            elif len(sides) <= cut.dim:
+                raise ModelError(f"{name} has {len(sides)} sides, and is not cut as {parameter} is")
+            found[name] = cut
+        return found

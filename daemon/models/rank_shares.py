@@ -1,0 +1,101 @@
+"""The share of each rank where several compute one model together: heads, widths, rows.
+
+Heads of keys and values stay whole. Where there are at least as many as ranks, a rank has some of
+them, with all their queries; where there are fewer, several ranks have the same one, and a part of
+its queries each. Shares are as even as that allows, so ranks may differ.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from daemon.models.shape import ModelError, ModelShape
+
+
+class Range(NamedTuple):
+    """From the first to before the last."""
+
+    first: int
+    last: int
+
+    def times(self, size: int) -> "Range":
+        """The same of things of which each has `size` parts."""
+        return Range(self.first * size, self.last * size)
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self.last - self.first
+
+
+class HeadShare(NamedTuple):
+    """The heads of a rank."""
+
+    queries: Range
+    keys: Range  # and values
+
+
+def even_shares(total: int, world_size: int, unit: int = 1) -> tuple[Range, ...]:
+    """`total` in neighbouring ranges of whole `unit`s, but for the last; some may be empty."""
+    units = -(-total // unit)
+    begins = [rank * units // world_size for rank in range(world_size + 1)]
+    ends = [min(begin * unit, total) for begin in begins]
+    return tuple(Range(*pair) for pair in pairwise(ends))
+
+
+def head_shares(num_heads: int, num_kv_heads: int, world_size: int) -> tuple[HeadShare, ...]:
+    """The heads of each rank. Raises ModelError where there are not enough."""
+    if num_heads < world_size:
+        raise ModelError(f"{num_heads} heads cannot be split over {world_size} ranks")
+    group = num_heads // num_kv_heads
+    if world_size <= num_kv_heads:
+        keys = even_shares(num_kv_heads, world_size)
+        return tuple(HeadShare(own.times(group), own) for own in keys)
+    found = list[HeadShare]()
+    for head, ranks in enumerate(even_shares(world_size, num_kv_heads)):
+        for part in even_shares(group, ranks.size):
+            first = head * group
+            queries = Range(first + part.first, first + part.last)
+            found.append(HeadShare(queries, Range(head, head + 1)))
+    if any(not share.queries.size for share in found):
+        said = f"{num_heads} heads, {num_kv_heads} of keys, leave one of {world_size} without any"
+        raise ModelError(f"ranks have whole heads, and {said}")
+    return tuple(found)
+
+
+def split_refusals(shape: ModelShape) -> Iterator[str]:
+    """Every reason why ranks cannot share a model of this shape."""
+    if shape.layer_states:
+        yield "it has recurrent layers"
+    if any(heads.latent for heads in shape.layer_heads):
+        yield "its layers keep latent rows"
+    elif shape.layer_heads:
+        yield "its layers have unlike heads"
+
+
+def shape_of_rank(shape: ModelShape, rank: int, world_size: int) -> ModelShape:
+    """The shape of what a rank holds of keys and values. Raises ModelError."""
+    if world_size == 1:
+        return shape
+    for reason in split_refusals(shape):
+        raise ModelError(f"{shape.model_type} cannot be split over ranks yet: {reason}")
+    share = head_shares(shape.num_heads, shape.num_kv_heads, world_size)[rank]
+    heads = share.queries.size, share.keys.size
+    return msgspec.structs.replace(shape, num_heads=heads[0], num_kv_heads=heads[1])
+
+
+def largest_share(shape: ModelShape, world_size: int) -> ModelShape:
+    """The shape of the rank that holds the most, its weights too. Raises ModelError."""
+    if world_size == 1:
+        return shape
+    shapes = [shape_of_rank(shape, rank, world_size) for rank in range(world_size)]
+    largest = max(shapes, key=lambda own: (own.num_kv_heads, own.num_heads))
+    part = largest.num_heads / shape.num_heads
+    return msgspec.structs.replace(
+        largest,
+        num_params=-int(-shape.num_params * part),
+        packed_params=-int(-shape.packed_params * part),
+        packed_bytes=-int(-shape.packed_bytes * part),
+    )

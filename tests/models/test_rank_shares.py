@@ -1,0 +1,64 @@
+"""Shares of ranks: each head, width and row is one rank's, or of few keys that of its queries."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.memory.layout import KVHeads
+from daemon.models.rank_shares import (
+    HeadShare,
+    Range,
+    even_shares,
+    head_shares,
+    largest_share,
+    shape_of_rank,
+)
+from daemon.models.shape import ModelError
+from tests.shapes import tiny_shape
+
+
+@given(st.integers(0, 5000), st.integers(1, 16), st.sampled_from((1, 32, 256)))
+def test_even_shares_are_neighbours_of_whole_units(total: int, world_size: int, unit: int) -> None:
+    shares = even_shares(total, world_size, unit)
+    assert [index for share in shares for index in range(*share)] == list(range(total))
+    assert all(share.last % unit == 0 or share.last == total for share in shares)
+    assert max(share.size for share in shares) - min(share.size for share in shares) < 2 * unit
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 16))
+def test_every_query_has_its_keys(num_kv_heads: int, group: int, world_size: int) -> None:
+    num_heads = num_kv_heads * group
+    try:
+        shares = head_shares(num_heads, num_kv_heads, world_size)
+    except ModelError:
+        assert world_size > num_kv_heads and group < -(-world_size // num_kv_heads)
+        return
+    assert [head for share in shares for head in range(*share.queries)] == list(range(num_heads))
+    for share in shares:
+        own_group = share.queries.size // share.keys.size
+        for index, head in enumerate(range(*share.queries)):
+            assert share.keys.first + index // own_group == head // group
+
+
+def test_the_embedded_model_s_heads_are_uneven() -> None:
+    assert head_shares(9, 3, 2) == (
+        HeadShare(Range(0, 3), Range(0, 1)),
+        HeadShare(Range(3, 9), Range(1, 3)),
+    )
+
+
+def test_a_rank_has_a_shape_of_its_own() -> None:
+    shape = tiny_shape(num_heads=9, num_kv_heads=3, num_params=900)
+    assert shape_of_rank(shape, 0, 1) is shape
+    own = shape_of_rank(shape, 1, 2)
+    assert (own.num_heads, own.num_kv_heads, own.hidden_size) == (6, 2, shape.hidden_size)
+    assert largest_share(shape, 2).num_kv_heads == 2
+    assert largest_share(shape, 2).num_params == 600
+
+
+def test_shapes_that_are_not_split_are_named() -> None:
+    unlike = tiny_shape(layer_heads=(KVHeads(1, 16), KVHeads(2, 8)))
+    with pytest.raises(ModelError, match="its layers have unlike heads"):
+        shape_of_rank(unlike, 0, 2)
+    with pytest.raises(ModelError, match="4 heads cannot be split over 5 ranks"):
+        shape_of_rank(tiny_shape(), 0, 5)

@@ -54,7 +54,7 @@ def test_ranks_give_the_text_of_the_whole_model(
                     plans.table.append((2, place, block))
                     plans.ins.append((place, block))
                     sequences[2].blocks[place] = block
-                plans.awaits = plans.step
+                plans.awaits = plans.step + 1  # this very plan's
             plans.take(work, group.run(plans.plan(work)))
         for sequence, tokens in zip(sequences, texts, strict=True):
             assert sequence.outputs == greedy(reference(name), tokens, NUM_OUTPUTS)

@@ -20,6 +20,9 @@ from transformers import (
     Mistral3Config,
     MistralConfig,
     PixtralVisionConfig,
+    Qwen3_5Config,
+    Qwen3_5TextConfig,
+    Qwen3_5VisionConfig,
     SiglipVisionConfig,
 )
 
@@ -94,7 +97,28 @@ def llama4() -> Llama4Config:
     return Llama4Config(text_config=text, vision_config=Llama4VisionConfig(**VISION, **sizes))
 
 
-CONTAINERS = {"gemma3": gemma3, "gemma4": gemma4, "llama4": llama4, "mistral3": mistral3}
+def qwen3_5() -> Qwen3_5Config:
+    """A gated delta net beside attention; positions of images are no affair of texts."""
+    text = Qwen3_5TextConfig(
+        **TEXT,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+    )
+    sizes = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2}
+    vision = Qwen3_5VisionConfig(**sizes, out_hidden_size=32, num_position_embeddings=16)
+    return Qwen3_5Config(text_config=text, vision_config=vision)
+
+
+CONTAINERS = {
+    "gemma3": gemma3,
+    "gemma4": gemma4,
+    "llama4": llama4,
+    "mistral3": mistral3,
+    "qwen3_5": qwen3_5,
+}
 
 
 def saved(name: str, folder: Path) -> Any:

@@ -22,6 +22,9 @@ from daemon.engine.layers.recurrent.recurrence import Recurrence
 _recurrence: ContextVar[Recurrence | None] = ContextVar("recurrence", default=None)
 _layer: ContextVar[int] = ContextVar("layer")
 
+_READ_OUTSIDE = "dt_proj"
+"""The layer of Mamba 1 whose weight its code multiplies with itself."""
+
 Replacement = Callable[..., Any]
 
 
@@ -35,17 +38,39 @@ def recurring(recurrence: Recurrence) -> Iterator[None]:
         _recurrence.reset(token)
 
 
+class DirectLinear(nn.Linear):
+    """A layer whose weight the module around it multiplies with itself: neither packed nor in
+    blocks, whatever its file holds.
+    """
+
+
 def replace_functions(model: nn.Module) -> None:
     """Have a model's recurrent layers ask for a recurrence, wherever there is one."""
-    for module in model.modules():
+    for module in list(model.modules()):
         layer = getattr(module, "layer_idx", None)
-        convolves = any(isinstance(child, nn.Conv1d) for child in module.children())
-        if convolves and isinstance(layer, int):
+        if isinstance(layer, int) and _convolutions(module):
             module.register_forward_pre_hook(partial(_begin_layer, layer))
+            if (direct := getattr(module, _READ_OUTSIDE, None)) is not None:
+                setattr(
+                    module, _READ_OUTSIDE, _direct(direct, _convolutions(module)[0].weight.dtype)
+                )
             code = sys.modules[type(module).__module__]
             for name, replacement in _REPLACED.items():
                 if hasattr(code, name):
                     setattr(code, name, _either(getattr(code, name), replacement))
+
+
+def _convolutions(module: nn.Module) -> list[nn.Conv1d]:
+    return [child for child in module.children() if isinstance(child, nn.Conv1d)]
+
+
+def _direct(layer: Any, dtype: torch.dtype) -> DirectLinear:
+    """A layer's twin with the numbers of its weight."""
+    weight = layer.weight.to(dtype)
+    direct = DirectLinear(*weight.T.shape, bias=False, device="meta")
+    direct.weight = nn.Parameter(weight, requires_grad=False)
+    direct.bias = layer.bias
+    return direct
 
 
 def _begin_layer(layer: int, _module: Any, _inputs: Any) -> None:

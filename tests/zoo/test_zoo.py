@@ -41,7 +41,7 @@ SERVED = (
     "minicpm3/base",
     "qwen3_5_text/states, attention",
     "falcon_h1/base",
-    "mamba/base",
+    "mamba/bfloat16",
     "lfm2/convolution",
     "kimi_linear/base",
     "youtu/base",

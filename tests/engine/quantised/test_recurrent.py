@@ -1,0 +1,63 @@
+"""Recurrent layers over weights in blocks: their projections stay packed, and answers are near."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, MambaConfig, PreTrainedConfig, Qwen3_5TextConfig
+
+from daemon.engine.layers.recurrent.functions import DirectLinear
+from daemon.engine.loading.loader import load_model
+from daemon.engine.loading.requantise import requantise
+from daemon.engine.quantised.linear import quantised_layers
+from tests.zoo.build import randomise
+from tests.zoo.oracle import distances, reference, serve_shortly
+from tests.zoo.sizes import CONTEXT_LEN, VOCAB_SIZE
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+}
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "qwen3_5": Qwen3_5TextConfig(
+        **_COMMON,
+        intermediate_size=192,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT_LEN,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=32,
+        linear_value_head_dim=32,
+    ),
+    "mamba": MambaConfig(**_COMMON, state_size=16, time_step_rank=32),
+}
+PACKED = {"qwen3_5": "linear_attn.in_proj_qkv", "mamba": "mixer.in_proj"}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_projections_stay_packed(name: str, tmp_path: Path) -> None:
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    packed.mkdir()
+    torch.manual_seed(1)
+    loader: Any = AutoModelForCausalLM
+    model = loader.from_config(CONFIGS[name], attn_implementation="eager").float()
+    with torch.no_grad():
+        randomise(model)
+    model.save_pretrained(plain)
+    (plain / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
+    requantise(plain, packed, "int8", lambda _share: None)
+    loaded = load_model(packed, "float32", torch.device("cpu"))
+    assert any(each.endswith(PACKED[name]) for each, _ in quantised_layers(loaded))
+    direct = [module for module in loaded.modules() if isinstance(module, DirectLinear)]
+    assert len(direct) == (2 if name == "mamba" else 0)
+    rows = serve_shortly(packed, "float32").seen.rows
+    found = sorted(distances(rows, reference(plain, torch.float32)))
+    assert 0.0 < found[len(found) // 2] < 0.1

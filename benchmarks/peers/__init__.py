@@ -51,6 +51,8 @@ serves several models.
 6. ``DIR/v-xllamacpp``: llama.cpp's server in a prebuilt wheel: ``pip install xllamacpp`` in a
    virtual environment of that name.
 
+``python -m benchmarks.peers.gemma DIR`` does steps 1 and 5 in Gemma 3's shape and compares.
+
 What is measured
 ----------------
 Prompts are 128 tokens of the standard library's text, other ones in every run; answers are

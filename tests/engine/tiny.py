@@ -88,6 +88,18 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         hidden_size_per_layer_input=8,
         vocab_size_per_layer_input=VOCAB_SIZE,
     ),
+    # As 31B: no mixture; layers that see all have other heads, whose values are their keys too.
+    "gemma4_dense": Gemma4TextConfig(
+        **{**_GATED, "num_hidden_layers": 3, "num_key_value_heads": 2},
+        head_dim=16,
+        global_head_dim=32,
+        num_global_key_value_heads=1,
+        attention_k_eq_v=True,
+        sliding_window=9,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        hidden_size_per_layer_input=0,
+        final_logit_softcapping=30.0,
+    ),
     # No sequence is as long as its window.
     "gemma4_wide": Gemma4TextConfig(
         **_GATED,
@@ -177,7 +189,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 
 FUSED = frozenset(
     {"llama", "llama3", "llama_tied", "mistral", "mistral_window", "qwen2", "qwen3"}
-    | {"gemma2", "gemma3", "gpt_oss"}
+    | {"gemma2", "gemma3", "gemma4_dense", "gemma4_wide", "gpt_oss"}
 )
 """Those that the straight decoder computes."""
 
@@ -193,6 +205,10 @@ def reference(name: str) -> Any:
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.endswith("bias"):
                 parameter.normal_(0.0, 0.2)
+        # As do scales that are one.
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("layer_scalar"):
+                buffer.uniform_(0.3, 1.5)
     return model
 
 

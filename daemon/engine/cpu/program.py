@@ -216,7 +216,7 @@ class _Buffers:
         self.rules = np.zeros((MAX_SAMPLED, RULE_COLUMNS))
         self.keys = np.zeros((MOST_TIMES, MAX_SAMPLED), np.uint64)
         self.edits = np.zeros((MAX_SAMPLED, EDIT_COLUMNS), np.int64)
-        self._floats: dict[str, torch.Tensor] = {}
+        self._floats: dict[tuple[str, int], torch.Tensor] = {}
 
     def contexts(self, count: int) -> list[Contexts]:
         """The contexts of `count` rows in each group of layers."""
@@ -236,10 +236,12 @@ class _Buffers:
         return SampleColumns(self.rules, self.keys[time], *columns)
 
     def floats(self, name: str, count: int, width: int) -> torch.Tensor:
-        """A dense float32 [count, width], the same for every layer: the nearest cache holds it."""
-        if name not in self._floats:
-            self._floats[name] = torch.empty(MAX_TOKENS, width)
-        return self._floats[name][:count]
+        """A dense float32 [count, width], the same for every layer of this width: the nearest cache
+        holds it.
+        """
+        if (name, width) not in self._floats:
+            self._floats[name, width] = torch.empty(MAX_TOKENS, width)
+        return self._floats[name, width][:count]
 
 
 class _Calls:
@@ -347,6 +349,8 @@ class _Program:
             output = self._product(written, layer.output, attended, "output")
             written.add("norm", self._added(output, layer.output_norm, layer.mlp_norm))
             added, of_added = self._mlp(written, layer.mlp), layer.mlp_output_norm
+            if layer.scale != 1.0:
+                written.add("norm", calls.scale(self._states, self._constants.address(layer.scale)))
         written.add("norm", self._added(added, of_added, decoder.norm))
         sampled = self._sampled(written)
         logits = self._product(written, decoder.vocabulary, sampled, "logits")
@@ -382,7 +386,8 @@ class _Program:
         heads, kv_heads, head_dim = own.num_heads, own.num_kv_heads, own.head_dim
         projected = projected.view(-1, heads + 2 * kv_heads, head_dim)
         query, key, value = projected.split((heads, kv_heads, kv_heads), 1)
-        for part, norm in ((query, own.query_norm), (key, own.key_norm)):
+        norms = own.query_norm, own.key_norm, own.value_norm
+        for part, norm in zip((query, key, value), norms, strict=True):
             if norm is not None:
                 written.add("norm", norm_call(self._constants, part, None, norm, part))
         turning = projected[:, : heads + kv_heads]

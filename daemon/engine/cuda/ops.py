@@ -55,6 +55,8 @@ class TritonOps(Ops):
         cache = paged.cache
         shape = (len(projected), heads.num_heads + 2 * heads.num_kv_heads, heads.head_dim)
         states = projected.view(shape)
+        if heads.value_norm is not None:
+            self.norm_heads(states[:, -heads.num_kv_heads :], heads.value_norm)
         place(
             states, *angles, cache.blocks, cache.scales, layer, paged.blocks, paged.offsets, heads
         )

@@ -1,8 +1,9 @@
 """A decoder of the usual kind, computed straight: no wrappers, merged projections, fused steps.
 
 Pre-norm, rotary positions, a gated MLP or a mixture: Llama, Mistral, Qwen and their like; with
-norms behind attention and MLP, Gemma; with sinks, gpt-oss; with latent rows, DeepSeek V3. `fuse`
-makes one from a loaded model, and a trial finds out whether it computes the same.
+norms behind attention and MLP, Gemma; with scaled states too, Gemma 4; with sinks, gpt-oss; with
+latent rows, DeepSeek V3. `fuse` makes one from a loaded model, and a trial finds out whether it
+computes the same.
 """
 
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class DecoderLayer:
     output_norm: Norm | None = None
     mlp_output_norm: Norm | None = None
     rotary: int = 0  # which of the decoder's
+    scale: float = 1.0  # of the states behind it; the norm of the MLP's output has it already
 
     def norms(self) -> list[Norm]:
         """Every norm."""
@@ -132,4 +134,6 @@ class Decoder:
             output = layer.output(attended)
             normed = self.ops.norm(states, output, layer.mlp_norm, layer.output_norm)
             added, of_added = layer.mlp(normed, self.ops), layer.mlp_output_norm
+            if layer.scale != 1.0:
+                states *= layer.scale
         return states, added

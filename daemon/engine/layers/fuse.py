@@ -36,7 +36,8 @@ _ROWS = {"kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj"}
 """Attention with latent rows, and the two ways to its queries."""
 _LATENT = _ROWS | {"q_proj"}
 _LATENT_TWICE = _ROWS | {"q_a_proj", "q_a_layernorm", "q_b_proj"}
-_SINKS = "sinks"
+_VALUE_NORM = "v_norm"
+_SINKS, _SCALE = "sinks", "layer_scalar"
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _LINEARS = ({nn.Linear}, {QuantisedLinear})
 """Layers that may be fused into a product: all of them plain, or all quantised."""
@@ -135,7 +136,7 @@ def recognised(base: nn.Module) -> bool:
 
 def _has_own(module: nn.Module) -> bool:
     """Whether a module that has others has weights beside theirs, such as a scale; not attention's
-    sinks, which are known.
+    sinks and the scale of a layer's states, which are known.
 
     One model's may be ones or zeros, so that its trial passes, and another's are not.
     """
@@ -144,6 +145,8 @@ def _has_own(module: nn.Module) -> bool:
     inner = _names(module)
     own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     known = {_SINKS} if inner >= _ATTENTION else set()
+    if inner >= _LAYER | _AROUND:
+        known = {_SCALE}
     return bool(inner) and bool({name for name, _ in own} - known)
 
 
@@ -153,9 +156,9 @@ def _recognised_layer(layer: Any) -> bool:
     attention, mlp = layer.self_attn, layer.mlp
     inner = _names(attention)
     norms = [getattr(layer, name) for name in _names(layer) - {"self_attn", "mlp"}]
-    if inner in (_ATTENTION, _ATTENTION | _ATTENTION_NORMS):
+    if _has_heads(attention, inner):
         norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
-        products = [[attention.q_proj, attention.k_proj, attention.v_proj], [attention.o_proj]]
+        products = [_heads_projections(attention), [attention.o_proj]]
     elif inner in (_LATENT, _LATENT_TWICE) and projection_of(attention) is not None:
         first, second = _projections(attention)
         norms += [getattr(attention, name) for name in inner if name.endswith("layernorm")]
@@ -169,6 +172,25 @@ def _recognised_layer(layer: Any) -> bool:
         and all(_is_norm(norm) for norm in norms)
         and all({type(bare(linear)) for linear in product} in _LINEARS for product in products)
     )
+
+
+def _has_heads(attention: Any, inner: set[str]) -> bool:
+    """Whether attention has projections of queries, keys and values, perhaps with norms; values may
+    be what keys are before their norm.
+    """
+    if _VALUE_NORM in inner:
+        if not _is_bare_norm(attention.v_norm, attention.head_dim):
+            return False
+        inner = inner - {_VALUE_NORM}
+        if getattr(attention, "v_proj", 0) is None:
+            inner = inner | {"v_proj"}
+    return inner in (_ATTENTION, _ATTENTION | _ATTENTION_NORMS)
+
+
+def _heads_projections(attention: Any) -> list[Any]:
+    """The projections of queries, keys and values; of keys twice, where values are the same."""
+    values = attention.v_proj if attention.v_proj is not None else attention.k_proj
+    return [attention.q_proj, attention.k_proj, values]
 
 
 def _is_gated(mlp: Any) -> bool:
@@ -192,6 +214,26 @@ def _is_norm(module: Any) -> bool:
     """An RMS norm has a weight, an epsilon and no bias, whatever its class is called."""
     names = {name for name, _parameter in module.named_parameters()}
     return names == {"weight"} and _epsilon(module) is not None and _tried_norm(module) is not None
+
+
+def _is_bare_norm(module: Any, width: int) -> bool:
+    """Whether it is an RMS norm of so many numbers that has no weight."""
+    if list(module.parameters()) or _epsilon(module) is None:
+        return False
+    states = torch.linspace(-2, 3, width)
+    with torch.inference_mode():
+        expected = _bare_norm(module, states)(states)
+        return torch.allclose(module(states), expected, rtol=_CLOSE, atol=_CLOSE)
+
+
+def _bare_norm(module: Any, like: torch.Tensor) -> Norm:
+    epsilon = _epsilon(module)
+    assert epsilon is not None, "recognised"
+    return Norm(torch.ones_like(like), epsilon)
+
+
+def _scaled(norm: Norm, scale: float) -> Norm:
+    return norm if scale == 1.0 else Norm(norm.weight.float() * scale, norm.epsilon)
 
 
 def _epsilon(module: Any) -> float | None:
@@ -226,12 +268,13 @@ def _layer(
     heads: Heads | LatentHeads
     if projection_of(attention) is None:
         heads = _heads(attention, window)
-        first = [attention.q_proj, attention.k_proj, attention.v_proj]
+        first = _heads_projections(attention)
     else:
         heads = _latent_heads(attention, prepare, in_pairs)
         first, _ = _projections(attention)
     around = _names(layer) >= _AROUND
     behind = _norm(layer.post_attention_layernorm)
+    scale = float(getattr(layer, _SCALE, 1.0))
     return DecoderLayer(
         input_norm=_norm(layer.input_layernorm),
         query_key_value=prepare(merge(first)),
@@ -240,7 +283,8 @@ def _layer(
         mlp_norm=_norm(layer.pre_feedforward_layernorm) if around else behind,
         mlp=_gated(mlp, prepare) if _is_gated(mlp) else _mixture(mlp, prepare, prepare_block),
         output_norm=behind if around else None,
-        mlp_output_norm=_norm(layer.post_feedforward_layernorm) if around else None,
+        mlp_output_norm=_scaled(_norm(layer.post_feedforward_layernorm), scale) if around else None,
+        scale=scale,
     )
 
 
@@ -290,6 +334,9 @@ def _heads(attention: Any, window: int) -> Heads:
         scale=attention.scaling,
         query_norm=_norm(attention.q_norm) if has_norms else None,
         key_norm=_norm(attention.k_norm) if has_norms else None,
+        value_norm=_bare_norm(attention.v_norm, attention.k_norm.weight)
+        if hasattr(attention, _VALUE_NORM)
+        else None,
         variant=_variant(attention, window),
     )
 

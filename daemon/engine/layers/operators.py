@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from daemon.engine.layers.attention import PagedAttention
-from daemon.engine.layers.decoder import Decoder
+from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.forward import Alone
 from daemon.engine.layers.mlp import GatedMlp
 from daemon.engine.layers.ops import Heads, Ops
@@ -29,8 +29,7 @@ def operators_alone(
     angles = [rotary.angles(positions) for rotary in decoder.rotary]
     states = decoder.embeddings(tokens)
     normed = ops.norm(states, None, decoder.norm)
-    projected = layers[0].query_key_value(normed)
-    attended = normed.new_zeros(len(tokens), layers[0].heads.width)
+    projected, attended = _of_layers(decoder, normed)
     plain = [(layer, layer.heads) for layer in layers if isinstance(layer.heads, Heads)]
 
     def norm() -> None:
@@ -46,25 +45,26 @@ def operators_alone(
     def rope() -> None:
         for layer, own in plain:
             turned = own.num_heads + own.num_kv_heads
-            split = projected.view(len(tokens), turned + own.num_kv_heads, own.head_dim)
+            split = projected[_shape(layer)].view(len(tokens), -1, own.head_dim)
             ops.rotate(split[:, :turned], *angles[layer.rotary])
 
     def attention() -> None:
-        for index, (_, own) in enumerate(plain):
-            split = projected.view(len(tokens), -1, own.head_dim)
+        for index, (layer, own) in enumerate(plain):
+            split = projected[_shape(layer)].view(len(tokens), -1, own.head_dim)
             query, key, value = split.split((own.num_heads, *[own.num_kv_heads] * 2), 1)
             paged(index, query, key, value, own.scale, own.variant)
 
     def fused_attention() -> None:
         for index, layer in enumerate(layers):
-            layer.heads.attend(ops, paged, index, projected, angles[layer.rotary])
+            own = projected[_shape(layer)]
+            layer.heads.attend(ops, paged, index, own, angles[layer.rotary])
 
     found: dict[str, Callable[[], object]] = {
         "embedding": lambda: decoder.embeddings(tokens),
         "norm": norm,
         "query_key_value": lambda: [layer.query_key_value(normed) for layer in layers],
         "attention": fused_attention,
-        "output": lambda: [layer.output(attended) for layer in layers],
+        "output": lambda: [layer.output(attended[_shape(layer)]) for layer in layers],
     }
     # Else queries and keys turn as they are written, or are made of rows.
     if type(ops).attend is Ops.attend and len(plain) == len(layers):
@@ -76,12 +76,39 @@ def operators_alone(
     return found
 
 
-def _norm_heads(decoder: Decoder, projected: torch.Tensor) -> None:
-    """Norms of queries and keys in all layers, of `projected` as a layer's projection gives it."""
-    for own in (layer.heads for layer in decoder.layers if isinstance(layer.heads, Heads)):
-        split = projected.view(len(projected), -1, own.head_dim)
-        query, key, _ = split.split((own.num_heads, *[own.num_kv_heads] * 2), 1)
-        for part, norm in ((query, own.query_norm), (key, own.key_norm)):
+_Shape = tuple[int, int, int]
+_ByShape = dict[_Shape, torch.Tensor]
+"""States by the shape of a layer's heads."""
+
+
+def _shape(layer: DecoderLayer) -> _Shape:
+    heads = layer.heads
+    if isinstance(heads, Heads):
+        return heads.num_heads, heads.num_kv_heads, heads.head_dim
+    return heads.width, 0, 0
+
+
+def _of_layers(decoder: Decoder, normed: torch.Tensor) -> tuple[_ByShape, _ByShape]:
+    """States as projections give them, and as attention does."""
+    projected: _ByShape = {}
+    attended: _ByShape = {}
+    for layer in decoder.layers:
+        if _shape(layer) not in projected:
+            projected[_shape(layer)] = layer.query_key_value(normed)
+            attended[_shape(layer)] = normed.new_zeros(len(normed), layer.heads.width)
+    return projected, attended
+
+
+def _norm_heads(decoder: Decoder, projected: _ByShape) -> None:
+    """Norms of queries, keys and values in all layers, of what their projections give."""
+    for layer in decoder.layers:
+        own, states = layer.heads, projected[_shape(layer)]
+        if not isinstance(own, Heads):
+            continue
+        split = states.view(len(states), -1, own.head_dim)
+        query, key, value = split.split((own.num_heads, *[own.num_kv_heads] * 2), 1)
+        norms = own.query_norm, own.key_norm, own.value_norm
+        for part, norm in zip((query, key, value), norms, strict=True):
             if norm is not None:
                 decoder.ops.norm_heads(part, norm)
 

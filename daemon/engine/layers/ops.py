@@ -50,6 +50,7 @@ class Heads:
     scale: float
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    value_norm: Norm | None = None
     variant: AttentionVariant = field(default=FULL, kw_only=True)
 
     @property
@@ -59,7 +60,8 @@ class Heads:
 
     def norms(self) -> list[Norm]:
         """Every norm."""
-        return [norm for norm in (self.query_norm, self.key_norm) if norm is not None]
+        norms = self.query_norm, self.key_norm, self.value_norm
+        return [norm for norm in norms if norm is not None]
 
     def products(self) -> list[object]:
         """Matrix products between the first projection and attention: none."""
@@ -108,13 +110,14 @@ class Ops:
     ) -> torch.Tensor:
         """Attention from a merged projection [T, (heads + 2 * kv_heads) * head_dim], changed here.
 
-        Norms and turns queries and keys, writes keys and values to the pool, and attends. Returns
-        [T, heads * head_dim].
+        Norms and turns queries and keys, norms values, writes keys and values to the pool, and
+        attends. Returns [T, heads * head_dim].
         """
         num_heads, num_kv_heads = heads.num_heads, heads.num_kv_heads
         projected = projected.view(-1, num_heads + 2 * num_kv_heads, heads.head_dim)
         query, key, value = projected.split((num_heads, num_kv_heads, num_kv_heads), 1)
-        for part, norm in ((query, heads.query_norm), (key, heads.key_norm)):
+        norms = heads.query_norm, heads.key_norm, heads.value_norm
+        for part, norm in zip((query, key, value), norms, strict=True):
             if norm is not None:
                 self.norm_heads(part, norm)
         # Queries and keys lie next to each other and turn by the same angles.

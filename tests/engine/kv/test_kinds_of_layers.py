@@ -18,6 +18,7 @@ NUM_GROUPS = {
     "mistral_window": 1,
     "gemma4": 5,
     "gemma4_shared": 2,
+    "gemma4_dense": 3,
     "llama4": 2,
     "gpt_oss": 2,
 }
@@ -33,7 +34,7 @@ def prompts(number: int, least: int, most: int) -> list[list[int]]:
     ]
 
 
-@pytest.fixture(scope="module", params=NAMES[: tries(5, 6)])
+@pytest.fixture(scope="module", params=NAMES[: tries(6, 7)])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -88,7 +89,10 @@ def slot_of(served: Served, sequence: int) -> int:
 
 def test_answers_under_preemption_and_swapping(name: str, make: Callable[..., Served]) -> None:
     served = make(34)
-    asked, num_tokens = [], {"gemma4": 100, "llama4": 60}.get(name, 30)  # of some few pages grow
+    asked, num_tokens = (
+        [],
+        {"gemma4": 100, "gemma4_dense": 100, "llama4": 60}.get(name, 30),
+    )  # of some few pages grow
     for prompt in prompts(7, 20, 70):
         (sequence,) = served.ask(prompt, num_tokens)
         asked.append((sequence, prompt, num_tokens))

@@ -5,7 +5,9 @@ operation wakes them anew: with few tokens that waking, and Python, cost as much
 row of several tokens, a short prompt, is computed as several rows of one, each behind the other.
 """
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,7 @@ from daemon.engine.layers.latent import LatentProjection
 from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.layers.ops import Norm
+from daemon.engine.layers.ranks import GatheredHead, RankPart, Ranks, SummedPart, bare
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.sampler.sample_columns import EDIT_COLUMNS, RULE_COLUMNS
@@ -69,8 +72,12 @@ class StepPrograms:
         self._slots = slots
         self._team = team
         self._constants = constants
-        called = (count for count in range(1, MAX_TOKENS + 1) if _in_calls(decoder, count))
-        self._counts = {0, *called}  # 0: none is sampled
+        called = [_in_calls(decoder, count) for count in range(1, MAX_TOKENS + 1)]
+        self._ranks = _ranks_of(decoder)
+        if self._ranks is not None:
+            called = _on_all(self._ranks, called)
+        able = (count for count, is_called in enumerate(called, 1) if is_called)
+        self._counts = {0, *able}  # 0: none is sampled
         self._picks = decoder.embeddings.width % CHUNK_LEN == 0
         self._programs: dict[tuple[int, int], _Program] = {}
         self._buffers = _Buffers(decoder, cache.num_groups, slots.block_table.shape[1])
@@ -88,6 +95,8 @@ class StepPrograms:
         """Logits [R, vocab] of a batch that it takes; they are overwritten by the next step."""
         program = self._prepared(batch)
         self._team.run_program(program.table)
+        if self._ranks is not None:
+            self._ranks.check()
         return program.logits
 
     def repeated(self, batch: FlatBatch, rules: DrawRules) -> Repeated | None:
@@ -136,6 +145,32 @@ class StepPrograms:
         return bool(plain) and reads_in_turn(plain, self._team)
 
 
+class RanksInCalls(Ranks, Protocol):
+    """Ranks whose operations may stand in programs."""
+
+    def sum_call(self, states: torch.Tensor) -> Call:
+        """The call that sums dense float32 `states` in place."""
+
+    def gather_call(self, rows: torch.Tensor, widths: Sequence[int], whole: torch.Tensor) -> Call:
+        """The call that gathers dense `rows` into dense `whole`."""
+
+    def check(self) -> None:
+        """Raise RankError where an operation since the last check went wrong."""
+
+
+def _ranks_of(decoder: Decoder) -> RanksInCalls | None:
+    """The ranks that share a decoder; None where it is one's alone."""
+    head = decoder.vocabulary
+    return cast(RanksInCalls, head.ranks) if isinstance(head, RankPart) else None
+
+
+def _on_all(ranks: Ranks, own: Sequence[bool]) -> list[bool]:
+    """Which of some things hold on all ranks: products may have been chosen otherwise on each."""
+    rows = torch.tensor([own], dtype=torch.int64)
+    found = ranks.gather(rows, [len(own)] * ranks.world_size)
+    return found.view(ranks.world_size, -1).bool().all(0).tolist()
+
+
 def _num_pairs(batch: FlatBatch) -> int:
     """Pairs of a token in a row of several and a token that it attends to."""
     rows = batch.chunk_rows
@@ -145,12 +180,14 @@ def _num_pairs(batch: FlatBatch) -> int:
 
 def possible(decoder: Decoder, cache: PagedKV) -> bool:
     """Whether every product can be computed by calls, at least of one token, and each layer has one
-    place for keys and values of its own.
+    place for keys and values of its own; on all ranks, where several share the decoder.
     """
     own = cache.layout is None or not cache.layout.shared
     whole = all(len(places) == 1 for places in cache.places.values())
     read = all(not view.latent or latent.can_read(view) for view in cache.views)
-    return own and whole and read and _in_calls(decoder, 1)
+    here = own and whole and read and _in_calls(decoder, 1)
+    ranks = _ranks_of(decoder)
+    return here if ranks is None else all(_on_all(ranks, [here]))
 
 
 def _in_calls(decoder: Decoder, count: int) -> bool:
@@ -168,6 +205,7 @@ def _in_calls(decoder: Decoder, count: int) -> bool:
 
 
 def _is_called(product: object, count: int) -> bool:
+    product = bare(product)
     if isinstance(product, QuantisedProduct):
         return product.in_calls(count)
     return (
@@ -354,6 +392,8 @@ class _Program:
         written.add("norm", self._added(added, of_added, decoder.norm))
         sampled = self._sampled(written)
         logits = self._product(written, decoder.vocabulary, sampled, "logits")
+        if isinstance(decoder.vocabulary, GatheredHead):
+            logits = self._gathered(written, decoder.vocabulary, logits)
         if decoder.cap:
             written.add("head", calls.cap(logits, self._constants.address(decoder.cap)))
         return logits, written
@@ -442,6 +482,7 @@ class _Program:
     def _product(
         self, written: "_Calls", product: Layer, states: torch.Tensor, name: str
     ) -> torch.Tensor:
+        part, product = product, bare(product)
         assert isinstance(product, PackedLinear | QuantisedProduct)
         output = self._buffers.floats(name, len(states), product.out_features)
         operator = _OPERATORS.get(name, name)
@@ -452,7 +493,18 @@ class _Program:
             plain = product.plain
             linear = calls.linear(plain, product.bias, states, output, self._in_turn)
             written.add(operator, linear)
+        if isinstance(part, SummedPart):
+            written.add("ranks", cast(RanksInCalls, part.ranks).sum_call(output))
         return output
+
+    def _gathered(
+        self, written: "_Calls", head: GatheredHead, logits: torch.Tensor
+    ) -> torch.Tensor:
+        """The logits of all ranks."""
+        whole = self._buffers.floats("all logits", len(logits), sum(head.widths))
+        ranks = cast(RanksInCalls, head.ranks)
+        written.add("ranks", ranks.gather_call(logits, head.widths, whole))
+        return whole
 
     def _added(self, added: torch.Tensor | None, of_added: Norm | None, norm: Norm) -> Call:
         """The states with something, or its norm, added; and their own norm."""

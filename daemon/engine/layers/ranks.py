@@ -52,6 +52,12 @@ class RankPart(nn.Module):
         """The same around another part: one that is prepared for this device."""
         return type(self)(inner, self.ranks)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """This rank's part, for modelling code that asks for its type."""
+        found: torch.Tensor = self.inner.weight
+        return found
+
 
 class SummedPart(RankPart):
     """Takes a part of the states, or has a part of an inner width; the sum is the output."""
@@ -59,12 +65,6 @@ class SummedPart(RankPart):
     def forward(self, *states: torch.Tensor) -> torch.Tensor:
         """The whole output."""
         return self.ranks.sum(self.inner(*states))
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """This rank's part, for modelling code that asks for its type."""
-        found: torch.Tensor = self.inner.weight
-        return found
 
 
 class GatheredHead(RankPart):
@@ -84,12 +84,6 @@ class GatheredHead(RankPart):
         logits = self.inner(states)
         whole = self.ranks.gather(logits.flatten(0, -2), self.widths)
         return whole.view(*states.shape[:-1], -1)
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """See `SummedPart`."""
-        found: torch.Tensor = self.inner.weight
-        return found
 
 
 class SplitEmbedding(RankPart):

@@ -96,9 +96,13 @@ def choose_backend(
 
 
 def on_ranks(backend: Backend, ranks: Ranks) -> Backend:
-    """A backend for one rank of several, whose steps are not compiled as a whole."""
+    """A backend for one rank of several; a GPU's steps are not captured there."""
     name = f"{backend.name} rank {ranks.rank} of {ranks.world_size}"
-    return replace(backend, name=name, compile=lambda *_: None, ranks=ranks)
+
+    def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
+        return None if cache.raw.is_cuda else backend.compile(forward, cache, slots)
+
+    return replace(backend, name=name, compile=compile_steps, ranks=ranks)
 
 
 def _compiled() -> Backend:

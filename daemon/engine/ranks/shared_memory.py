@@ -93,14 +93,23 @@ class SharedMemoryRanks:
         self, rows: torch.Tensor, widths: Sequence[int], *, reads: bool = True
     ) -> torch.Tensor:
         """See `Ranks`."""
-        rows, size_bytes = rows.contiguous(), rows.element_size()
+        rows = rows.contiguous()
+        whole = rows.new_empty((len(rows), sum(widths)) if reads else (0,))
+        self._team.run_here(self.gather_call(rows, widths, whole))
+        self.check()
+        return whole
+
+    def gather_call(self, rows: torch.Tensor, widths: Sequence[int], whole: torch.Tensor) -> Call:
+        """The call that gathers dense `rows` into dense `whole`, or only gives them where that is
+        empty, for programs; `check` afterwards. Raises RankError.
+        """
+        size_bytes = rows.element_size()
         sizes = tuple(width * size_bytes for width in widths)
         if max(sizes) > AREA_BYTES:
             raise RankError(f"a row of {max(sizes)} bytes is more than ranks hand over at once")
         if sizes not in self._begins:
             self._begins[sizes] = np.array([0, *np.cumsum(sizes)], np.int64)
-        whole = rows.new_empty((len(rows), sum(widths)) if reads else (0,))
-        call = (
+        return (
             1,
             BY_ADDRESS,
             _address(rank_kernels.gather_item),
@@ -108,12 +117,9 @@ class SharedMemoryRanks:
             rows.data_ptr(),
             len(rows),
             self._begins[sizes].ctypes.data,
-            whole.data_ptr() if reads else 0,
+            whole.data_ptr() if whole.numel() else 0,
             AREA_BYTES // max(*sizes, 1),
         )
-        self._team.run_here(call)
-        self.check()
-        return whole
 
     def check(self) -> None:
         """Raise RankError where an operation since the last check went wrong."""

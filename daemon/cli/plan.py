@@ -100,7 +100,7 @@ def check_plan_flags(arguments: argparse.Namespace) -> None:
 def capacity(arguments: argparse.Namespace) -> int:
     """Search for the capacity, and print the report of the run at the rate found."""
     scenario = scenario_of(arguments)
-    warn_of_named(group.profile for group in scenario.instance)
+    warn_of_named((group.profile for group in scenario.instance), scenario.step_times)
     report = find_capacity(scenario, _goal(arguments), progress=_print_trial).as_report()
     write_text(arguments, as_json(report), as_text(report))
     return 0
@@ -115,7 +115,8 @@ def sweep_all(arguments: argparse.Namespace) -> int:
     if not arguments.capacity:
         for point in points.values():
             check(point.workload)
-    warn_of_named(group.profile for point in points.values() for group in point.instance)
+    profiles = [group.profile for point in points.values() for group in point.instance]
+    warn_of_named(profiles, scenario.step_times)
     goal = _goal(arguments) if arguments.capacity else None
     rents = _rents(arguments, points)
     rows = []

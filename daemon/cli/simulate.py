@@ -95,7 +95,7 @@ def _scenario(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
 
     prepared = prepare(scenario_of(arguments))
     for profile in {profile.name: profile for profile in prepared.profiles}.values():
-        warn_of(profile)
+        warn_of(profile, prepared.scenario.step_times)
     with progress() as show:
         options = Options(
             journal=arguments.journal_out,
@@ -112,6 +112,7 @@ _WITH_JOURNAL = _OUTPUTS | {"journal", "policy", "profile", "seed"}
 
 
 def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
+    from daemon.cost.step_cost import chosen
     from daemon.lab.profiles.load import load_profile
     from daemon.lab.report.summarize import About, summarize
     from daemon.lab.simulator.journal import read_incident
@@ -121,7 +122,7 @@ def _incident(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
 
     _refuse_idle_flags(arguments)
     incident = read_incident(arguments.journal)
-    profile = load_profile(arguments.profile) if arguments.profile else None
+    profile = chosen(load_profile(arguments.profile), "") if arguments.profile else None
     if profile is not None:
         warn_of(profile)
     again = bool(arguments.policy or profile)

@@ -10,11 +10,11 @@ from daemon.cost.work import StepWork
 from daemon.lab.profiler.experiments import HELD_OUT, Kind
 from daemon.lab.profiler.fit import Fitted
 from daemon.lab.profiler.points import Point, disturbed_share
+from daemon.lab.profiles.doubts import error_doubt
 from daemon.lab.profiles.errors import ProfileError
 
 LEAST_SIZES = {"numbers of tokens": 3, "numbers of decodes": 3, "contexts of decodes": 2}
 """Least numbers of different sizes: fewer make no curve."""
-MOST_ERROR = 0.15
 MOST_VARIATION = 0.1  # of equal steps, as a standard deviation of the logarithm
 MOST_DISTURBED = 0.25  # of the measurements
 MOST_USED_BY_OTHERS = 0.1  # of the cores
@@ -42,8 +42,8 @@ def lacks(
     """A sentence for each reason to doubt a fit; `wanted` are all points that could be measured."""
     if not any(point.kind in HELD_OUT for point in points):
         yield "no step was held out, so that the error is not known"
-    elif fitted.fit.mape > MOST_ERROR:
-        yield f"the error of steps held out is {fitted.fit.mape:.0%}"
+    elif doubt := error_doubt(fitted.fit.mape):
+        yield doubt
     repeated = sum(len(point.samples_s) > 1 for point in points)
     if repeated < LEAST_REPEATED * len(points):
         yield f"{len(points) - repeated} of {len(points)} kinds of step were measured once only"

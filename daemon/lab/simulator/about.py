@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from daemon.lab.profiles.doubts import doubts
 from daemon.lab.report.records import RunLog
 from daemon.lab.report.report import Report
 from daemon.lab.report.summarize import About, Promise, summarize
@@ -46,7 +47,8 @@ def about_of(prepared: Prepared) -> About:
 
 def profile_line(prepared: Prepared) -> str:
     """The instances' profiles in one line, such as `4 x llama-2-70b@a100-80g-tp2`."""
+    times = prepared.scenario.step_times
     counts = Counter(
-        profile.name + (POOR if profile.fit.lacks else "") for profile in prepared.profiles
+        profile.name + (POOR if doubts(profile, times) else "") for profile in prepared.profiles
     )
     return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in counts.items())

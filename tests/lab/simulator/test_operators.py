@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from daemon.cost.curve import Curve, Surface
-from daemon.cost.profile import OperatorCurve, Operators, OperatorsAlone, PhaseFit
+from daemon.cost.profile import Fit, OperatorCurve, Operators, OperatorsAlone, PhaseFit
 from daemon.cost.step_cost import chosen, step_cost
 from daemon.cost.work import StepWork
+from daemon.lab.profiles.doubts import doubts, error_doubt
 from daemon.lab.profiles.load import load_profile, save_profile
 from daemon.lab.report.render import as_text
 from daemon.lab.simulator.about import report_of
@@ -91,6 +92,32 @@ def test_step_times_are_of_the_operators_that_were_chosen(
     assert ("gate_up" in operators) is used and ("token-level" in operators) is not used
     busy_s = log.instances[0].busy_s
     assert sum(operator.time_s for operator in operators.values()) == pytest.approx(busy_s)
+
+
+ERROR = "the error of steps held out is 50%"
+SUMS = "the error of the operators' sums on steps held out is 30%"
+UNKNOWN = "the error of the operators' sums is not known"
+
+
+@pytest.mark.parametrize(
+    ("times", "of_sums", "reasons"),
+    [
+        ("", 0.08, ["others"]),  # the sums err less, so they are taken
+        ("operators", 0.08, ["others"]),
+        ("operators", 0.3, ["others", SUMS]),
+        ("operators", 0.0, ["others", UNKNOWN]),
+        ("steps", 0.08, [ERROR, "others"]),
+        ("", 0.6, [ERROR, "others"]),
+    ],
+)
+def test_doubts_are_of_the_step_times_that_are_taken(
+    times: str, of_sums: float, reasons: list[str]
+) -> None:
+    fit = Fit(num_points=12, mape=0.5, lacks=(error_doubt(0.5), "others"))
+    alone = msgspec.structs.replace(ALONE, mape=of_sums)
+    measured = profile(CURVES, operators=alone, fit=fit)
+    assert doubts(measured, times) == reasons
+    assert doubts(chosen(measured, times), times) == reasons, "it may be chosen already"
 
 
 def test_operators_that_were_not_measured_cannot_be_asked_for() -> None:

@@ -153,7 +153,8 @@ class StreamPace:
         if not (first.num_output_tokens or self.may_begin(first, kv)):
             if not paused:
                 return None
-            first = min((stream for _, _, stream in paused), key=_order_key)
+            ranked = self._order.waiting.first_begun
+            first = ranked or min((stream for _, _, stream in paused), key=_order_key)
         return first if self.leaves_room(first, kv, now) else paused[0][2]
 
     def out_of_slice(self, slots: Slots, now: float) -> Slots:

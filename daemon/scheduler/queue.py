@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from daemon.state.sequence import NOTHING_LEFT, Sequence
 from daemon.wire.columns import Int32, int32
@@ -11,6 +11,7 @@ from daemon.wire.columns import Int32, int32
 OrderKey = tuple[float, int, int]  # (rank, arrival, number of earlier pushes)
 _Entry = tuple[float, int, int, Sequence]
 _SEQUENCE: Callable[[_Entry], Sequence] = itemgetter(3)
+_PARKED_TOKENS: Callable[[Sequence], int] = attrgetter("residence.parked_tokens")
 
 HEAVY_TOKENS = 128
 """An answer that is likely to be longer is heavy (TetriInfer, section 5.1)."""
@@ -64,6 +65,13 @@ class WaitingQueue:
             ranked, (waiting for waiting in self.unranked.values() if waiting.num_output_tokens)
         )
 
+    @property
+    def first_begun(self) -> Sequence | None:
+        """The first of the sequences that have delivered a token, where all have their ranks; else
+        None.
+        """
+        return self._begun[0][3] if self._begun and not self.unranked else None
+
     def at(self, place: int) -> Sequence:
         """The sequence at a place in the queue."""
         if place < len(self._order):
@@ -91,8 +99,7 @@ class WaitingQueue:
         num_tokens = self.prompt_tokens + self.output_tokens
         if not self._parked:
             return num_tokens
-        kept = sum([parked.residence.parked_tokens for parked in self._parked.values()])
-        return num_tokens - kept
+        return num_tokens - sum(map(_PARKED_TOKENS, self._parked.values()))
 
     def columns(self, most: int) -> tuple[Int32, Int32]:
         """(known tokens, likely lengths) of the first `most`, in order."""

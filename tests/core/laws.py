@@ -235,6 +235,8 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
     assert scheduler.waiting.num_begun == len(begun)
     assert scheduler.waiting.begun_tokens == sum(one.expected_length for one in begun)
     assert {one.id for one in scheduler.pace.waiting_longest(inf, 0.0)} == {one.id for one in begun}
+    if begun and not scheduler.waiting.unranked:
+        assert scheduler.waiting.first_begun is min(begun, key=lambda one: one.order_key)
     left = [one.left for one in scheduler.waiting]
     assert scheduler.waiting.left_steps == sum(one.steps for one in left)
     assert scheduler.waiting.left_work == sum(one.work for one in left)

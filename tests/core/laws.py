@@ -14,8 +14,9 @@ from daemon.core.placing.candidate import InstanceView
 from daemon.core.wakes import NEVER
 from daemon.memory.snapshot_kv import SnapshotKV
 from daemon.placement.balance import may_leave
+from daemon.scheduler.pace import StreamPace
 from daemon.scheduler.policies.base import LIMIT
-from daemon.scheduler.queue import is_heavy
+from daemon.scheduler.queue import WaitingQueue, is_heavy
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.slots import SlotTable
 from daemon.state.request import State
@@ -231,15 +232,20 @@ def _check_instance(core: Core, instance: Instance, seats: Counter[int]) -> None
     assert scheduler.waiting.num_tokens == waiting
     kept = sum(one.residence.parked_tokens for one in scheduler.waiting)
     assert scheduler.waiting.num_uncomputed_tokens == waiting - kept
-    begun = [one for one in scheduler.waiting if one.num_output_tokens > 0]
-    assert scheduler.waiting.num_begun == len(begun)
-    assert scheduler.waiting.begun_tokens == sum(one.expected_length for one in begun)
-    assert {one.id for one in scheduler.pace.waiting_longest(inf, 0.0)} == {one.id for one in begun}
-    if begun and not scheduler.waiting.unranked:
-        assert scheduler.waiting.first_begun is min(begun, key=lambda one: one.order_key)
+    _check_begun(scheduler.waiting, scheduler.pace)
     left = [one.left for one in scheduler.waiting]
     assert scheduler.waiting.left_steps == sum(one.steps for one in left)
     assert scheduler.waiting.left_work == sum(one.work for one in left)
+
+
+def _check_begun(waiting: WaitingQueue, pace: StreamPace) -> None:
+    """What is kept of waiting sequences that have begun: they are the streams that pause."""
+    begun = [one for one in waiting if one.num_output_tokens > 0]
+    assert waiting.num_begun == len(begun)
+    assert waiting.begun_tokens == sum(one.expected_length for one in begun)
+    assert {one.id for one in pace.waiting_longest(inf, 0.0)} == {one.id for one in begun}
+    if begun and not waiting.unranked:
+        assert waiting.first_begun is min(begun, key=lambda one: one.order_key)
 
 
 def in_order(slots: SlotTable) -> Slots:

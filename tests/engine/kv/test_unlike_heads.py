@@ -8,6 +8,7 @@ import torch
 from daemon.engine.kv.eight_bit import KV_DTYPES
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention import AttentionVariant, GroupedAttention
+from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.model.backend import Attend, choose_backend, torch_backend
 from daemon.engine.transfer.layout import TransferError
 from daemon.engine.transfer.layout import layout_of as blocks_of
@@ -15,6 +16,7 @@ from daemon.memory.layout import KVHeads, KVLayout, layout_of
 from daemon.memory.sizing import SCALE_BYTES
 from tests.engine.interpreting import Interpreting
 from tests.engine.model.test_backends import batch_of
+from tests.soak import SOAK
 
 CPU = torch.device("cpu")
 BLOCK_SIZE, NUM_HEADS = 8, 12
@@ -62,6 +64,46 @@ def compare(attend: Attend, layers: tuple[KVHeads, ...], kv_dtype: torch.dtype |
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+def compare_projected(ops: Ops, attend: Attend, layers: tuple[KVHeads, ...]) -> None:
+    """The same from merged projections, with norms of heads, against torch step by step."""
+    chance = torch.Generator().manual_seed(2)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=chance)
+
+    held = layout(layers)
+    pools = [
+        PagedKV.of_layout(len(held.groups) * NUM_BLOCKS, held, torch.float32, CPU) for _ in range(2)
+    ]
+    for starts, counts in STEPS:
+        batch = batch_of(starts, counts, BLOCK_SIZE)
+        batches = [
+            replace(
+                batch,
+                blocks=batch.blocks + NUM_BLOCKS * group,
+                block_tables=batch.block_tables + NUM_BLOCKS * group,
+            )
+            for group in range(len(held.groups))
+        ]
+        ways = zip((attend, torch_backend().attend), pools, strict=True)
+        grouped = [
+            GroupedAttention(list(map(way, batches, pool.views)), pool.places, held.shared)
+            for way, pool in ways
+        ]
+        for layer, own in enumerate(layers):
+            dim, count = own.head_dim, len(batch.tokens)
+            norms = [Norm(drawn(dim), 1e-5) for _ in range(3)]
+            heads = Heads(NUM_HEADS, own.num_kv_heads, dim, 0.3, *norms)
+            projected = drawn(count, NUM_HEADS + 2 * own.num_kv_heads, dim)
+            turns = drawn(count, dim // 2).repeat(1, 2)
+            angles = turns.cos(), turns.sin()
+            copies = [projected.clone().flatten(1) for _ in range(2)]
+            found = ops.attend(grouped[0], layer, copies[0], heads, angles)
+            expected = Ops().attend(grouped[1], layer, copies[1], heads, angles)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(pools[0].raw.view(torch.float32), pools[1].raw.view(torch.float32))
+
+
 @pytest.mark.parametrize("kv_dtype", ["", "int8"])
 @pytest.mark.parametrize("layers", [PADDED, IN_PARTS, SHARED])
 @pytest.mark.parametrize("name", ["torch", "compiled"])
@@ -73,16 +115,25 @@ def test_each_layer_attends_as_in_a_pool_of_its_own(
 
 
 _PROGRAM = """
+import sys
+
 from daemon.engine.cuda.attention import CudaAttention
+from daemon.engine.cuda.ops import TritonOps
 from tests.engine.kv import test_unlike_heads as cases
 
 cases.compare(CudaAttention.of, cases.PADDED, None)
+cases.compare_projected(TritonOps(), CudaAttention.of, cases.PADDED[:3])
+if sys.argv[1:] == ["all"]:
+    for layers in (cases.IN_PARTS, cases.SHARED):
+        cases.compare(CudaAttention.of, layers, None)
+    cases.compare_projected(TritonOps(), CudaAttention.of, cases.IN_PARTS)
+    cases.compare(CudaAttention.of, cases.PADDED, cases.KV_DTYPES["int8"])
 print("equal")
 """
 
 
 def test_kernels_of_a_gpu_do_too(interpreting: Interpreting) -> None:
-    assert interpreting.output(_PROGRAM) == "equal"
+    assert interpreting.output(_PROGRAM, *["all"] * SOAK) == "equal"
 
 
 def test_what_a_block_has() -> None:

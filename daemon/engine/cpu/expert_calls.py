@@ -10,6 +10,7 @@ from daemon.engine.cpu.expert_kernels import GROUP, GROUPS_HEAD
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.quantised_kernels import COLUMNS_AT_ONCE
 from daemon.engine.cpu.team import Call
+from daemon.engine.layers.routers import Router
 from daemon.engine.quantised.weight import QuantisedWeight
 
 
@@ -77,13 +78,22 @@ class GroupedProduct:
         return -(-self.like.rows // COLUMNS_AT_ONCE)
 
 
-def routed(logits: torch.Tensor, rows: ExpertRows, to_one: bool) -> Call:
-    """Chooses the experts of each token by `logits` [T, E]."""
+def routed(logits: torch.Tensor, rows: ExpertRows, router: Router, scale: torch.Tensor) -> Call:
+    """Chooses the experts of each token by `logits` [T, E], which change; `scale` float32 [1]: the
+    router's.
+    """
     count, num_experts = logits.shape
-    address = expert_kernels.routed().address
-    sizes = num_experts, rows.chosen.shape[1], int(to_one)
+    sizes = num_experts, rows.chosen.shape[1], int(router.to_one)
     places = rows.chosen.data_ptr(), rows.shares.data_ptr()
-    return count, BY_ADDRESS, address, logits.data_ptr(), *sizes, *places
+    begun = logits.data_ptr(), *sizes, *places
+    correction = router.correction
+    grouped = router.kept_groups < router.groups
+    if not (router.sigmoid or grouped or correction is not None or router.scale != 1.0):
+        return count, BY_ADDRESS, expert_kernels.routed().address, *begun
+    address = expert_kernels.routed_by_scores().address
+    added = 0 if correction is None else correction.data_ptr()
+    rest = int(router.sigmoid), added, router.groups, router.kept_groups, scale.data_ptr()
+    return count, BY_ADDRESS, address, *begun, *rest
 
 
 def arranged(rows: ExpertRows) -> Call:
@@ -152,12 +162,22 @@ def clamped(
     return len(output), BY_ADDRESS, address, *places, int(in_turns)
 
 
-def joined(made: torch.Tensor, rows: ExpertRows, output: torch.Tensor) -> Call:
-    """`output` [T, K] of what experts `made` [rows, K]."""
+def joined(
+    made: torch.Tensor,
+    rows: ExpertRows,
+    output: torch.Tensor,
+    beside: torch.Tensor | None = None,
+    share: torch.Tensor | None = None,
+) -> Call:
+    """`output` [T, K] of what experts `made` [rows, K], and of what is `beside` [T, K] in the
+    sigmoid of a `share` [T, 1].
+    """
     address = expert_kernels.joined().address
     count, num_chosen = rows.chosen.shape
     tables = rows.rows.data_ptr(), rows.shares.data_ptr(), num_chosen
-    return count, BY_ADDRESS, address, made.data_ptr(), made.shape[1], *tables, output.data_ptr()
+    added = (0 if tensor is None else tensor.data_ptr() for tensor in (beside, share))
+    places = made.data_ptr(), made.shape[1], *tables, output.data_ptr()
+    return count, BY_ADDRESS, address, *places, *added
 
 
 def addresses(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -15,6 +15,7 @@ import math
 from functools import cache
 
 import numpy as np
+from numba import njit
 
 from daemon.engine.cpu.dots import stack
 from daemon.engine.cpu.numeric import exp
@@ -23,7 +24,13 @@ from daemon.engine.cpu.team import call_item, float_pointer, int32_pointer, int6
 
 GROUPS_HEAD, GROUP = 2, 3
 
+LEAST_SHARES = 1e-20
+"""What shares are divided by at least; as `daemon.engine.layers.routers` does."""
+MOST_GROUPS = 63
+"""Groups of experts that a token may choose from."""
+
 _ARGUMENTS_BYTES = 8 * 15
+_inner = njit(cache=True, error_model="numpy", inline="always")
 
 
 @cache
@@ -62,6 +69,90 @@ def routed():
                 shares[place] /= together
 
     return item
+
+
+@cache
+def routed_by_scores():
+    """The kernel that chooses a token's experts by scores that groups or corrections change.
+
+    logits [T, E], which become scores, E, k, whether shares add up to 1, chosen (int32 [T, k]),
+    shares [T, k], whether scores are sigmoids, corrections [E] or 0, groups, kept groups, the scale
+    of all shares (float32 [1]).
+    """
+
+    @ITEM
+    def item(a, token):
+        scores = float_pointer(a[5] + 4 * token * a[6])
+        chosen = int32_pointer(a[9] + 4 * token * a[7])
+        shares = float_pointer(a[10] + 4 * token * a[7])
+        _score(scores, a[6], a[11])
+        better = float_pointer(a[12])
+        kept, of_group = np.int64(-1), a[6] // a[13]
+        if a[14] < a[13]:
+            kept = _kept_groups(scores, better, a[12], a[13], of_group, a[14])
+        before, last, together = np.float32(np.inf), 0, np.float32(0.0)
+        for place in range(a[7]):
+            best, found = np.float32(-np.inf), place  # of what are no numbers, any
+            for expert in range(a[6]):
+                if (kept >> (expert // of_group)) & 1 == 0:
+                    continue
+                here = scores[expert]
+                if a[12] != 0:
+                    here += better[expert]
+                further = here < before or (here == before and expert > last)
+                if further and here > best:
+                    best, found = here, expert
+            before, last = best, found
+            chosen[place], shares[place] = found, scores[found]
+            together += scores[found]
+        scale = float_pointer(a[15])[0]
+        if a[8] != 0:
+            scale /= max(together, np.float32(LEAST_SHARES))
+        for place in range(a[7]):
+            shares[place] *= scale
+
+    return item
+
+
+@_inner
+def _score(scores, count, sigmoid):
+    """Turn logits into scores, in place."""
+    if sigmoid != 0:
+        for expert in range(count):
+            scores[expert] = np.float32(1.0 / (1.0 + math.exp(-scores[expert])))
+        return
+    largest, total = scores[0], np.float32(0.0)
+    for expert in range(count):
+        largest = max(largest, scores[expert])
+    for expert in range(count):
+        scores[expert] = np.float32(math.exp(scores[expert] - largest))
+        total += scores[expert]
+    for expert in range(count):
+        scores[expert] /= total
+
+
+@_inner
+def _kept_groups(scores, better, corrected, groups, of_group, most):
+    """int64: a bit for each group that is kept, those whose two best experts are the best."""
+    kept = np.int64(0)
+    for _ in range(most):
+        best, found = np.float32(-np.inf), -1
+        for group in range(groups):
+            if (kept >> group) & 1:
+                continue
+            first, second = np.float32(-np.inf), np.float32(-np.inf)
+            for expert in range(group * of_group, (group + 1) * of_group):
+                here = scores[expert]
+                if corrected != 0:
+                    here += better[expert]
+                if here > first:
+                    first, second = here, first
+                elif here > second:
+                    second = here
+            if found < 0 or first + second > best:
+                best, found = first + second, group
+        kept |= np.int64(1) << found
+    return kept
 
 
 @cache
@@ -171,9 +262,10 @@ def clamped():
 
 @cache
 def joined():
-    """The kernel that adds up the outputs of a token's experts.
+    """The kernel that adds up the outputs of a token's experts, and of an MLP beside them.
 
-    made [rows, K], K, rows of tokens (int32 [T, k]), shares [T, k], k, output [T, K].
+    made [rows, K], K, rows of tokens (int32 [T, k]), shares [T, k], k, output [T, K], the MLP's
+    output [T, K] or 0, logits of its share [T] or 0.
     """
 
     @ITEM
@@ -181,8 +273,15 @@ def joined():
         rows = int32_pointer(a[7] + 4 * token * a[9])
         shares = float_pointer(a[8] + 4 * token * a[9])
         output = float_pointer(a[10] + 4 * token * a[6])
-        for column in range(a[6]):
-            output[column] = np.float32(0.0)
+        if a[11] == 0:
+            for column in range(a[6]):
+                output[column] = np.float32(0.0)
+        else:
+            beside, share = float_pointer(a[11] + 4 * token * a[6]), np.float32(1.0)
+            if a[12] != 0:
+                share = np.float32(1.0 / (1.0 + math.exp(-float_pointer(a[12])[token])))
+            for column in range(a[6]):
+                output[column] = share * beside[column]
         for place in range(a[9]):
             made, share = float_pointer(a[5] + 4 * rows[place] * a[6]), shares[place]
             for column in range(a[6]):

@@ -136,10 +136,16 @@ class ExpertProducts(nn.Module):
         return output
 
     def calls(
-        self, states: torch.Tensor, rows: ExpertRows, output: torch.Tensor, scratch: StateBuffers
+        self,
+        states: torch.Tensor,
+        rows: ExpertRows,
+        output: torch.Tensor,
+        scratch: StateBuffers,
+        beside: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
     ) -> list[Call]:
         """Calls that compute `output` [T, width] of `states` [T, width], both dense, with the
-        experts that are chosen when they run. They name buffers of `scratch`.
+        experts that are chosen when they run. They name buffers of `scratch`; `beside`: what is
+        added to the experts', and the logits of its share.
         """
         listed = [expert_calls.arranged(rows)]
         wide = scratch.floats("gate_up", rows.num_rows, sum(s.first.rows for s in self._gate_up))
@@ -153,7 +159,7 @@ class ExpertProducts(nn.Module):
         made = scratch.floats("made", rows.num_rows, self.width)
         self._products(listed, self._down, inner, False, rows, made, scratch)
         self._add_bias(listed, "down", made, rows)
-        listed.append(expert_calls.joined(made, rows, output))
+        listed.append(expert_calls.joined(made, rows, output, *beside))
         return listed
 
     def _add_bias(

@@ -7,11 +7,13 @@ import torch
 
 from daemon.engine.cpu import calls, expert_calls
 from daemon.engine.cpu.expert_calls import ExpertRows
+from daemon.engine.cpu.expert_kernels import MOST_GROUPS
 from daemon.engine.cpu.experts import ExpertProducts
 from daemon.engine.cpu.quantised import StateBuffers
 from daemon.engine.cpu.rounded_kernels import LANES
 from daemon.engine.cpu.team import Call
 from daemon.engine.layers.mlp import GatedMlp, Mixture
+from daemon.engine.layers.routers import Router
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ def is_called(mixture: Mixture) -> bool:
         return False
     weight = router.weight
     usual = weight.dtype is torch.float32 and weight.is_contiguous()
+    usual &= router.groups == router.kept_groups or router.groups <= MOST_GROUPS
     return usual and weight.shape == (experts.num_experts, experts.width)
 
 
@@ -51,9 +54,18 @@ class MixtureCalls:
         self._count = count
         self._buffers = buffers
         self._rows: dict[tuple[int, int, int], ExpertRows] = {}
+        self._scales: dict[float, torch.Tensor] = {}
 
-    def calls(self, mixture: Mixture, states: torch.Tensor, output: torch.Tensor) -> list[Call]:
-        """Calls that compute `output` [T, width] of `states` [T, width], both dense."""
+    def calls(
+        self,
+        mixture: Mixture,
+        states: torch.Tensor,
+        output: torch.Tensor,
+        beside: tuple[torch.Tensor | None, torch.Tensor | None],
+    ) -> list[Call]:
+        """Calls that compute `output` [T, width] of `states` [T, width], both dense; `beside`: see
+        `ExpertProducts.calls`.
+        """
         router, experts, buffers = mixture.router, mixture.experts, self._buffers
         assert router is not None and buffers is not None
         rows = self._rows_of(experts, router.num_chosen)
@@ -61,9 +73,13 @@ class MixtureCalls:
         logits = buffers.logits[: self._count * num_experts].view(self._count, num_experts)
         return [
             calls.linear(router.weight, router.bias, states, logits),
-            expert_calls.routed(logits, rows, router.to_one),
-            *experts.calls(states, rows, output, buffers.scratch),
+            expert_calls.routed(logits, rows, router, self._scale(router)),
+            *experts.calls(states, rows, output, buffers.scratch, beside),
         ]
+
+    def _scale(self, router: Router) -> torch.Tensor:
+        """Where a router's scale lies, as long as calls name it."""
+        return self._scales.setdefault(router.scale, torch.tensor([router.scale]))
 
     def _rows_of(self, experts: ExpertProducts, num_chosen: int) -> ExpertRows:
         """Layers share their rows where as many tokens lie at the same multiples."""

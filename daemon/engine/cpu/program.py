@@ -57,6 +57,9 @@ reads keys and values once for all.
 _OPERATORS = {"projected": "query_key_value", "query": "query_key_value", "logits": "head"}
 """The operator of a product whose buffer is called otherwise."""
 
+_EXPERTS = "experts"
+"""The operator of a mixture as a whole."""
+
 MOST_PROGRAMS = 64
 """Programs that are kept: the last used."""
 
@@ -197,9 +200,13 @@ def _in_calls(decoder: Decoder, count: int) -> bool:
         inner = layer.heads.products()
         products += [layer.query_key_value, layer.output]
         products += [product for product in inner if not isinstance(product, LatentProjection)]
-        if isinstance(layer.mlp, GatedMlp):
-            products += layer.mlp.products()
-        elif not is_called(layer.mlp):
+        mlp = layer.mlp
+        if isinstance(mlp, GatedMlp):
+            products += mlp.products()
+        elif is_called(mlp):
+            products += mlp.shared.products() if mlp.shared else []
+            products += [mlp.shared_share] if mlp.shared_share else []
+        else:
             return False
     return all(_is_called(product, count) for product in products)
 
@@ -400,13 +407,25 @@ class _Program:
 
     def _mlp(self, written: "_Calls", mlp: GatedMlp | Mixture) -> torch.Tensor:
         if isinstance(mlp, Mixture):
+            shared, share = None, None
+            if mlp.shared is not None:
+                shared = self._gated(written, mlp.shared, True)
+            if mlp.shared_share is not None:
+                share = self._product(written, mlp.shared_share, self._normed, "share", _EXPERTS)
             output = self._buffers.floats("down", *self._normed.shape)
-            written.add("experts", *self._mixtures.calls(mlp, self._normed, output))
+            beside = shared, share
+            written.add(_EXPERTS, *self._mixtures.calls(mlp, self._normed, output, beside))
             return output
-        gate_up = self._product(written, mlp.gate_up, self._normed, "gate_up")
-        inner = self._buffers.floats("inner", self._count, gate_up.shape[1] // 2)
-        written.add("activation", calls.gated(gate_up, inner, mlp.activation))
-        return self._product(written, mlp.down, inner, "down")
+        return self._gated(written, mlp)
+
+    def _gated(self, written: "_Calls", mlp: GatedMlp, shared: bool = False) -> torch.Tensor:
+        """A gated MLP; `shared`: one beside experts, which is a part of their operator."""
+        named = "shared " if shared else ""
+        of = (_EXPERTS,) * 3 if shared else ("gate_up", "activation", "down")
+        gate_up = self._product(written, mlp.gate_up, self._normed, f"{named}gate_up", of[0])
+        inner = self._buffers.floats(f"{named}inner", self._count, gate_up.shape[1] // 2)
+        written.add(of[1], calls.gated(gate_up, inner, mlp.activation))
+        return self._product(written, mlp.down, inner, f"{named}down", of[2])
 
     def _sampled(self, written: "_Calls") -> torch.Tensor:
         """The states of sampled tokens."""
@@ -480,12 +499,18 @@ class _Program:
         return output
 
     def _product(
-        self, written: "_Calls", product: Layer, states: torch.Tensor, name: str
+        self,
+        written: "_Calls",
+        product: Layer,
+        states: torch.Tensor,
+        name: str,
+        operator: str = "",
     ) -> torch.Tensor:
+        """`name`: of the buffer, and unless one is given of the operator."""
         part, product = product, bare(product)
         assert isinstance(product, PackedLinear | QuantisedProduct)
         output = self._buffers.floats(name, len(states), product.out_features)
-        operator = _OPERATORS.get(name, name)
+        operator = operator or _OPERATORS.get(name, name)
         if isinstance(product, QuantisedProduct):
             written.add(operator, *(product.calls(states, output, self._buffers.products) or ()))
         else:

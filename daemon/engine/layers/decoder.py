@@ -76,11 +76,13 @@ class Decoder:
         return self.embeddings.own if isinstance(self.embeddings, SplitRows) else self.embeddings
 
     def small_weights(self) -> list[torch.Tensor]:
-        """The weights that belong to no product: norms, and embeddings that are plain."""
+        """The weights that belong to no product: norms, routers, and embeddings that are plain."""
         norms = [self.norm, *(norm for layer in self.layers for norm in layer.norms())]
         own = self.own_embeddings
         rows = [own.weight] if isinstance(own, PlainEmbeddings) else []
-        return [*rows, *(norm.weight for norm in norms)]
+        mixtures = [layer.mlp for layer in self.layers if isinstance(layer.mlp, Mixture)]
+        routers = [weight for mixture in mixtures for weight in mixture.small_weights()]
+        return [*rows, *routers, *(norm.weight for norm in norms)]
 
     def rows(
         self,

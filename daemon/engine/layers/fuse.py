@@ -4,6 +4,7 @@ It recognises modules, not the model's name; what a module does beyond its shape
 layers without positions) shows in the logits, which a trial compares before it is used.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,11 +19,12 @@ from daemon.engine.layers.decoder import Decoder, DecoderLayer, Prepare
 from daemon.engine.layers.embeddings import embeddings_of
 from daemon.engine.layers.latent import projection_of
 from daemon.engine.layers.latent_heads import LatentHeads
-from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture, is_mixture, router_of
+from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.layers.ops import Activation, Heads, Norm, Ops
 from daemon.engine.layers.prepare import prepared
 from daemon.engine.layers.ranks import RankPart, bare
 from daemon.engine.layers.rotary import RotaryTable
+from daemon.engine.layers.routers import is_mixture, router_of, shared_of
 from daemon.engine.quantised.experts import QuantisedExperts, is_silu
 from daemon.engine.quantised.linear import QuantisedLinear
 
@@ -301,7 +303,21 @@ def _gated(mlp: Any, prepare: Prepare) -> GatedMlp:
 
 
 def _mixture(block: Any, prepare: Prepare, prepare_block: PrepareBlock) -> Mixture:
-    return Mixture(prepare_block(block, prepare), router_of(block))
+    shared, share = shared_of(block)
+    usual = shared is None or _is_gated(shared)
+    router = router_of(block) if usual and isinstance(block.experts, QuantisedExperts) else None
+    # A router of two bytes is computed as its own code rounds it.
+    if router is None or router.weight.dtype is not torch.float32:
+        whole = prepare_block(block, prepare)
+        return Mixture(whole.experts, block=whole)
+    alone = copy.copy(block)
+    alone._modules = {"experts": block.experts}
+    return Mixture(
+        prepare_block(alone, prepare).experts,
+        router,
+        None if shared is None else _gated(shared, prepare),
+        None if share is None else prepare(share),
+    )
 
 
 def _projections(attention: Any) -> tuple[list[Any], Any]:

@@ -1,6 +1,7 @@
 """Experts of mixtures: found in checkpoints, chosen, and computed in groups as one by one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from daemon.engine.cpu.product_implementations import (
     always,
 )
 from daemon.engine.cpu.team import Team
-from daemon.engine.layers.mlp import Router, router_of
+from daemon.engine.layers.mlp import Mixture
+from daemon.engine.layers.routers import Router, router_of, shared_of
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.requantise import requantise
 from daemon.engine.quantised.experts import QuantisedExperts
@@ -43,6 +45,7 @@ from tests.engine.quantised.random_blocks import random_weight
 from tests.engine.quantised.test_models import check_greedy_text
 from tests.zoo.axes import variants
 from tests.zoo.build import build
+from tests.zoo.variant import Variant
 
 CPU = torch.device("cpu")
 WIDTH, INNER, EXPERTS, CHOSEN = 128, 64, 5, 2
@@ -182,20 +185,35 @@ def test_experts_that_differ_are_computed_one_by_one() -> None:
     assert not any(can_group(one) for one in (ordered, mixed, odd))
 
 
-def route(logits: torch.Tensor, to_one: bool, team: Team) -> ExpertRows:
-    rows = ExpertRows.of(len(logits), CHOSEN, logits.shape[1], 1)
-    team.run(expert_calls.routed(logits, rows, to_one))
+def route(logits: torch.Tensor, router: Router, team: Team) -> ExpertRows:
+    rows = ExpertRows.of(len(logits), router.num_chosen, logits.shape[1], 1)
+    scores, scale = logits.clone(), torch.tensor([router.scale])
+    team.run(expert_calls.routed(scores, rows, router, scale))
     return rows
 
 
-@pytest.mark.parametrize("to_one", [False, True])
-def test_tokens_are_routed_as_torch_does(to_one: bool, team: Team) -> None:
-    logits = torch.randn(50, 37) * 4
-    identity = Router(torch.eye(37), CHOSEN, to_one)
-    chosen, shares = identity(logits)
-    rows = route(logits, to_one, team)
-    assert torch.equal(rows.chosen.long(), chosen)
-    torch.testing.assert_close(rows.shares, shares, rtol=1e-5, atol=1e-7)
+def routers() -> list[Router]:
+    """Each kind of choice."""
+    correction = torch.linspace(-0.2, 0.3, 36)[torch.randperm(36)]
+    usual = Router(torch.eye(36), CHOSEN, False)
+    return [
+        usual,
+        replace(usual, to_one=True),
+        replace(usual, correction=correction, to_one=True, scale=2.5),
+        replace(usual, sigmoid=True, scale=1.5),
+        replace(usual, sigmoid=True, correction=correction, to_one=True),
+        replace(usual, sigmoid=True, correction=correction, groups=6, kept_groups=2, num_chosen=5),
+        replace(usual, groups=4, kept_groups=3, to_one=True, num_chosen=7),
+    ]
+
+
+def test_tokens_are_routed_as_torch_does(team: Team) -> None:
+    logits = torch.randn(50, 36) * 2
+    for router in routers():
+        chosen, shares = router(logits)
+        rows = route(logits, router, team)
+        assert torch.equal(rows.chosen.long(), chosen), router
+        torch.testing.assert_close(rows.shares, shares, rtol=1e-5, atol=1e-7)
 
 
 def test_any_logits_choose_experts_that_exist(team: Team) -> None:
@@ -203,19 +221,42 @@ def test_any_logits_choose_experts_that_exist(team: Team) -> None:
     logits[1] = torch.nan
     logits[2], logits[3, 1:], logits[4] = torch.inf, -torch.inf, 88.0
     logits[5, 3] = 1.0
-    rows = route(logits, True, team)
+    for router in routers():
+        some = replace(router, correction=None, groups=1, kept_groups=1, num_chosen=CHOSEN)
+        chosen = route(logits, some, team).chosen
+        assert bool(((chosen >= 0) & (chosen < EXPERTS)).all())
+    rows = route(logits, Router(torch.eye(EXPERTS), CHOSEN, True), team)
     assert bool(((rows.chosen >= 0) & (rows.chosen < EXPERTS)).all())
     assert rows.chosen[0].tolist() == [0, 1] and rows.chosen[5].tolist() == [3, 0]
     assert rows.shares[3].tolist() == [1.0, 0.0]
 
 
 class Block(nn.Module):
-    """A router, beside experts that nobody asks."""
+    """A router and its experts."""
 
     def __init__(self, gate: nn.Module) -> None:
         super().__init__()
         self.gate = gate
         self.experts = nn.Identity()
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """As blocks of transformers do."""
+        flat = states.flatten(0, 1)
+        _, shares, chosen = self.gate(flat)
+        return self.experts(flat, chosen, shares).view(states.shape)  # type: ignore[no-any-return]
+
+
+class Beside(Block):
+    """With an MLP that every token takes."""
+
+    def __init__(self, gate: nn.Module) -> None:
+        super().__init__(gate)
+        self.shared_expert = nn.Identity()
+        self.share = 1.0
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """The MLP's output is added."""
+        return super().forward(states) + self.share * self.shared_expert(states)
 
 
 def test_a_router_is_known_by_what_it_chooses() -> None:
@@ -227,14 +268,22 @@ def test_a_router_is_known_by_what_it_chooses() -> None:
     nn.init.normal_(scaled.weight)
     scaled.forward = lambda states: _scaled(MixtralTopKRouter.forward(scaled, states))  # type: ignore[method-assign]
     assert router_of(Block(scaled)) is None
-    shared = Block(gate)
-    shared.shared_expert = nn.Identity()
-    assert router_of(shared) is None
-    glm: Any = config(n_routed_experts=EXPERTS, n_group=1, topk_group=1, routed_scaling_factor=1.0)
-    glm.norm_topk_prob, glm.first_k_dense_replace = True, 0
-    biased = Glm4MoeTopkRouter(glm)
-    nn.init.normal_(biased.weight)
-    assert router_of(Block(biased)) is None
+    lost = Block(gate)
+    lost.shared_expert = nn.Identity()
+    assert router_of(lost) is None, "its output is not added"
+    beside = Beside(gate)
+    found = router_of(beside)
+    assert found is not None and shared_of(beside) == (beside.shared_expert, None)
+    beside.share = 0.5
+    assert router_of(beside) is None
+    glm: Any = config(n_group=3, topk_group=2, routed_scaling_factor=1.5)
+    glm.norm_topk_prob, glm.num_local_experts = True, 6
+    grouped = Glm4MoeTopkRouter(glm)
+    nn.init.normal_(grouped.weight)
+    nn.init.normal_(grouped.e_score_correction_bias)
+    found = router_of(Block(grouped))
+    assert found is not None and found.sigmoid and found.correction is not None
+    assert (found.groups, found.kept_groups, found.scale) == (3, 2, 1.5)
 
 
 def _scaled(said: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -261,6 +310,23 @@ def test_a_mixture_is_served_from_blocks(form: str, tmp_path: Path) -> None:
     plain = sum(one.nbytes for one in model.parameters())
     # Some plain layers (a head that no format holds) are there twice.
     assert sum(held.values()) + plain <= engine.model.weight_bytes <= sum(held.values()) + 2 * plain
+
+
+@pytest.mark.parametrize("family", ["qwen2_moe", "glm4_moe"])
+def test_what_stands_beside_experts_is_a_part_of_a_program(family: str, tmp_path: Path) -> None:
+    """An MLP for all tokens, in a share of their own or whole; groups and corrections of scores."""
+    sizes = ("hidden_size", "intermediate_size", "moe_intermediate_size")
+    wide = dict.fromkeys((*sizes, "shared_expert_intermediate_size"), 64)
+    build(Variant(family, "beside", wide), tmp_path / "plain")
+    folder = tmp_path / "made"
+    requantise(tmp_path / "plain", folder, "int8", lambda _share: None)
+    for exact in (True, False):
+        engine = engine_of(folder, tmp_path / "trials", exact=exact)
+        assert engine.model.fused and engine.model.compiled
+        mixtures = [layer.mlp for layer in engine.model._forward.layers]
+        assert all(mlp.shared for mlp in mixtures if isinstance(mlp, Mixture))
+        if exact:
+            check_greedy_text(engine, folder)
 
 
 def test_what_rounds_and_is_wrong_in_the_straight_decoder_is_served_by_modules(

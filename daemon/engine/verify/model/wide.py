@@ -167,8 +167,10 @@ def wide_decoder(
     )
     if decoder is None:
         return None
-    blocks = [layer.mlp.block for layer in decoder.layers if isinstance(layer.mlp, Mixture)]
-    if any(_narrow(parameter) for block in blocks for parameter in block.parameters()):
+    mixtures = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mixture)]
+    held = [part for mixture in mixtures for part in mixture.products()]
+    modules = [part for part in held if isinstance(part, nn.Module)]
+    if any(_narrow(parameter) for module in modules for parameter in module.parameters()):
         return None
     embeddings = decoder.embeddings
     rows = embeddings.rows(vocabulary.to(model.device)).float()

@@ -44,6 +44,7 @@ _OF_TOOLS = frozenset({
 })  # fmt: skip
 """Fields of how a tool found the numbers, and of how other programs compute with them."""
 _ALL = ("Linear", "Embedding")
+_E4M3 = ("e4m3", "float8_e4m3fn")
 
 
 class _Words(msgspec.Struct):
@@ -188,8 +189,8 @@ def _check_words(method: str, config: _Words) -> None:
 
 
 def _read_fp8(config: _Fp8) -> Quantisation:
-    if config.expert_dtype not in (None, "fp8") or config.fmt != "e4m3":
-        other = config.fmt if config.fmt != "e4m3" else config.expert_dtype
+    if config.expert_dtype not in (None, "fp8") or config.fmt not in _E4M3:
+        other = config.expert_dtype if config.fmt in _E4M3 else config.fmt
         raise ModelError(f"its weights are stored as {other}, not as FP8 of e4m3")
     rows, columns = config.weight_block_size or (0, 0)
     if config.weight_block_size and min(rows, columns) < 1:

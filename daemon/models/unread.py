@@ -113,6 +113,8 @@ def _says_nothing(name: str, value: Any, resolved: Resolved) -> bool:
         return True
     if name in (always := _ALWAYS.get(resolved.model_type, {})):
         return bool(value == always[name])
+    if name == "shared_moe_mode":  # of an MLP beside experts, where there is one
+        return not resolved.fields.get("shared_intermediate_size")
     if name in _WINDOWS:
         off = resolved.fields.get("use_sliding_window") is False
         return off or (isinstance(value, int) and value >= resolved.context_len)

@@ -76,6 +76,10 @@ def compressed(form: str = "pack-quantized", **changes: Any) -> dict[str, Any]:
         ),
         (FP8, Scheme(layout="plain", numbers="fp8", group_rows=0, rounds_states=True)),
         (
+            {**FP8, "fmt": "float8_e4m3fn"},
+            Scheme(layout="plain", numbers="fp8", group_rows=0, rounds_states=True),
+        ),
+        (
             {**FP8, "weight_block_size": [128, 64]},
             Scheme(layout="plain", numbers="fp8", group=64, group_rows=128, rounds_states=True),
         ),

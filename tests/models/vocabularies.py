@@ -6,6 +6,7 @@ patterns, cut by the package `regex` and merged piece by piece.
 
 import inspect
 import json
+import string
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -195,6 +196,17 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "bloom": lambda: ByPatterns(_SENTENCES),
     "viking": lambda: ByPatterns(_SENTENCES, r"\p{N}"),
     "falcon": lambda: ByPatterns(r"[\p{P}\$\+<=>\^~\|`]+", GPT_2, "[0-9][0-9][0-9]"),
+    "hunyuan-dense": lambda: ByPatterns(
+        r"\p{N}{1,3}",
+        r"[一-龥぀-ゟ゠-ヿ]+",
+        "[" + regex.escape(string.punctuation) + "][A-Za-z]+"
+        r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    "seed-coder": lambda: ByPatterns(
+        r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+"
+        r"|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
     "deepseek-coder": lambda: ByPatterns(
         r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"
     ),

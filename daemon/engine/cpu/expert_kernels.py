@@ -25,7 +25,7 @@ from daemon.engine.cpu.team import call_item, float_pointer, int32_pointer, int6
 GROUPS_HEAD, GROUP = 2, 3
 
 LEAST_SHARES = 1e-20
-"""What shares are divided by at least; as `daemon.engine.layers.routers` does."""
+"""The least divisor of shares, as in `daemon.engine.layers.routers`."""
 MOST_GROUPS = 63
 """Groups of experts that a token may choose from."""
 

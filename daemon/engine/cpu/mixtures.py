@@ -78,7 +78,7 @@ class MixtureCalls:
         ]
 
     def _scale(self, router: Router) -> torch.Tensor:
-        """Where a router's scale lies, as long as calls name it."""
+        """The tensor of a router's scale, which lives as long as calls name it."""
         return self._scales.setdefault(router.scale, torch.tensor([router.scale]))
 
     def _rows_of(self, experts: ExpertProducts, num_chosen: int) -> ExpertRows:

@@ -25,7 +25,7 @@ _CORRECTION = "e_score_correction_bias"
 _TRIED = 64
 """Random states with which a router is compared."""
 _LEAST = 1e-20
-"""What shares are divided by at least."""
+"""The least divisor of shares."""
 _FROM_GROUP = 2
 """Experts whose scores make that of their group."""
 
@@ -154,7 +154,7 @@ def _same(block: Any, gate: nn.Module, router: Router) -> bool:
 
 
 class _Shown(nn.Module):
-    """What shows, in place of experts or an MLP, how a block takes them."""
+    """A stand-in for experts, or for an MLP, whose result shows how a block takes them."""
 
     def forward(
         self,

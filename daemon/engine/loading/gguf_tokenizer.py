@@ -66,6 +66,15 @@ _SLASHES = _ENDING.replace(r"[\r\n]*", r"[\r\n/]*", 1)
 _TEKKEN = _CASED.replace("{0}", "") + r"|\p{N}" + _SLASHES
 _GPT_4O = _CASED.replace("{0}", f"{_CONTRACTIONS}?") + r"|\p{N}{1,3}" + _SLASHES
 _SENTENCES = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+_THREE_DIGITS = r"\p{N}{1,3}"
+_DEEPSEEK_3 = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
+    r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SEED_CODER = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 class PreTokenizer(NamedTuple):
@@ -101,6 +110,11 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), PreTokenizer((_SENTENCES,))),
     "viking": PreTokenizer((_SENTENCES, r"\p{N}")),
     "falcon": PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT_2, r"[0-9][0-9][0-9]")),
+    **dict.fromkeys(
+        ("deepseek-v3", "hunyuan-dense"),
+        PreTokenizer((_THREE_DIGITS, "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK_3)),
+    ),
+    "seed-coder": PreTokenizer((_SEED_CODER,)),
     "deepseek-coder": PreTokenizer(
         (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", _DIGIT)
     ),

@@ -45,6 +45,7 @@ _BESIDE = re.compile(
 than text, and change no logits of the model's own."""
 _LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d+)\.")
 _CPU = torch.device("cpu")
+_ADVISING = "transformers.integrations.hub_kernels"
 _WHOLE_NUMBERS = frozenset(
     {"BOOL", *(f"{kind}{bits}" for kind in "IU" for bits in (8, 16, 32, 64))}
 )
@@ -98,6 +99,8 @@ def _loaded(
     config = read_config(folder)
     check_folder(folder, resolved_of(config))
     transformers_logging.disable_progress_bar()  # a daemon's log is read later, line by line
+    # It advises to install kernels for recurrent layers, which only a trial's references call.
+    transformers_logging.get_logger(_ADVISING).setLevel(logging.ERROR)
     model_class = class_of(config)
     quantisation = read_quantisation(folder, config.to_dict())
     if quantisation is not None and hasattr(config, "quantization_config"):

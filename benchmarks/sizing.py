@@ -136,12 +136,15 @@ def _gemma_4(
     return _of_kinds("gemma4_text", num_params, sizes, 262_144, context_len, of_layers, windows)
 
 
-def quantised(model: ModelShape, shares: dict[str, float]) -> ModelShape:
-    """A model with these shares of its numbers in some formats; norms count too, they are few."""
+def quantised(model: ModelShape, shares: dict[str, float], num_unpacked: int = 0) -> ModelShape:
+    """A model with these shares of its numbers in some formats; norms count too, they are few.
+    `num_unpacked`: numbers that are unpacked when they are loaded.
+    """
     forms = [(FORMATS[name], share) for name, share in shares.items()]
     number_bytes = sum(share * form.block_bytes / form.block_len for form, share in forms)
+    packed = model.num_params - num_unpacked
     return msgspec.structs.replace(
-        model, packed_params=model.num_params, packed_bytes=int(number_bytes * model.num_params)
+        model, packed_params=packed, packed_bytes=int(number_bytes * packed)
     )
 
 
@@ -166,6 +169,15 @@ MODELS = {
     "Gemma-4-E4B": _gemma_4(7_463_013_376, (42, 2560, 8), (2, 2), 512, 131_072, num_shared=18),
     "Gemma-4-26B-A4B": _gemma_4(25_233_141_760, (30, 2816, 16), (8, 2), 1024, 262_144),
     "Gemma-4-31B": _gemma_4(30_697_345_280, (60, 5376, 32), (16, 4), 1024, 262_144),
+    "GLM-4.7-Flash": _of_kinds(
+        "glm4_moe_lite",
+        29_943_390_976,
+        (47, 2048, 20),
+        154_880,
+        202_752,
+        (KVHeads(1, 512 + 64, latent=512),) * 47,
+        (),
+    ),
     "Qwen3-32B": _shape((64, 5120, 64, 8, 128, 25_600), QWEN, 40_960, norms_heads=True),
     "Llama-3.1-70B": _shape((80, 8192, 64, 8, 128, 28_672), LLAMA, 131_072),
     "gpt-oss-120b": _gpt_oss(116_829_156_672, 36, 128),
@@ -177,14 +189,17 @@ MORE_BITS = {
     "Gemma-3-27B": 0.16,
     "Gemma-4-26B-A4B": 0.18,
     "Gemma-4-31B": 0.16,
+    "GLM-4.7-Flash": 0.16,
     "Qwen3-32B": 0.16,
     "Llama-3.1-70B": 0.15,
 }
 """Share of the numbers that is in Q6_K in a file of Q4_K_M: the head, and in half of the layers
 values and the MLP's last matrix.
 """
+UNPACKED = {"GLM-4.7-Flash": 47 * 20 * (192 + 256) * 512}
+"""Numbers of projections from latent rows."""
 QUANTISED = {
-    f"{name}, {kind}": quantised(MODELS[name], shares)
+    f"{name}, {kind}": quantised(MODELS[name], shares, UNPACKED.get(name, 0))
     for name, more in MORE_BITS.items()
     for kind, shares in (("Q4_K_M", {"Q4_K": 1 - more, "Q6_K": more}), ("Q8_0", {"Q8_0": 1.0}))
 }

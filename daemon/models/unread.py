@@ -134,6 +134,11 @@ def _says_nothing(name: str, value: Any, resolved: Resolved) -> bool:
         "attn_type_list": [[1] * resolved.num_layers],  # zero: the layer's attention is linear
         "no_rope_layers": [[1] * resolved.num_layers],  # one: the layer has positions
     }
+    if name == "partial_rotary_factor" and resolved.fields.get("kv_lora_rank"):
+        # A part of each head turns anyway, by a field of its own.
+        sizes = [resolved.fields.get(f"qk_{part}_head_dim") for part in ("rope", "nope")]
+        whole = sum(size for size in sizes if isinstance(size, int))
+        return isinstance(sizes[0], int) and whole > 0 and bool(value == sizes[0] / whole)
     if name in _BASES:
         return value in [rope.parameters.get("rope_theta") for rope in resolved.ropes]
     return value in own.get(name, ())

@@ -9,7 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_PRETRAINING_MAPPING,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from daemon.base.logs import in_a_line
@@ -264,6 +268,9 @@ def _belongs(folder: Path, model: Any, name: str) -> bool:
 def class_of(config: Any) -> Any:
     """transformers' causal language model for a configuration. Raises ModelError."""
     found: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    trained: Any = MODEL_FOR_PRETRAINING_MAPPING.get(type(config), None)
+    if found is None and getattr(trained, "__name__", "").endswith("ForCausalLM"):
+        found = trained
     if not isinstance(found, type) or not issubclass(found, PreTrainedModel):
         raise ModelError(f"transformers has no causal language model of type {config.model_type}")
     model_class: Any = found

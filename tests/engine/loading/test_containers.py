@@ -18,6 +18,7 @@ from transformers import (
     Llama4TextConfig,
     Llama4VisionConfig,
     Mistral3Config,
+    Mistral4Config,
     MistralConfig,
     PixtralVisionConfig,
     Qwen3_5Config,
@@ -112,12 +113,39 @@ def qwen3_5() -> Qwen3_5Config:
     return Qwen3_5Config(text_config=text, vision_config=vision)
 
 
+def mistral4() -> Mistral3Config:
+    """Latent rows, and queries that grow with their positions."""
+    text = Mistral4Config(
+        **{**TEXT, "num_key_value_heads": 4, "head_dim": 24},
+        q_lora_rank=16,
+        kv_lora_rank=24,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=16,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        rope_parameters={
+            "type": "yarn",
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 32,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    )
+    return Mistral3Config(text_config=text, vision_config=PixtralVisionConfig(**VISION, head_dim=8))
+
+
 CONTAINERS = {
     "gemma3": gemma3,
     "gemma4": gemma4,
     "llama4": llama4,
     "mistral3": mistral3,
     "qwen3_5": qwen3_5,
+    "mistral4": mistral4,
 }
 
 

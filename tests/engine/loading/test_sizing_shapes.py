@@ -23,6 +23,7 @@ _LARGE = {
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32},
     "gpt-oss-120b": {"model_type": "gpt_oss", "num_hidden_layers": 36, "num_local_experts": 128},
+    "GLM-4.7-Flash": {"model_type": "glm4_moe_lite"},
     "Gemma-4-E4B": {
         **_GEMMA_4,
         "hidden_size": 2560,

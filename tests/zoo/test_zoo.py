@@ -48,7 +48,7 @@ SERVED = (
 )
 UNSERVED = {
     "bert/base": "also see those after them",
-    "deepseek_v32/base": "indexer",
+    "deepseek_v32/base": "indexed_attention",
     "camembert/is_decoder=true": "counted from its padding token",
     "diffllama/base": "attend twice",
     "doge/base": "masks of its own",

@@ -65,7 +65,7 @@ def resolved(tmp_path: Path, config: dict[str, Any]) -> Resolved:
     ("change", "words"),
     [
         (
-            {"model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"]},
+            {"model_type": "minimax", "architectures": ["MiniMaxForCausalLM"]},
             "linear_attention",
         ),
         ({"model_type": "deepseek_v32"}, "an indexer chooses"),

@@ -332,11 +332,14 @@ def _by_layer(config: Any) -> list[str]:
 
 
 def _causal_class(model_type: str) -> str:
-    from transformers.models.auto import modeling_auto as auto
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_PRETRAINING_MAPPING_NAMES,
+    )
 
-    found = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, "")
+    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, "")
     # Text models of containers alone may be known by how they are trained.
-    trained = str(auto.MODEL_FOR_PRETRAINING_MAPPING_NAMES.get(model_type, ""))
+    trained = str(MODEL_FOR_PRETRAINING_MAPPING_NAMES.get(model_type, ""))
     return str(found or (trained if trained.endswith("ForCausalLM") else ""))
 
 

@@ -9,7 +9,13 @@ from rich.text import Text
 from textual import events
 from textual.geometry import Offset, Region, Size
 
-from daemon.protocol.control import BlockOwners, BlockUse, InstanceStatus, KindStatus
+from daemon.protocol.control import (
+    BlockOwners,
+    BlockUse,
+    InstanceStatus,
+    KindStatus,
+    StateStatus,
+)
 from daemon.wire.columns import UInt8
 from tui.format import count, percent, printable, share, size
 from tui.instances import pressure_colour
@@ -96,6 +102,13 @@ def kind_words(kind: KindStatus) -> str:
 def kinds_held(pool: InstanceStatus) -> str:
     """The pages of each kind that a pool holds; "": a block has all layers."""
     return ", ".join(f"{count(kind.held)} {kind_words(kind)}" for kind in pool.kv_kinds)
+
+
+def snapshots(states: StateStatus) -> str:
+    """Snapshots of states in the prefix cache, and what they were good for."""
+    kept = f"{count(states.snapshots)} snapshots of {count(states.pages)} blocks"
+    began = f"{count(states.hits)} prompts began from one"
+    return f"{kept}, {began}, {count(states.hit_tokens)} tokens in"
 
 
 def heading(instance: InstanceStatus, width: int) -> Text:

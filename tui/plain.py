@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from daemon.protocol.control import WATCHED, Cause, InstanceStatus, SequenceStatus, Snapshot
-from tui.blocks import kinds_held
+from tui.blocks import kinds_held, snapshots
 from tui.deadlines import due_line, due_rows
 from tui.format import (
     BAR_EMPTY,
@@ -138,6 +140,8 @@ def _room(snapshot: Snapshot) -> list[tuple[str, str]]:
             pairs.append(("room", words))
         if instance.kv_kinds:
             pairs.append(("kv held", f"{printable(instance.name)}: {kinds_held(instance)}"))
+        if instance.states is not UNSET:
+            pairs.append(("states", f"{printable(instance.name)}: {snapshots(instance.states)}"))
     return pairs
 
 

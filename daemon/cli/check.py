@@ -437,6 +437,8 @@ def _numbers_said(shape: ModelShape, block_size: int) -> str:
         else f"{num_layers} layers * 2 * {block_size} tokens * {num_kv_heads} kv heads * {head_dim}"
         for (num_planes, num_kv_heads, head_dim), num_layers in own.items()
     ]
+    if not terms:
+        return "a page of a sequence's states"
     return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
 
 
@@ -448,6 +450,10 @@ def _window_lines(shape: ModelShape, plan: PoolPlan, size: PoolSize) -> Iterator
         yield f"  window       {window:>10,} tokens are held of {num_layers} layers"
     if num_shared := sum(kind == "shared" for kind, _ in kinds):
         yield f"  shared       {num_shared:>10,} layers read keys and values of others"
+    if num_recurrent := sum(kind == "state" for kind, _ in kinds):
+        layout = layout_for(shape, plan.demand)
+        held = _mib(layout.state_pages * layout.page_bytes).strip()
+        yield f"  states       {held:>10} of each sequence, of {num_recurrent} layers"
     if {*kinds} != {("full", 0)}:
         held = _mib(layout_for(shape, plan.demand).bytes_at(size.max_len)).strip()
         yield f"  held         {held:>10} by one sequence of {size.max_len:,} tokens"

@@ -13,6 +13,7 @@ from daemon.protocol.control import (
     KindStatus,
     ReservedStatus,
     Snapshot,
+    StateStatus,
     TransferStatus,
 )
 from daemon.state.role import WATCHED
@@ -125,9 +126,17 @@ def _memory(snapshot: Snapshot) -> list[str]:
         if instance.kv_kinds:
             held = ", ".join(map(_kind, instance.kv_kinds))
             parts.append(f"blocks held: {held}")
+        if instance.states is not msgspec.UNSET:
+            parts.append(snapshot_words(instance.states))
         if parts:
             lines.append(f"{instance.name}: {'; '.join(parts)}")
     return lines
+
+
+def snapshot_words(states: StateStatus) -> str:
+    """Snapshots of states, and the prompts that went on from one."""
+    began = f"{states.hits} prompts began from one, {states.hit_tokens} tokens in"
+    return f"{states.snapshots} snapshots of states of {states.pages} blocks: {began}"
 
 
 def _kind(kind: KindStatus) -> str:

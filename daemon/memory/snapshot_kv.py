@@ -15,6 +15,10 @@ from daemon.memory.snapshots import MOST_SHARE, Snapshots
 from daemon.state.sequence import Sequence
 from daemon.wire.columns import Int32, Slots
 
+HEADER_TOKENS = 8
+"""The end of a prompt that the next turn of a chat may lack: the header of the answer to come, with
+marks of thoughts, takes 3 to 7 tokens in the templates of models that keep states."""
+
 
 class SnapshotKV(LayeredKV):
     """As `LayeredKV`, where prefixes are cached with snapshots of their states."""
@@ -72,9 +76,14 @@ class SnapshotKV(LayeredKV):
 
     def begin_states(self, slot: int, sequence: Sequence, start: int, num_seen: int) -> None:
         """As `KVCache.begin_states`."""
-        last = (sequence.num_known_tokens - 1) // self.block_size
+        last = (sequence.num_known_tokens - HEADER_TOKENS) // self.block_size
         borders = {last * self.block_size, num_seen * self.block_size}
         self.snapshots.begin(slot, start, sequence.hashes, borders)
+
+    def state_status(self) -> tuple[int, int, int, int]:
+        """As `KVCache.state_status`."""
+        counts = self.snapshots.num_made, self.snapshots.num_hits, self.snapshots.num_hit_tokens
+        return len(self.snapshots), *counts
 
     # They go on
 

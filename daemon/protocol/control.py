@@ -15,6 +15,7 @@ from daemon.core.values.snapshot import (
     RolesExpected,
     RolesStatus,
     SequenceStatus,
+    StateStatus,
     Story,
     TransferStatus,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "RolesExpected",
     "RolesStatus",
     "SequenceStatus",
+    "StateStatus",
     "Story",
     "TransferStatus",
     "What",

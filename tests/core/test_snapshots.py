@@ -1,5 +1,8 @@
 """Prompts go on from snapshots of states; the worker says where a state is of other tokens."""
 
+import random
+from typing import Any
+
 import pytest
 
 from daemon.core.core import Core
@@ -7,12 +10,15 @@ from daemon.core.view.checkpoint import Checkpoint, checkpoint, restore
 from daemon.memory.snapshot_kv import SnapshotKV
 from daemon.wire.columns import decoder, encoder
 from tests.core.driver import Driver, configured
+from tests.soak import tries
 
 SYSTEM = [(7 * i + i // 3) % 11 for i in range(64)]
+BORDER = 56
+"""The last whole block in front of what may be the header of the answer."""
 LAYERS = [((0,), 3), ((), 3), ((0, 9), 2)]
 
 
-def _driver(layers: tuple[tuple[int, ...], int], num_pages: int = 400, **changes: object) -> Driver:
+def _driver(layers: tuple[tuple[int, ...], int], num_pages: int = 400, **changes: Any) -> Driver:
     windows, state_pages = layers
     config = configured(max_len=400, max_batch_tokens=128, prefill_chunk=128, **changes)
     return Driver(config, num_pages, windows=windows, state_pages=state_pages)
@@ -36,13 +42,13 @@ def _ask(driver: Driver, prompt: list[int], max_tokens: int = 1) -> tuple[int, l
 
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("depth", [1, 2])
-def test_the_same_prompt_goes_on_behind_its_last_whole_block(
+def test_the_same_prompt_goes_on_in_front_of_its_header(
     layers: tuple[tuple[int, ...], int], depth: int
 ) -> None:
     driver = _driver(layers, depth=depth)
     assert _ask(driver, SYSTEM)[0] == 0
-    assert _ask(driver, SYSTEM)[0] == 60
-    assert _ask(driver, [*SYSTEM, 1, 2, 3])[0] == 60
+    assert _ask(driver, SYSTEM)[0] == BORDER
+    assert _ask(driver, [*SYSTEM, 1, 2, 3])[0] == BORDER
     driver.check_nothing_left()
 
 
@@ -73,7 +79,7 @@ def test_what_follows_a_leader_goes_on_from_its_snapshot() -> None:
     driver = _driver(((0,), 3))
     driver.arrive(SYSTEM, 4, n=3)
     driver.settle()
-    assert driver.core.counters.cached_tokens == 2 * 60
+    assert driver.core.counters.cached_tokens == 2 * BORDER
     driver.check_nothing_left()
 
 
@@ -95,7 +101,7 @@ def test_a_copy_is_planned_though_its_sequence_is_gone() -> None:
     driver.abort(request)
     driver.settle()
     driver.check_nothing_left()
-    assert _ask(driver, SYSTEM)[0] == 60
+    assert _ask(driver, SYSTEM)[0] == BORDER
 
 
 def test_snapshots_have_a_share_of_the_pool() -> None:
@@ -132,3 +138,42 @@ def test_a_checkpoint_keeps_snapshots(layers: tuple[tuple[int, ...], int]) -> No
     events, actions = driver.events[number:], driver.actions[number:]
     for event, expected in zip(events, actions, strict=True):
         assert encoder().encode(again.handle(event)) == encoder().encode(expected)
+
+
+class _Chat:
+    """A chat of several turns, as a client and its template send it."""
+
+    def __init__(self, system: list[int], strips: bool) -> None:
+        """`strips`: the template leaves thoughts out of the turns before the last."""
+        self._chance = random.Random(1)
+        self._history, self._strips = list(system), strips
+        self.least = len(system)  # prompt tokens that must be computed
+        self.computed = 0
+        self._again = 0  # tokens of the newest answer that the next prompt has in another place
+
+    def _tokens(self, low: int, high: int) -> list[int]:
+        return [self._chance.randrange(50) for _ in range(self._chance.randint(low, high))]
+
+    def turn(self, driver: Driver) -> None:
+        asked, thoughts = self._tokens(60, 120), 40 if self._strips else 0
+        prompt = [*self._history, 47, *asked, 48, 49, 47]
+        cached, chat = _ask(driver, prompt, self._chance.randint(100, 200))
+        self.computed += len(prompt) - cached
+        self.least += 4 + len(asked) + self._again
+        answer = chat[len(prompt) + thoughts :]
+        self._again = len(answer) if self._strips else 0
+        self._history = [*prompt, *answer]
+
+
+@pytest.mark.parametrize("strips", [False, True])
+def test_a_chat_computes_little_but_what_is_new(strips: bool) -> None:
+    """Twenty turns over a system prompt of 2,000 tokens, in the long form."""
+    config = configured(block_size=16, max_len=8192, max_batch_tokens=512, prefill_chunk=512)
+    driver = Driver(config, 1000, windows=(0,), state_pages=20)
+    driver.check = lambda: None  # type: ignore[method-assign] # at its end alone: it is long
+    chat = _Chat(SYSTEM * tries(8, 31), strips)
+    for _ in range(tries(5, 20)):
+        chat.turn(driver)
+    print(f"computed {chat.computed} of {chat.least} tokens at least")
+    assert chat.computed <= 1.1 * chat.least
+    driver.check_nothing_left()

@@ -6,6 +6,7 @@ The counts live in the runtime: they outlast workers and API processes.
 from collections.abc import Iterator
 from itertools import accumulate
 
+from msgspec import UNSET
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -71,6 +72,7 @@ class EngineMetrics(Collector):
         yield held_back
         yield from self._sequences(gauges.instances)
         yield from self._memory(gauges.instances)
+        yield from self._snapshots(gauges.instances)
         yield from self._swapping(gauges.instances)
         yield from self._steps(gauges.instances)
         yield from use_metrics(gauges, self._model)
@@ -200,6 +202,24 @@ class EngineMetrics(Collector):
             host_blocks.add_metric([*labels, "free"], status.host_blocks - status.host_held)
             host_blocks.add_metric([*labels, "held"], status.host_held)
         yield from (usage, blocks, reserved, size, host, host_blocks)
+
+    def _snapshots(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
+        """Those of instances whose layers keep states."""
+        there = self._gauge("state_snapshots", "Snapshots of recurrent states that are cached.")
+        made = self._counter("state_snapshots_made", "Snapshots of recurrent states made.")
+        hits = self._counter("state_snapshot_hits", "Prompts that went on from a snapshot.")
+        tokens = self._counter(
+            "state_snapshot_hit_tokens", "Prompt tokens that snapshots spared these."
+        )
+        for status in instances:
+            if status.states is not UNSET:
+                labels = [self._model, status.name]
+                there.add_metric(labels, status.states.snapshots)
+                made.add_metric(labels, status.states.made)
+                hits.add_metric(labels, status.states.hits)
+                tokens.add_metric(labels, status.states.hit_tokens)
+        if there.samples:
+            yield from (there, made, hits, tokens)
 
     def _swapping(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
         blocks = self._counter(

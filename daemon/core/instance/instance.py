@@ -17,6 +17,7 @@ from daemon.core.values.snapshot import (
     ByKind,
     InstanceStatus,
     KindStatus,
+    StateStatus,
 )
 from daemon.core.wakes import AT_ONCE, NEVER
 from daemon.cost.step_time import StepTimeModel
@@ -331,6 +332,7 @@ class Instance:
             kv_block_bytes=self.block_bytes,
             block_map=shrunk(block_map),
             by_kind=msgspec.UNSET if kinds is None else _by_kind(kinds, block_map),
+            states=self._state_status(),
             steps_in_flight=len(self.scheduler.in_flight),
             steps=self.scheduler.step,
             step_s=self.step_time.mean_s,
@@ -356,6 +358,11 @@ class Instance:
             pool=self.pool if self.pool is not self.role else "",
             decode_admission=self.limits.decode_admission,
         )
+
+    def _state_status(self) -> StateStatus | msgspec.UnsetType:
+        if not self.state_pages:
+            return msgspec.UNSET
+        return StateStatus(self.state_pages, *self.kv.state_status())
 
     def _memory(self, num_blocks: int) -> KVCache:
         if not (self.windows or self.state_pages):

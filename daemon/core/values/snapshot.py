@@ -33,6 +33,16 @@ class ByKind(msgspec.Struct, frozen=True):
     kind_map: Column  # uint8 [cells of the block map]: index of the kind of each cell's block
 
 
+class StateStatus(msgspec.Struct, frozen=True):
+    """The states of an instance's sequences, and their snapshots in the prefix cache."""
+
+    pages: int  # of a sequence's states
+    snapshots: int
+    made: int  # snapshots since the worker began
+    hits: int  # sequences that began from one since then
+    hit_tokens: int  # that these did not compute
+
+
 class InstanceStatus(msgspec.Struct, frozen=True):
     """One instance: a worker of 1..N devices and its KV pool."""
 
@@ -87,6 +97,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     pool: str = ""  # "mixed" while it does work of the other role in the mixed pool
     decode_admission: str = ""  # one of DECODE_ADMISSIONS; "": unknown
     by_kind: ByKind | msgspec.UnsetType = msgspec.UNSET  # unset: a block has all layers
+    states: StateStatus | msgspec.UnsetType = msgspec.UNSET  # unset: no layer keeps any
 
     @property
     def kv_kinds(self) -> tuple[KindStatus, ...]:

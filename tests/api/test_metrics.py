@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from daemon.api.metrics.answers import SHORT_S
 from daemon.api.metrics.engines import COUNTERS
 from daemon.api.metrics.gaps import Gaps
-from daemon.core.values.snapshot import Counters, Due, InstanceStatus
+from daemon.core.values.snapshot import Counters, Due, InstanceStatus, StateStatus
 from daemon.protocol.api import Gauges, Generate, RequestRejected
 from daemon.protocol.control import GpuStatus
 from daemon.state.pause import NO_PAUSES, Cause, one_more
@@ -313,7 +313,8 @@ async def test_every_counter_of_the_core_is_shown():
 
 async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
     all_known = msgspec.structs.replace(SAID, memory_total_bytes=1 << 33, power_limit_w=700.0)
-    capped = msgspec.structs.replace(GPU, **POWER, reserved=RESERVED)
+    states = StateStatus(pages=197, snapshots=2, made=9, hits=5, hit_tokens=8000)
+    capped = msgspec.structs.replace(GPU, **POWER, reserved=RESERVED, states=states)
     runtime.send(msgspec.structs.replace(GAUGES, instances=(capped,), gpus=(all_known,)))
     await complete(http, temperature=9)
     names: set[str] = set()

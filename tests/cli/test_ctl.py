@@ -11,7 +11,14 @@ from daemon import placement
 from daemon.cli.ctl import policies, reloaded
 from daemon.cli.main import main
 from daemon.cli.status import as_json, as_text
-from daemon.protocol.control import ByKind, Counters, KindStatus, PredictorStatus, Reloaded
+from daemon.protocol.control import (
+    ByKind,
+    Counters,
+    KindStatus,
+    PredictorStatus,
+    Reloaded,
+    StateStatus,
+)
 from daemon.scheduler.policies import POLICIES, meanings
 from tests.cli.served import CHOSEN, PLACED, snapshot
 
@@ -42,6 +49,15 @@ def test_text_and_json_tell_kinds_of_layers_apart() -> None:
         "kind": "window", "window": 1024, "groups": 10, "held": 4, "fenced": 1, "cached": 0
     }  # fmt: skip
     assert status["kind_map"] == [1, 0, 0, 0]
+
+
+def test_text_tells_the_use_of_snapshots_of_states() -> None:
+    states = StateStatus(pages=197, snapshots=2, made=9, hits=5, hit_tokens=8000)
+    first = msgspec.structs.replace(snapshot().instances[0], states=states)
+    told = msgspec.structs.replace(snapshot(), instances=(first,))
+    kept = "2 snapshots of states of 197 blocks"
+    assert f"gpu0: {kept}: 5 prompts began from one, 8000 tokens in" in as_text(told)
+    assert "states" not in as_json(snapshot())
 
 
 def test_text_shows_each_instance(socket_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,16 +40,8 @@ def refuses(**fields: Any) -> bool:
     return bool(list(refusals(msgspec.structs.replace(FULL, **fields))))
 
 
-def refuses_linear_attention() -> bool:
-    return refuses(layer_kinds=("full_attention", "linear_attention"))
-
-
 def refuses_sparse_attention() -> bool:
     return refuses(fields={"index_topk": 2048})
-
-
-def refuses_linear_and_sparse_attention() -> bool:
-    return refuses_linear_attention() and refuses_sparse_attention()
 
 
 def has_one_model() -> bool:
@@ -82,7 +74,7 @@ def has_no_gpu_results() -> bool:
 DENIED: dict[str, dict[str, Callable[[], bool]]] = {
     "README.md": {
         "without their towers for images and sound": reads_no_images,
-        "models with linear attention, or with an indexer.": refuses_linear_and_sparse_attention,
+        "models with an indexer.": refuses_sparse_attention,
         "daemon serves one model": has_one_model,
         "there is no tensor parallelism over GPUs": refuses_devices,
         "no GPU has run them yet": has_no_gpu_results,
@@ -98,7 +90,6 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
         "| Embeddings | no |": has_no_embeddings,
         "| Images | no; models that read them are served for text |": reads_no_images,
         "| Several models, loaded when asked for | no, a daemon each |": has_one_model,
-        "| Linear attention (`docs/models.md`) | no |": refuses_linear_attention,
         "| Cards but NVIDIA's | no; CPUs |": knows_cuda_and_cpu_alone,
     },
 }

@@ -32,7 +32,7 @@ SUITE_LIMIT_S = 4 * 3600 if SOAK else 1500
 BUDGETS_S: dict[str, float] = {
     "house": 28,
     "config": 5,
-    "cli": 97,
+    "cli": 100,
     "wire": 2,
     "memory": 5,
     "placement": 15,
@@ -46,7 +46,7 @@ BUDGETS_S: dict[str, float] = {
     "lab/workload": 3,
     "lab/report": 10,
     "lab/simulator": 117,
-    "lab/planner": 29,
+    "lab/planner": 55,
     "lab/bench": 3,
     "lab/profiler": 42,
     "engine/sampler": 17,

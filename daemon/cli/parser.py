@@ -132,6 +132,7 @@ def build_parser(named: Collection[str] = ()) -> argparse.ArgumentParser:
     for name, help_text in (
         ("chat", "talk to a running daemon"),
         ("simulate", "the same scheduler on a workload, in virtual time"),
+        ("plan", "the deployment that serves a workload best, found by simulations"),
         ("bench", "put a workload on a real endpoint"),
         ("compare", "two reports side by side"),
         ("profile", "measure this machine, or import a published table"),

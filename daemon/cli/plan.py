@@ -1,100 +1,155 @@
-"""Searches of `llmd simulate`: `--capacity`, and `--sweep` over rates, policies and profiles."""
+"""`llmd plan`: the deployment that serves a workload best, found by simulations."""
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from daemon.cli.argument_parser import add_flags, offer
-from daemon.cli.defaults import of_default
-from daemon.cli.faults import UsageError
-from daemon.cli.outputs import write_text
+from daemon.base.files import write_whole
+from daemon.base.nearest import unknown
+from daemon.cli.argument_parser import FILE, add_flags, offer
+from daemon.cli.faults import error_text
 from daemon.cli.profile_warnings import warn_of_named
-from daemon.cli.scenario_flags import scenario_of
-from daemon.lab.planner.capacity import find_capacity
+from daemon.cli.progress import progress
+from daemon.cli.searches import floats, words
+from daemon.cli.simulate import FAILED, WRONG
+from daemon.cli.workload_flags import add_workload_flags, workload_spec
+from daemon.config.checks import QUANTIZE
+from daemon.lab.planner.candidate import CandidatePool, Space, knobs_of, unit_of
+from daemon.lab.planner.configuration import configuration
 from daemon.lab.planner.errors import PlannerError
-from daemon.lab.planner.goal import Goal, Trial
-from daemon.lab.planner.pareto import ParetoPoint, plot_pareto
-from daemon.lab.planner.price import DEFAULT_PRICES, load_prices, qps_per_dollar, rent_per_hour
-from daemon.lab.planner.sweep import Key, SweepRow, grid, sweep, table
+from daemon.lab.planner.evaluate import Problem
+from daemon.lab.planner.goal import Goal
+from daemon.lab.planner.halving import RUNGS
+from daemon.lab.planner.objective import OBJECTIVES, Objective
+from daemon.lab.planner.plan import DeploymentPlan
+from daemon.lab.planner.plan import plan as make_plan
+from daemon.lab.planner.price import DEFAULT_PRICES, load_prices
+from daemon.lab.planner.session import session
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.load import names
-from daemon.lab.report.numbers import aligned, percent, plain, seconds, three_digits
-from daemon.lab.report.render import as_json, as_text
-from daemon.lab.report.report import Report
-from daemon.lab.simulator.scenario import Scenario
-from daemon.lab.workload.build import check
+from daemon.lab.report.numbers import aligned, percent, seconds, three_digits
+from daemon.lab.simulator.scenario import Scenario, ScenarioLimits
 from daemon.scheduler.policies import POLICIES
 
-_BELONGS = {
-    "--sweep": ("--rates", "--policies", "--profiles", "--workers", "--prices", "--pareto"),
-    "--capacity": ("--attainment", "--slo-p99-normalized-latency", "--slo-p99-queueing"),
-}
-_OF_ONE_RUN = ("--csv", "--plot", "--perfetto", "--journal-out", "--journal")
-
-Rents = dict[Key, float | None]
-"""Dollars per hour of each point; None: not known."""
+_POLICIES = ("gittins", "sarathi", "vllm")
+_BUDGETS = (512, 2048)
 
 
-def add_plan_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of searches, in a group of their own."""
-    group = parser.add_argument_group("searches")
-    group.add_argument(
-        "--capacity",
-        action="store_true",
-        help="find the highest rate that keeps the --slo-... bounds and the promises of the "
-        "classes, by bisection; a rate counts only if at the last arrival at most 2 %% of the "
-        "asked tokens are unserved, or, with --slo-ttft and --slo-tpot, if both are kept together",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `llmd plan`."""
+    add_workload_flags(parser)
+    group = parser.add_argument_group("what there is")
+    model = group.add_argument(
+        "--model", metavar="M", help="the model, as profiles name it, such as opt-13b"
     )
-    for flag, what in (
-        (
-            "--attainment",
-            "share of each class's requests that must keep their promises "
-            f"{of_default(Goal().attainment)}",
-        ),
-        ("--slo-p99-normalized-latency", "bound on its 99th percentile, in seconds"),
-        ("--slo-p99-queueing", "bound on the 99th percentile of queueing, in seconds"),
-    ):
-        group.add_argument(flag, type=float, metavar="X", help=what)
-    group.add_argument(
-        "--sweep",
-        action="store_true",
-        help="every combination of --rates, --policies and --profiles, on all cores",
-    )
-    add_flags(group, ("--rates", _floats, None, "R,R,...", "of a sweep (default: --rate)"))
-    policies = group.add_argument(
-        "--policies", type=_words, metavar="P,P,...", help="of a sweep (default: --policy)"
-    )
-    offer(policies, tuple(POLICIES))
-    profiles = group.add_argument(
-        "--profiles", type=_words, metavar="NAME,NAME,...", help="of a sweep (default: --profile)"
-    )
-    offer(profiles, names())
-    known = ", ".join(f"{name} {price:.2f}" for name, price in DEFAULT_PRICES.items())
-    prices = f"TOML with dollars per device-hour in [price] (default: {known})"
+    offer(model, sorted({name.partition("@")[0] for name in names()}))
     add_flags(
         group,
-        ("--workers", int, None, "N", "processes of a sweep (default: one a core)"),
-        ("--prices", Path, None, "FILE", prices),
-        ("--pareto", Path, None, "FILE", "draw cost against latency; .svg or .png"),
+        ("--devices", _devices, None, "KIND:N,...", "such as a100-80g:4 or h100:2,a100-80g:4"),
+        (
+            "--profiles",
+            words,
+            None,
+            "NAME,FILE,...",
+            "profiles of one instance, beside shipped ones",
+        ),
+        ("--prices", Path, None, "FILE", "TOML with dollars per device-hour in [price]"),
+        ("--max-len", int, 0, "N", "tokens of the longest sequence (default: the model's context)"),
+    )
+    _add_space(parser)
+    group = parser.add_argument_group("search and answer")
+    group.add_argument(
+        "--objective",
+        choices=tuple(OBJECTIVES),
+        default="goodput",
+        help="what is to be large (default: goodput): "
+        + "; ".join(f"{name}, {what}" for name, what in OBJECTIVES.items()),
+    )
+    add_flags(
+        group,
+        ("--attainment", float, 0.9, "X", "share of requests that keep the SLOs (default: 0.9)"),
+        ("--slo-p99-queueing", float, 0.0, "S", "bound on the 99th percentile of queueing"),
+        ("--workers", int, 0, "N", "processes (default: one a core)"),
+        (
+            "--resume",
+            Path,
+            None,
+            "FILE",
+            "keep every simulation's result here, and begin with them",
+        ),
+    )
+    group.add_argument("--exhaustive", action="store_true", help="simulate every candidate in full")
+    group.add_argument("--json", action="store_true", help="print JSON instead of a page")
+    out = group.add_argument("--out", type=Path, metavar="F.toml", help="write the configuration")
+    offer(out, FILE)
+
+
+def _add_space(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("values to try, with commas between them")
+    policies = group.add_argument(
+        "--policies",
+        type=words,
+        metavar="P,P,...",
+        help=f"policies (default: {','.join(_POLICIES)})",
+    )
+    offer(policies, tuple(POLICIES))
+    add_flags(
+        group,
+        (
+            "--budgets",
+            _ints,
+            None,
+            "N,...",
+            "token budgets of a step; 0: the policy's own (default: 512,2048)",
+        ),
+        (
+            "--chunks",
+            _ints,
+            None,
+            "N,...",
+            "prompt tokens of a sequence in a step (default: 0, the budget)",
+        ),
+        ("--running", _ints, None, "N,...", "sequences in a batch (default: 0, a daemon's)"),
+        ("--kv-bytes", floats, None, "B,...", "block pools (default: 0, the memory formula's)"),
+        ("--stages", _ints, None, "N,...", "pipeline stages (default: 1)"),
+        (
+            "--caps",
+            floats,
+            None,
+            "X,...",
+            "power caps of mixed and decode instances (default: 1)",
+        ),
+        (
+            "--quantize",
+            words,
+            None,
+            "KIND,...",
+            f"weights: {', '.join(QUANTIZE)} (default: none)",
+        ),
+    )
+    group.add_argument(
+        "--no-split", action="store_true", help="no instances for prefill or decode alone"
     )
 
 
-def check_plan_flags(arguments: argparse.Namespace) -> None:
-    """Refuse flags that would do nothing. Raises UsageError."""
-    for search, flags in _BELONGS.items():
-        for flag in flags:
-            if _given(arguments, flag) and not _given(arguments, search):
-                raise UsageError(f"{flag} needs {search}: without it there is nothing to search")
-    if arguments.workers is not None and arguments.workers < 0:
-        raise UsageError(f"--workers must not be below 0, got {arguments.workers}")
-    for flag in _OF_ONE_RUN:
-        if _given(arguments, flag) and (arguments.sweep or arguments.capacity):
-            raise UsageError(
-                f"{flag} is of one run, and --sweep and --capacity make many: simulate the point "
-                "that matters by itself"
+def plan(arguments: argparse.Namespace) -> int:
+    """Search and answer. 0: done; 1: it failed, or nothing keeps the SLOs; 2: wrong flags."""
+    try:
+        problem, objective = _problem(arguments), _objective(arguments)
+        space = _space(arguments, partial=bool(objective.rate_rps) or objective.name != "goodput")
+        warn_of_named(unit.profile for unit in space.units)
+        rungs = _rungs(arguments.requests)
+        with (
+            progress() as show,
+            session(arguments.resume, arguments.workers, show) as made,
+        ):
+            found = make_plan(
+                made, problem, objective, space, rungs=rungs, exhaustive=arguments.exhaustive
             )
+<<<<<<< HEAD
 
 
 def capacity(arguments: argparse.Namespace) -> int:
@@ -251,11 +306,179 @@ def _plain(row: SweepRow, rent: float | None) -> dict[str, object]:
 
 
 def _floats(text: str) -> tuple[float, ...]:
+=======
+        if not found.verified:
+            print(f"llmd: {_nothing(found)}", file=sys.stderr)
+            return 1
+        _answer(arguments, problem, found)
+    except BrokenPipeError:  # of stdout: the caller handles it
+        raise
+    except WRONG as error:
+        print(f"llmd: {error_text(error)}", file=sys.stderr)
+        return 2
+    except FAILED as error:
+        print(f"llmd: {error_text(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _nothing(found: DeploymentPlan) -> str:
+>>>>>>> 8807b38d (llmd plan: candidates, bounds, one kept evaluation, successive halving, held-out slices, a configuration)
     try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers with commas, got {text!r}") from None
+        return str(found.best)
+    except PlannerError as error:
+        return str(error)
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(part for part in text.split(",") if part)
+def _answer(arguments: argparse.Namespace, problem: Problem, found: DeploymentPlan) -> None:
+    reasons = as_page(found)
+    if arguments.out is not None:
+        model = arguments.model or ""
+        known = {name.partition("@")[0] for name in names()}
+        path = "" if model in known or not model else model
+        text = configuration(found.best.candidate, problem.goal, path, reasons)
+        write_whole(arguments.out, text.encode())
+    if arguments.json:
+        encoded = msgspec.json.encode(found.as_json())
+        print(msgspec.json.format(encoded.decode(), indent=2), flush=True)
+    else:
+        print(reasons, flush=True)
+
+
+def as_page(found: DeploymentPlan) -> str:
+    """The answer with its reasons, as lines."""
+    best, rest = found.best, found.verified[1:]
+    lines = [
+        f"plan: {best.candidate.text}",
+        f"  {three_digits(best.goodput_rps)} requests/s with {found.condition}",
+        f"  {percent(best.attainment)} attained, P99 TTFT {seconds(best.ttft_p99_s)}, "
+        f"P99 TPOT {seconds(best.tpot_p99_s)}",
+        f"  binds: {', '.join(best.limited_by) or 'nothing at this rate'}",
+        f"  spread over held-out slices: {percent(best.spread)} of the rate, "
+        f"{percent(best.attainment_spread)} of attainment",
+    ]
+    if rest:
+        second = rest[0]
+        loss = 1.0 - second.value / best.value
+        sure = "more" if loss > best.spread else "not more"
+        lines.append(
+            f"runner-up: {second.candidate.text}: {percent(loss)} less, {sure} than the spread"
+        )
+        cells = [["CANDIDATE", "REQ/S", "SPREAD", "ATTAINED", "VALUE"]]
+        cells += [
+            [
+                each.candidate.text,
+                three_digits(each.goodput_rps),
+                percent(each.spread),
+                percent(each.attainment),
+                three_digits(each.value),
+            ]
+            for each in found.verified
+        ]
+        lines += ["", *aligned(cells), ""]
+    dropped = ", ".join(f"{count} {why}" for why, count in found.dropped.items()) or "none"
+    lines.append(
+        f"{found.candidates} candidates ({dropped}, not simulated further), "
+        f"{found.tried} simulations, {found.requests:,} requests searched, {found.wall_s:.0f} s"
+    )
+    return "\n".join(lines)
+
+
+def _rungs(requests: int | None) -> tuple[int, ...]:
+    if requests is None:
+        return RUNGS
+    if requests < 32:
+        raise PlannerError(f"--requests must be at least 32, got {requests}")
+    return tuple(dict.fromkeys((max(20, requests // 16), max(20, requests // 4), requests)))
+
+
+def _problem(arguments: argparse.Namespace) -> Problem:
+    spec = workload_spec(arguments)
+    spec = msgspec.structs.replace(spec, rate=0.0, rate_scale=0.0, requests=0)
+    goal = Goal(
+        ttft_s=arguments.slo_ttft or 0.0,
+        tpot_s=arguments.slo_tpot or 0.0,
+        gap_s=arguments.slo_gap or 0.0,
+        normalized_latency_s=arguments.slo_normalized_latency or 0.0,
+        p99_queueing_s=arguments.slo_p99_queueing,
+        attainment=arguments.attainment,
+        unserved_fraction=1.0,
+    )
+    promised = any(each.ttft_s or each.tpot_s or each.gap_s for each in spec.classes)
+    if not promised and not (goal.p99_queueing_s or goal.normalized_latency_s):
+        raise PlannerError("what must be kept? give --slo-ttft S and --slo-tpot S")
+    limits = ScenarioLimits(max_len=arguments.max_len)
+    return Problem(base=Scenario(workload=spec, instance=(), limits=limits), goal=goal)
+
+
+def _objective(arguments: argparse.Namespace) -> Objective:
+    prices = DEFAULT_PRICES if arguments.prices is None else load_prices(arguments.prices)
+    return Objective(name=arguments.objective, rate_rps=arguments.rate or 0.0, prices=dict(prices))
+
+
+def _space(arguments: argparse.Namespace, partial: bool) -> Space:
+    for policy in arguments.policies or ():
+        if policy not in POLICIES:
+            raise PlannerError(unknown("policy", policy, tuple(POLICIES)))
+    units = _units(arguments)
+    devices = arguments.devices or {unit.device: unit.num_devices for unit in units}
+    plain = knobs_of(
+        arguments.policies or _POLICIES,
+        arguments.budgets or _BUDGETS,
+        arguments.chunks or (0,),
+        arguments.running or (0,),
+        arguments.kv_bytes or (0.0,),
+    )
+    return Space(
+        units=tuple(unit for unit in units if unit.device in devices),
+        devices=devices,
+        knobs=plain,
+        caps=arguments.caps or (1.0,),
+        split=not arguments.no_split,
+        partial=partial,
+    )
+
+
+def _units(arguments: argparse.Namespace) -> list[CandidatePool]:
+    """One instance of each profile that the flags name. Raises PlannerError, ProfileError."""
+    given = [name for name in arguments.profiles or () if name]
+    if arguments.model is not None and not given:
+        known = sorted({name.partition("@")[0] for name in names()})
+        if arguments.model not in known:
+            raise PlannerError(unknown("model", arguments.model, known))
+        given = [name for name in names() if name.partition("@")[0] == arguments.model]
+    if not given:
+        raise PlannerError("which model? give --model M, or --profiles with a measured one")
+    found = []
+    for name in given:
+        for weights in arguments.quantize or ("none",):
+            for stages in arguments.stages or (1,):
+                form = "" if weights == "none" else weights
+                full = name + f"-{form}" * bool(form) + f"-pp{stages}" * (stages > 1)
+                try:
+                    found.append(unit_of(full, form))
+                except ProfileError:
+                    if full == name:
+                        raise
+    kinds = {unit.device for unit in found}
+    for kind in arguments.devices or ():
+        if kind not in kinds:
+            raise PlannerError(unknown("device", kind, sorted(kinds)))
+    return found
+
+
+def _devices(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        kind, _, count = part.strip().rpartition(":")
+        if not kind or not (count.isascii() and count.isdigit()) or not int(count[:6]):
+            raise argparse.ArgumentTypeError(f"expected KIND:N such as a100-80g:4, got {part!r}")
+        found[kind] = found.get(kind, 0) + int(count[:6])
+    return found
+
+
+def _ints(text: str) -> Sequence[int]:
+    numbers = floats(text)
+    if any(number != int(number) or number < 0 for number in numbers):
+        raise argparse.ArgumentTypeError(f"expected whole numbers with commas, got {text!r}")
+    return tuple(int(number) for number in numbers)

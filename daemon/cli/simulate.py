@@ -7,10 +7,10 @@ from pathlib import Path
 from daemon.cli.argument_parser import FOLDER, offer
 from daemon.cli.faults import error_text
 from daemon.cli.outputs import add_output_flags, write_outputs
-from daemon.cli.plan import add_plan_flags, capacity, check_plan_flags, sweep_all
 from daemon.cli.profile_warnings import warn_of
 from daemon.cli.progress import progress
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
+from daemon.cli.searches import add_search_flags, capacity, check_search_flags, sweep_all
 from daemon.cli.workload_flags import add_workload_flags
 from daemon.journal.reader import JournalError
 from daemon.lab.planner.errors import PlannerError
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_scenario_flags(parser)
     add_workload_flags(parser)
     add_output_flags(parser)
-    add_plan_flags(parser)
+    add_search_flags(parser)
     group = parser.add_argument_group("journals and traces")
     group.add_argument(
         "--journal",
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def simulate(arguments: argparse.Namespace) -> int:
     """Simulate and report. 0: done; 1: it failed; 2: the command line is wrong."""
     try:
-        check_plan_flags(arguments)
+        check_search_flags(arguments)
         if arguments.sweep:
             return sweep_all(arguments)
         if arguments.capacity:

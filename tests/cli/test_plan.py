@@ -1,182 +1,73 @@
-"""`llmd simulate --capacity` and `--sweep` as a user types them."""
+"""`llmd plan` as a user types it."""
 
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from daemon.cli import plan
 from daemon.cli.main import main
-from daemon.lab.profiles.load import save_profile
-from daemon.lab.report.compare import read_report
-from tests.lab.planner.small import profile, scenario
-
-SIZES = ("--max-running", "1", "--max-batch-tokens", "17", "--predictor", "none", "--depth", "1")
+from daemon.config.load import load
+from tests.lab.planner.toys import toy_trace, toy_units
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> list[str]:
-    """Flags of a server of one request at a time, half a second each, and 200 such requests."""
-    one = scenario(tmp_path, 200)
-    flags = ["--trace", str(one.workload.trace), "--profile", one.instance[0].profile]
-    return [*flags, "--kv-bytes", "1e7", "--policy", "vllm", "--arrivals", "uniform", *SIZES]
+def words(tmp_path: Path) -> list[str]:
+    """Two toy devices, as two instances or as one, and short requests."""
+    profiles = ",".join(unit.profile for unit in toy_units(tmp_path, 1, 2))
+    flags = ["--trace", str(toy_trace(tmp_path)), "--profiles", profiles, "--devices", "toy:2"]
+    slo = ["--slo-ttft", "0.1", "--slo-tpot", "0.02", "--requests", "80", "--workers", "1"]
+    return ["plan", *flags, *slo, "--policies", "vllm", "--budgets", "128"]
 
 
-def ours(folder: Path, server: list[str]) -> list[str]:
-    """The same on a device that nobody has a price for."""
-    path = folder / "ours.json"
-    save_profile(msgspec.structs.replace(profile(device="ours"), name="ours"), path)
-    return [str(path) if flag.endswith("constant.json") else flag for flag in server]
-
-
-def refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["simulate", *flags]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.startswith("llmd: ") and shown.err.count("\n") == 1
-    return shown.err
-
-
-def never(*_: object) -> None:
-    raise AssertionError("simulated before the flags were checked")
+def test_a_plan_is_a_configuration_with_its_reasons(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, kept = tmp_path / "llmd.toml", tmp_path / "kept.jsonl"
+    assert main([*words, "--json", "--out", str(out), "--resume", str(kept)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["best"]["policy"] == "vllm" and found["best"]["budget"] == 128
+    assert found["predicted"]["goodput_rps"] > 0 and found["predicted"]["attainment"] >= 0.9
+    assert found["tried"] > 0 and found["wall_s"] > 0
+    config = load(out).config
+    assert config.scheduler.policy == "vllm" and config.scheduler.roles == "mixed"
+    assert sum(spec.device.count(",") + 1 for spec in config.instance) == 2
+    assert config.slo.ttft_s == 0.1
+    assert main([*words, "--resume", str(kept)]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("plan: ") and "runner-up: " in page and "binds: " in page
+    assert ", 0 simulations" in page
+    assert page.splitlines()[0].removeprefix("plan: ") in out.read_text()
 
 
 @pytest.mark.parametrize(
-    ("promises", "condition"),
+    ("change", "said"),
     [
-        (["--slo-ttft", "0.6"], "TTFT <= 0.6 s for 90 % of requests; "),
-        (["--slo", "all:ttft=0.6"], "TTFT <= 0.6 s for 90 % of requests; "),
-        (
-            ["--slo", "a:0.5:ttft=0.6", "--slo", "b:0.5", "--attainment", "0.8"],
-            "TTFT <= 0.6 s for 80 % of a; ",
-        ),
+        (["--devices", "toi:2"], "unknown device 'toi'; did you mean 'toy'?"),
+        (["--policies", "vlm"], "unknown policy 'vlm'; did you mean 'vllm'?"),
+        (["--requests", "9"], "--requests must be at least 32"),
+        (["--workers", "-1"], "workers must not be below 0"),
+        (["--profiles", "opt-13b@a1000"], "unknown profile 'opt-13b@a1000'"),
     ],
 )
-def test_capacity_keeps_what_the_flags_promise(
-    server: list[str],
-    promises: list[str],
-    condition: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_wrong_flags_are_named(
+    words: list[str], change: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With equal gaps nobody waits up to 2 requests/s, and everyone does soon after."""
-    out = tmp_path / "out.json"
-    assert main(["simulate", *server, "--capacity", *promises, "--json", "--out", str(out)]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads(out.read_text())
-    assert printed["capacity"]["condition"].startswith(condition)
-    assert "attainment" in printed["capacity"]["limited_by"]
-    assert printed["capacity_rps"] == pytest.approx(2.0, rel=0.03)
-
-
-def test_a_capacity_is_printed_once(server: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *server, "--capacity"]) == 0
-    text = capsys.readouterr().out
-    assert text.count("limited_by") == text.count("unserved_fraction") == 1
-    assert text.count("tokens unserved") == 1
-    assert sum(line.startswith("capacity ") for line in text.splitlines()) == 1
-
-
-def test_a_sweep_with_its_prices_and_files(
-    server: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, prices = tmp_path / "rows.json", tmp_path / "prices.toml"
-    prices.write_text('[price]\n"a100-80g" = 2.0\n')
-    flags = ["--sweep", "--rates", "0.5,1", "--workers", "1", "--prices", str(prices)]
-    more = ["--requests", "20", "--instances", "2", "--json", "--out", str(out)]
-    assert main(["simulate", *server, *flags, *more]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert rows == json.loads(out.read_text())
-    assert [row["rate_rps"] for row in rows] == [0.5, 1.0]
-    for row in rows:
-        assert row["dollars_per_hour"] == 4.0
-        assert row["qps_per_dollar"] == row["report"]["throughput_rps"] / 4.0
-
-
-def test_without_a_price_a_sweep_shows_what_it_knows(
-    server: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ["--sweep", "--profiles", "none," + ours(tmp_path, server)[3], "--workers", "1"]
-    assert main(["simulate", *server, *flags, "--rate", "0.5", "--requests", "20"]) == 1
+    assert main([*words, *change]) == 2
     shown = capsys.readouterr()
-    head, missing, row = (line.split() for line in shown.out.splitlines())
-    assert head[0] == "PROFILE" and row[-1] == "-" and row[1] == "vllm"
-    assert missing[0] == "none" and "'none';" in missing
-    assert shown.err.count("no price for the device 'ours'") == 1
+    assert shown.out == "" and said in shown.err and shown.err.count("\n") == 1
 
 
-def test_what_a_sweep_lacks_is_said_before_it_begins(
-    server: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_goal_is_needed_and_one_that_nothing_keeps_fails(
+    words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plan, "sweep", never)
-    missing = str(tmp_path / "prices.toml")
-    assert "No such file" in refused([*server, "--sweep", "--prices", missing], capsys)
-    unpriced = [*ours(tmp_path, server), "--rate", "0.5", "--sweep", "--pareto", "front.svg"]
-    assert "no price for the device 'ours'" in refused(unpriced, capsys)
+    bare = [word for word in words if word not in ("--slo-ttft", "0.1", "--slo-tpot", "0.02")]
+    assert main(bare) == 2
+    assert "give --slo-ttft S and --slo-tpot S" in capsys.readouterr().err
+    assert main([*words, "--slo-ttft", "0.0001"]) == 1
+    assert "none of" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "fault"),
-    [
-        (["--rates", "1,2"], "--rates needs --sweep"),
-        (["--policies", "vllm"], "--policies needs --sweep"),
-        (["--prices", "x.toml"], "--prices needs --sweep"),
-        (["--workers", "0"], "--workers needs --sweep"),
-        (["--profiles", "x", "--capacity"], "--profiles needs --sweep"),
-        (["--pareto", "x.svg"], "--pareto needs --sweep"),
-        (["--attainment", "0.5"], "--attainment needs --capacity"),
-        (["--slo-p99-queueing", "5", "--sweep"], "--slo-p99-queueing needs --capacity"),
-        (["--sweep", "--csv", "x.csv"], "--csv is of one run"),
-        (["--sweep", "--plot", "x.svg"], "--plot is of one run"),
-        (["--sweep", "--perfetto", "x.json"], "--perfetto is of one run"),
-        (["--capacity", "--csv", "x.csv"], "--csv is of one run"),
-        (["--capacity", "--journal-out", "x"], "--journal-out is of one run"),
-        (["--capacity", "--journal", "x"], "--journal is of one run"),
-    ],
-)
-def test_flags_that_would_do_nothing_are_refused(
-    server: list[str], flags: list[str], fault: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert fault in refused([*server, "--rate", "1", *flags], capsys)
-
-
-def test_a_front_is_drawn_and_reports_can_be_compared(
-    server: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    front, out = tmp_path / "front.svg", tmp_path / "one.json"
-    flags = ["--sweep", "--policies", "vllm,sarathi", "--workers", "1", "--pareto", str(front)]
-    assert main(["simulate", *server, "--rate", "0.5", "--requests", "20", *flags]) == 0
-    assert front.read_text().startswith("<?xml")
-    assert main(["simulate", *server, "--rate", "0.5", "--out", str(out)]) == 0
-    assert read_report(out).rate_rps == 0.5
-    assert "2 of 2" in capsys.readouterr().err
-
-
-def test_numbers_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["simulate", "--sweep", "--rates", "1,fast"])
-    assert "expected numbers with commas, got '1,fast'" in capsys.readouterr().err
-
-
-def test_a_poor_profile_is_named_wherever_it_is_used(
-    server: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = profile(device="ours")
-    lacks = ("no step was held out, so that the error is not known",)
-    fit = msgspec.structs.replace(made.fit, lacks=lacks)
-    path = tmp_path / "poor.json"
-    save_profile(msgspec.structs.replace(made, name="poor", fit=fit), path)
-    flags = [str(path) if flag.endswith("constant.json") else flag for flag in server]
-    said = f"llmd: poor was measured poorly: {lacks[0]}\n"
-    out = tmp_path / "report.json"
-    assert main(["simulate", *flags, "--rate", "1", "--out", str(out)]) == 0
-    shown = capsys.readouterr()
-    assert said in shown.err and "poor (measured poorly)" in shown.out
-    assert read_report(out).profile == "poor (measured poorly)"
-    assert main(["simulate", *flags, "--sweep", "--rates", "1", "--workers", "1"]) == 0
-    assert said in capsys.readouterr().err
-    assert main(["simulate", *flags, "--capacity", "--slo-ttft", "0.6"]) == 0
-    assert said in capsys.readouterr().err
+def test_a_model_that_no_profile_has_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "--workload", "alpaca", "--model", "opt-14b", "--devices", "a100-80g:1"]
+    assert main([*words, "--slo-ttft", "1"]) == 2
+    assert "unknown model 'opt-14b'; did you mean 'opt-13b'" in capsys.readouterr().err

@@ -1,1 +1,1 @@
-"""Searches over simulations: capacity, sweeps, price, Pareto fronts (Vidur section 6)."""
+"""Searches over simulations: capacity, sweeps, price, Pareto fronts, plans (Vidur section 6)."""

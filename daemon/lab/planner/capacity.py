@@ -69,12 +69,52 @@ def find_capacity(
     rate; and whatever `prepare` and `run` raise.
     """
     search = _Search(scenario, goal, relative_width, stride, progress)
-    rate = scenario.workload.rate or _FIRST_RATE
-    passed, failed = search.bracket(rate)
+    passed, failed = highest_rate(
+        search.sustains,
+        scenario.workload.rate or _FIRST_RATE,
+        relative_width,
+        stride,
+        search.changes_nothing,
+    )
+    return search.found(passed, failed)
+
+
+def highest_rate(
+    sustains: Callable[[float], bool],
+    rate: float,
+    relative_width: float,
+    stride: float,
+    is_hopeless: Callable[[], bool] = lambda: False,
+) -> tuple[float, float]:
+    """A rate that passed, and one that failed at most `relative_width` above it; (0, r) where none
+    passed down to r.
+
+    `is_hopeless` is asked after two failures, and True ends the way down. Raises PlannerError where
+    every rate passes.
+    """
+    passed, failed = _bracket(sustains, rate, stride, is_hopeless)
     while passed and failed / passed > 1.0 + relative_width:
         middle = (passed + failed) / 2
-        passed, failed = (middle, failed) if search.sustains(middle) else (passed, middle)
-    return search.found(passed, failed)
+        passed, failed = (middle, failed) if sustains(middle) else (passed, middle)
+    return passed, failed
+
+
+def _bracket(
+    sustains: Callable[[float], bool], rate: float, stride: float, is_hopeless: Callable[[], bool]
+) -> tuple[float, float]:
+    if sustains(rate):
+        for _ in range(_MOST_STEPS):
+            if not sustains(stride * rate):
+                return rate, stride * rate
+            rate *= stride
+        raise PlannerError(f"capacity: even {rate:g} requests/s pass; the goal bounds nothing")
+    for _ in range(_MOST_STEPS):
+        failed, rate = rate, rate / stride
+        if sustains(rate):
+            return rate, failed
+        if is_hopeless():
+            break
+    return 0.0, rate
 
 
 class _Search:
@@ -97,7 +137,6 @@ class _Search:
         self._scenario = scenario
         self._goal = goal
         self._width = relative_width
-        self._stride = stride
         self._progress = progress
         self._trials: list[Trial] = []
         self._warm_up = 0
@@ -122,21 +161,9 @@ class _Search:
             self._progress(trial)
         return trial.sustained
 
-    def bracket(self, rate: float) -> tuple[float, float]:
-        """A rate that passed, and the next one, which failed; (0, r) where none passed."""
-        if self.sustains(rate):
-            for _ in range(_MOST_STEPS):
-                if not self.sustains(self._stride * rate):
-                    return rate, self._stride * rate
-                rate *= self._stride
-            raise PlannerError(f"capacity: even {rate:g} requests/s pass; the goal bounds nothing")
-        for _ in range(_MOST_STEPS):
-            rate /= self._stride
-            if self.sustains(rate):
-                return rate, self._trials[-2].rate_rps
-            if _alike(*self._trials[-2:]):
-                break  # requests do not overlap any more: slower arrivals change nothing
-        return 0.0, rate
+    def changes_nothing(self) -> bool:
+        """Whether requests do not overlap any more, so that slower arrivals change nothing."""
+        return _alike(*self._trials[-2:])
 
     def found(self, passed: float, failed: float) -> Capacity:
         """The answer."""

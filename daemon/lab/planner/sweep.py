@@ -80,7 +80,7 @@ def sweep(
         initializer=die_with_parent,
     )
     try:
-        with _deaf_to_the_terminal():
+        with deaf_to_the_terminal():
             points = {
                 pool.submit(_simulate, scenario, goal): key for key, scenario in scenarios.items()
             }
@@ -95,7 +95,7 @@ def sweep(
 
 
 @contextmanager
-def _deaf_to_the_terminal() -> Iterator[None]:
+def deaf_to_the_terminal() -> Iterator[None]:
     """Block Ctrl-C in processes started meanwhile: their parent receives it, and ends them."""
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

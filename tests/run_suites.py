@@ -46,7 +46,7 @@ BUDGETS_S: dict[str, float] = {
     "lab/workload": 3,
     "lab/report": 10,
     "lab/simulator": 117,
-    "lab/planner": 55,
+    "lab/planner": 75,
     "lab/bench": 3,
     "lab/profiler": 42,
     "engine/sampler": 17,

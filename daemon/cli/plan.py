@@ -4,8 +4,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
+from msgspec.structs import replace
 
 from daemon.base.files import write_whole
 from daemon.base.nearest import unknown
@@ -19,18 +21,21 @@ from daemon.cli.workload_flags import add_workload_flags, workload_spec
 from daemon.config.checks import QUANTIZE
 from daemon.lab.planner.candidate import CandidatePool, Space, knobs_of, unit_of
 from daemon.lab.planner.configuration import configuration
+from daemon.lab.planner.distserve import AFFINITIES
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.planner.evaluate import Problem
+from daemon.lab.planner.from_journal import measured_attainment, present, write_trace
 from daemon.lab.planner.goal import Goal
 from daemon.lab.planner.halving import RUNGS
 from daemon.lab.planner.objective import OBJECTIVES, Objective
-from daemon.lab.planner.plan import DeploymentPlan
+from daemon.lab.planner.plan import SEARCHES, DeploymentPlan
 from daemon.lab.planner.plan import plan as make_plan
 from daemon.lab.planner.price import DEFAULT_PRICES, load_prices
 from daemon.lab.planner.session import session
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.load import names
 from daemon.lab.report.numbers import aligned, percent, seconds, three_digits
+from daemon.lab.simulator.journal import read_incident
 from daemon.lab.simulator.scenario import Scenario, ScenarioLimits
 from daemon.scheduler.policies import POLICIES
 
@@ -60,6 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--max-len", int, 0, "N", "tokens of the longest sequence (default: the model's context)"),
     )
     _add_space(parser)
+    _add_search(parser)
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("search and answer")
     group.add_argument(
         "--objective",
@@ -72,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group,
         ("--attainment", float, 0.9, "X", "share of requests that keep the SLOs (default: 0.9)"),
         ("--slo-p99-queueing", float, 0.0, "S", "bound on the 99th percentile of queueing"),
+        ("--most-rent", float, 0.0, "D", "dollars an hour at most (iso-cost)"),
+        ("--most-watts", float, 0.0, "W", "watts provisioned at most (iso-power)"),
         ("--workers", int, 0, "N", "processes (default: one a core)"),
         (
             "--resume",
@@ -81,6 +92,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "keep every simulation's result here, and begin with them",
         ),
     )
+    group.add_argument(
+        "--search",
+        choices=tuple(SEARCHES),
+        default="vidur",
+        help="as a paper searches (default: vidur): "
+        + "; ".join(f"{n}, {what}" for n, what in SEARCHES.items()),
+    )
+    group.add_argument(
+        "--affinity",
+        choices=AFFINITIES,
+        default="high",
+        help="of distserve (default: high): KV crosses nodes, or stays in one, --devices",
+    )
+    journal = group.add_argument(
+        "--journal",
+        type=Path,
+        metavar="FILE",
+        help="a daemon's journal instead of a workload; --profiles has its instances' profile",
+    )
+    offer(journal, FILE)
     group.add_argument("--exhaustive", action="store_true", help="simulate every candidate in full")
     group.add_argument("--json", action="store_true", help="print JSON instead of a page")
     out = group.add_argument("--out", type=Path, metavar="F.toml", help="write the configuration")
@@ -138,179 +169,9 @@ def _add_space(parser: argparse.ArgumentParser) -> None:
 def plan(arguments: argparse.Namespace) -> int:
     """Search and answer. 0: done; 1: it failed, or nothing keeps the SLOs; 2: wrong flags."""
     try:
-        problem, objective = _problem(arguments), _objective(arguments)
-        space = _space(arguments, partial=bool(objective.rate_rps) or objective.name != "goodput")
-        warn_of_named(unit.profile for unit in space.units)
-        rungs = _rungs(arguments.requests)
-        with (
-            progress() as show,
-            session(arguments.resume, arguments.workers, show) as made,
-        ):
-            found = make_plan(
-                made, problem, objective, space, rungs=rungs, exhaustive=arguments.exhaustive
-            )
-<<<<<<< HEAD
-
-
-def capacity(arguments: argparse.Namespace) -> int:
-    """Search for the capacity, and print the report of the run at the rate found."""
-    scenario = scenario_of(arguments)
-    warn_of_named((group.profile for group in scenario.instance), scenario.step_times)
-    report = find_capacity(scenario, _goal(arguments), progress=_print_trial).as_report()
-    write_text(arguments, as_json(report), as_text(report))
-    return 0
-
-
-def sweep_all(arguments: argparse.Namespace) -> int:
-    """Simulate every point and print a row for each. 0: all could be simulated; 1: some not."""
-    scenario = scenario_of(arguments)
-    points = grid(
-        scenario, arguments.rates or (), arguments.policies or (), arguments.profiles or ()
-    )
-    if not arguments.capacity:
-        for point in points.values():
-            check(point.workload)
-    profiles = [group.profile for point in points.values() for group in point.instance]
-    warn_of_named(profiles, scenario.step_times)
-    goal = _goal(arguments) if arguments.capacity else None
-    rents = _rents(arguments, points)
-    rows = []
-    for row in sweep(points, arguments.workers or 0, goal):
-        rows.append(row)
-        print(f"{len(rows)} of {len(points)}: {_named(row.key)}", file=sys.stderr)
-    rows = table(points, rows)
-    found = msgspec.json.encode([_plain(row, rents[row.key]) for row in rows], enc_hook=plain)
-    cells = [list(_HEAD), *(_cells(row, rents[row.key]) for row in rows)]
-    write_text(arguments, msgspec.json.format(found.decode(), indent=2), "\n".join(aligned(cells)))
-    if arguments.pareto is not None:
-        _draw(arguments, rows, rents)
-    return 1 if any(row.report is None for row in rows) else 0
-
-
-_HEAD = (
-    "PROFILE",
-    "POLICY",
-    "RATE",
-    "THROUGHPUT",
-    "TTFT",
-    "P99 TTFT",
-    "TPOT",
-    "JCT/TOKEN",
-    "UNSERVED",
-    "REQ/S PER $/H",
-)
-
-
-def _rents(arguments: argparse.Namespace, points: dict[Key, Scenario]) -> Rents:
-    """The rent of each point, known before anything is simulated. Raises PlannerError."""
-    prices = DEFAULT_PRICES if arguments.prices is None else load_prices(arguments.prices)
-    rents: Rents = {}
-    faults = []
-    for key, scenario in points.items():
-        rents[key] = None
-        try:
-            rents[key] = rent_per_hour(scenario, prices)
-        except ProfileError:
-            pass  # the point's row will say why
-        except PlannerError as error:
-            faults.append(str(error))
-    if faults and arguments.pareto is not None:
-        raise PlannerError(f"--pareto needs what every point costs: {faults[0]}")
-    for fault in dict.fromkeys(faults):
-        print(f"llmd: {fault}", file=sys.stderr)
-    return rents
-
-
-def _cells(row: SweepRow, rent: float | None) -> list[str]:
-    key, report = row.key, row.report
-    head = [key.profile, key.policy, f"{key.rate_rps:g}" if key.rate_rps else "-"]
-    if report is None:
-        return [*head, row.error, *[""] * (len(_HEAD) - 4)]
-    return [
-        *head,
-        f"{_rate(report):.3g}/s",
-        seconds(report.ttft_s.mean),
-        seconds(report.ttft_s.p99),
-        seconds(report.tpot_s.mean),
-        seconds(report.normalized_latency_s.mean),
-        percent(report.unserved_tokens_fraction),
-        three_digits(_per_dollar(report, rent)),
-    ]
-
-
-def _rate(report: Report) -> float:
-    """The report's capacity where it was searched, else the rate that was served."""
-    return report.throughput_rps if report.capacity_rps is None else report.capacity_rps
-
-
-def _per_dollar(report: Report, rent: float | None) -> float | None:
-    return None if rent is None else qps_per_dollar(_rate(report), rent)
-
-
-def _draw(arguments: argparse.Namespace, rows: list[SweepRow], rents: Rents) -> None:
-    shown = []
-    for row in rows:
-        report = row.report
-        if report is None or report.normalized_latency_s.mean is None:
-            continue
-        per_dollar = _per_dollar(report, rents[row.key])
-        if per_dollar:
-            latency_s = report.normalized_latency_s.mean
-            shown.append(ParetoPoint(_named(row.key), 1.0 / (3600.0 * per_dollar), latency_s))
-    hourly = sorted({f"{row.key.profile} {rents[row.key]:.2f}" for row in rows if rents[row.key]})
-    prices = ", ".join(hourly) if len(hourly) <= 3 else f"{len(hourly)} rents, see the table"
-    cost = f"dollars per request\n(dollars an hour: {prices})"
-    plot_pareto(shown, arguments.pareto, cost, "mean latency per output token (s)")
-
-
-def _goal(arguments: argparse.Namespace) -> Goal:
-    bounds = {
-        "normalized_latency_s": arguments.slo_normalized_latency,
-        "p99_normalized_latency_s": arguments.slo_p99_normalized_latency,
-        "ttft_s": arguments.slo_ttft,
-        "tpot_s": arguments.slo_tpot,
-        "gap_s": arguments.slo_gap,
-        "attainment": arguments.attainment,
-        "p99_queueing_s": arguments.slo_p99_queueing,
-    }
-    if arguments.slo_ttft is not None and arguments.slo_tpot is not None:
-        bounds["unserved_fraction"] = 1.0  # both SLOs, kept together, are the whole condition
-    return Goal(**{name: bound for name, bound in bounds.items() if bound is not None})
-
-
-def _given(arguments: argparse.Namespace, flag: str) -> bool:
-    value = getattr(arguments, flag[2:].replace("-", "_"))
-    return value is not None and value is not False  # 0 is a value
-
-
-def _print_trial(trial: Trial) -> None:
-    verdict = "sustained" if trial.sustained else f"not sustained: {', '.join(trial.failed)}"
-    print(f"{trial.rate_rps:.4g} requests/s {verdict}", file=sys.stderr)
-
-
-def _named(key: Key) -> str:
-    rate = f" {key.rate_rps:g}/s" if key.rate_rps else ""
-    return f"{key.profile} {key.policy}{rate}"
-
-
-def _plain(row: SweepRow, rent: float | None) -> dict[str, object]:
-    """A row as plain values, for JSON."""
-    per_dollar = _per_dollar(row.report, rent) if row.report is not None else None
-    return {
-        **row.key._asdict(),
-        "error": row.error,
-        "dollars_per_hour": rent,
-        "qps_per_dollar": per_dollar,
-        "report": row.report,
-    }
-
-
-def _floats(text: str) -> tuple[float, ...]:
-=======
-        if not found.verified:
-            print(f"llmd: {_nothing(found)}", file=sys.stderr)
-            return 1
-        _answer(arguments, problem, found)
+        objective = _objective(arguments)
+        with TemporaryDirectory() as folder:
+            return _planned(arguments, objective, Path(folder))
     except BrokenPipeError:  # of stdout: the caller handles it
         raise
     except WRONG as error:
@@ -319,11 +180,47 @@ def _floats(text: str) -> tuple[float, ...]:
     except FAILED as error:
         print(f"llmd: {error_text(error)}", file=sys.stderr)
         return 1
+
+
+def _planned(arguments: argparse.Namespace, objective: Objective, folder: Path) -> int:
+    """Search and answer; `folder` is for a journal's requests."""
+    is_partial = bool(objective.rate_rps or objective.most_rent or objective.most_power_w)
+    space = _space(arguments, partial=is_partial or objective.name != "goodput")
+    warn_of_named(unit.profile for unit in space.units)
+    now, incident = None, None
+    if arguments.journal is not None:
+        incident = read_incident(arguments.journal)
+        arguments.trace = folder / "journal.jsonl"
+        write_trace(incident, arguments.trace)
+        now = present(incident, space.units[0])
+        own = {replace(knobs, kv_bytes=now.knobs.kv_bytes) for knobs in space.knobs}
+        if not arguments.kv_bytes:
+            space = replace(space, knobs=(*sorted(own, key=lambda knobs: knobs.text), now.knobs))
+    problem, rungs = _problem(arguments), _rungs(arguments.requests)
+    with progress() as show, session(arguments.resume, arguments.workers, show) as made:
+        found = make_plan(
+            made,
+            problem,
+            objective,
+            space,
+            rungs=rungs,
+            exhaustive=arguments.exhaustive,
+            search=arguments.search,
+            affinity=arguments.affinity,
+            present=now,
+        )
+    if not found.verified:
+        print(f"llmd: {_nothing(found)}", file=sys.stderr)
+        return 1
+    if incident is not None:
+        half = len(incident.streams) // 2
+        was = measured_attainment(incident, problem.goal, half)
+        print(f"llmd: the journal's second half attained {percent(was)}", file=sys.stderr)
+    _answer(arguments, problem, found)
     return 0
 
 
 def _nothing(found: DeploymentPlan) -> str:
->>>>>>> 8807b38d (llmd plan: candidates, bounds, one kept evaluation, successive halving, held-out slices, a configuration)
     try:
         return str(found.best)
     except PlannerError as error:
@@ -336,7 +233,10 @@ def _answer(arguments: argparse.Namespace, problem: Problem, found: DeploymentPl
         model = arguments.model or ""
         known = {name.partition("@")[0] for name in names()}
         path = "" if model in known or not model else model
-        text = configuration(found.best.candidate, problem.goal, path, reasons)
+        chosen = found.best.candidate
+        if found.keeps_present and found.present is not None:
+            chosen = found.present.candidate
+        text = configuration(chosen, problem.goal, path, reasons)
         write_whole(arguments.out, text.encode())
     if arguments.json:
         encoded = msgspec.json.encode(found.as_json())
@@ -376,6 +276,15 @@ def as_page(found: DeploymentPlan) -> str:
             for each in found.verified
         ]
         lines += ["", *aligned(cells), ""]
+    if found.present is not None:
+        verdict = "keep it: the gain is within the spread" if found.keeps_present else "replace it"
+        lines.append(
+            f"present: {found.present.candidate.text}: "
+            f"{three_digits(found.present.goodput_rps)} requests/s; {verdict}"
+        )
+    if found.workers != (0.0, 0.0):
+        k5, c5 = found.workers
+        lines.append(f"workers at r requests/s: ceil({k5:.3g} r + {c5:.3g}) (Aladdin, eq. 7)")
     dropped = ", ".join(f"{count} {why}" for why, count in found.dropped.items()) or "none"
     lines.append(
         f"{found.candidates} candidates ({dropped}, not simulated further), "
@@ -413,7 +322,19 @@ def _problem(arguments: argparse.Namespace) -> Problem:
 
 def _objective(arguments: argparse.Namespace) -> Objective:
     prices = DEFAULT_PRICES if arguments.prices is None else load_prices(arguments.prices)
-    return Objective(name=arguments.objective, rate_rps=arguments.rate or 0.0, prices=dict(prices))
+    rate, rent, watts = arguments.rate or 0.0, arguments.most_rent, arguments.most_watts
+    if arguments.search == "splitwise" and not (rate or rent or watts):
+        raise PlannerError(
+            "splitwise: what is equal? give --rate (iso-throughput), --most-rent (iso-cost) or "
+            "--most-watts (iso-power)"
+        )
+    return Objective(
+        name=arguments.objective,
+        rate_rps=rate,
+        prices=dict(prices),
+        most_rent=rent,
+        most_power_w=watts,
+    )
 
 
 def _space(arguments: argparse.Namespace, partial: bool) -> Space:

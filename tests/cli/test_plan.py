@@ -7,7 +7,11 @@ import pytest
 
 from daemon.cli.main import main
 from daemon.config.load import load
-from tests.lab.planner.toys import toy_trace, toy_units
+from daemon.journal.records import FILE_NAME
+from daemon.lab.planner.candidate import Knobs, PlanCandidate
+from daemon.lab.planner.evaluate import WorkloadSlice, prepared_of
+from daemon.lab.simulator.run import Options, run
+from tests.lab.planner.toys import toy_problem, toy_trace, toy_units
 
 
 @pytest.fixture
@@ -71,3 +75,20 @@ def test_a_model_that_no_profile_has_is_named(capsys: pytest.CaptureFixture[str]
     words = ["plan", "--workload", "alpaca", "--model", "opt-14b", "--devices", "a100-80g:1"]
     assert main([*words, "--slo-ttft", "1"]) == 2
     assert "unknown model 'opt-14b'; did you mean 'opt-13b'" in capsys.readouterr().err
+
+
+def test_a_journal_is_planned_beside_its_own_configuration(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = toy_units(tmp_path, 1)[0]
+    knobs = Knobs(policy="vllm", max_batch_tokens=128, prefill_chunk=128, kv_bytes=1e6)
+    candidate = PlanCandidate(pools=(unit,), knobs=knobs)
+    prepared = prepared_of(toy_problem(tmp_path), candidate, 20.0, WorkloadSlice(0, 120))
+    run(prepared, Options(journal=tmp_path))
+    flags = words[:1] + words[3:]  # without the trace
+    assert main([*flags, "--journal", str(tmp_path / FILE_NAME), "--json"]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert found["present"]["policy"] == "vllm" and found["present"]["goodput_rps"] > 0
+    assert found["present"]["kept"] is False  # it has one of two devices
+    assert "the journal's second half attained 9" in shown.err

@@ -77,7 +77,7 @@ def bound(problem: Problem, candidate: PlanCandidate, mix: Mix) -> Bound:
         for pool in candidate.pools:
             profile = profile_of(pool.profile, scenario.step_times)
             check_cap(profile, pool.power_cap)
-            held = _held_tokens(scenario, pool, profile)
+            held = held_tokens(scenario, pool, profile)
             if min(mix.longest, longest(problem, candidate)) > held:
                 return Bound(fault="longest prompt")
             if fault := _alone(problem.goal, pool, profile, scenario, mix):
@@ -116,7 +116,7 @@ def step_cost_of(name: str, step_times: str) -> StepCost:
     return cost_of(profile_of(name, step_times))
 
 
-def _held_tokens(scenario: Scenario, pool: CandidatePool, profile: Profile) -> int:
+def held_tokens(scenario: Scenario, pool: CandidatePool, profile: Profile) -> int:
     """Tokens of one instance's block pool. Raises ScenarioError where the model does not fit."""
     group = next(g for g in scenario.instance if g.profile == pool.profile)
     limits = limits_of(group, scenario.shared_limits)

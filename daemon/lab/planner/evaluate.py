@@ -266,8 +266,10 @@ class KeptScores:
 def key_of(problem: Problem, candidate: PlanCandidate, rate: float, part: WorkloadSlice) -> str:
     """The hash of all that a score depends on."""
     trace = problem.base.workload.trace
+    workload = msgspec.structs.replace(problem.base.workload, trace=None)  # its bytes count
+    base = msgspec.structs.replace(problem.base, workload=workload)
     facts = (
-        problem,
+        msgspec.structs.replace(problem, base=base),
         candidate,
         rate,
         part,

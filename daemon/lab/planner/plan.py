@@ -6,8 +6,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from daemon.lab.planner.aladdin import counts_at_rates, num_workers, worker_config, worker_fit
 from daemon.lab.planner.bounds import Mix
 from daemon.lab.planner.candidate import PlanCandidate, Space
+from daemon.lab.planner.distserve import placement
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.planner.evaluate import Problem, WorkloadSlice, has_times, longest, rows_of
 from daemon.lab.planner.goal import Goal
@@ -17,6 +19,12 @@ from daemon.lab.planner.session import Session
 from daemon.lab.workload.workload import WorkloadSpec
 from daemon.scheduler.policies import POLICIES
 
+SEARCHES = {
+    "vidur": "the whole space",
+    "distserve": "prefill and decode apart, then replicated",
+    "splitwise": "numbers of prefill, decode and mixed instances for an equal rate, rent or power",
+    "aladdin": "the worker of the highest throughput, then how many",
+}
 HELD_OUT = 3
 """Slices on which the best are verified, each with a seed of its own."""
 _WIDTH = 0.03
@@ -56,6 +64,17 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     found: int  # answers of earlier runs
     requests: int  # simulated by the search alone
     wall_s: float
+    present: Verified | None = None  # the journal's own configuration, on the same slices
+    workers: tuple[float, float] = (0.0, 0.0)  # k5 and c5 of Aladdin's eq. 7; 0: not fitted
+
+    @property
+    def keeps_present(self) -> bool:
+        """Whether the gain over the present configuration does not exceed the spread."""
+        if self.present is None:
+            return False
+        best, present = self.best, self.present
+        spread = max(best.spread, present.spread) * max(best.value, present.value)
+        return best.value - present.value <= spread
 
     @property
     def best(self) -> Verified:
@@ -71,7 +90,17 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     def as_json(self) -> dict[str, object]:
         """The names that scripts rely on."""
         best = self.best
-        return {
+        more: dict[str, object] = {}
+        if self.present is not None:
+            more["present"] = described(self.present.candidate) | {
+                "goodput_rps": self.present.goodput_rps,
+                "attainment": self.present.attainment,
+                "value": self.present.value,
+                "kept": self.keeps_present,
+            }
+        if self.workers != (0.0, 0.0):
+            more["workers"] = dict(zip(("k5", "c5"), self.workers, strict=True))
+        return more | {
             "best": described(best.candidate),
             "predicted": {
                 "goodput_rps": best.goodput_rps,
@@ -124,14 +153,29 @@ def plan(
     *,
     rungs: Sequence[int] = RUNGS,
     exhaustive: bool = False,
+    search: str = "vidur",
+    affinity: str = "high",
+    present: PlanCandidate | None = None,
 ) -> DeploymentPlan:
-    """Search the whole space, and verify the best three. Raises PlannerError, WorkloadError."""
+    """Search as one of `SEARCHES` does, and verify the best three, and the `present` configuration.
+
+    Raises PlannerError, WorkloadError.
+    """
     begin_s = time.monotonic()
     candidates = list(space.candidates())
     if not candidates:
         raise PlannerError("there is no candidate: no profile's instance fits the devices")
     rungs, held_out = slices(problem, candidates[0], rungs)
+    if search == "distserve":
+        candidates = placement(
+            session, problem, space, objective, requests=rungs[-1], affinity=affinity
+        )
+        exhaustive = True
     mix = Mix.of(rows_of(problem, WorkloadSlice(0, rungs[-1]), longest(problem, candidates[0])))
+    workers = (0.0, 0.0)
+    if search == "aladdin":
+        candidates, workers = _aladdin(session, problem, objective, space, mix, rungs[-1])
+        exhaustive = True
     field = bounded(session, problem, objective, candidates, mix)
     if exhaustive:
         ranked = exhaust(session, problem, objective, field, rungs[-1])
@@ -142,6 +186,11 @@ def plan(
     session.what = f"verifying the best {len(best)}"
     session.expected = session.requests + 4 * len(best) * sum(part.requests for part in held_out)
     verified = session.map(lambda each: verify(session, problem, objective, each, held_out), best)
+    now = next((each for each in verified if each.candidate == present), None)
+    if present is not None and now is None:
+        own = bounded(session, problem, Objective(), [present], mix)
+        own = exhaust(session, problem, objective, own, rungs[-1])
+        now = verify(session, problem, objective, own[0], held_out) if own else None
     verified.sort(key=lambda each: (each.value, each.attainment), reverse=True)
     return DeploymentPlan(
         verified=tuple(each for each in verified if each.value > 0.0),
@@ -153,7 +202,31 @@ def plan(
         found=session.found,
         requests=requests,
         wall_s=time.monotonic() - begin_s,
+        present=now,
+        workers=workers,
     )
+
+
+def _aladdin(
+    session: Session,
+    problem: Problem,
+    objective: Objective,
+    space: Space,
+    mix: Mix,
+    requests: int,
+) -> tuple[list[PlanCandidate], tuple[float, float]]:
+    """The worker of eq. 6 in the number of eq. 7, for the first of the space's knobs."""
+    if not objective.rate_rps or not problem.goal.tpot_s:
+        raise PlannerError("aladdin: the number of workers needs --rate and --slo-tpot")
+    config = max(
+        (worker_config(problem, unit, mix) for unit in space.units), key=lambda each: each.t_max
+    )
+    worker = PlanCandidate(pools=(config.unit,), knobs=space.knobs[0])
+    rate = objective.rate_rps
+    counts = counts_at_rates(session, problem, worker, rate, mix, WorkloadSlice(0, requests))
+    k5, c5 = worker_fit(counts)
+    pools = (msgspec.structs.replace(config.unit, count=num_workers(rate, k5, c5)),)
+    return [msgspec.structs.replace(worker, pools=pools)], (k5, c5)
 
 
 def condition(goal: Goal, workload: WorkloadSpec) -> str:

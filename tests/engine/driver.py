@@ -59,6 +59,7 @@ class Driver:
         num_blocks = cache.num_blocks - self.num_state_pages * len(engine.slots.block_table)
         self.first_state = num_blocks
         self.apart = num_blocks // max(self.num_groups, 1)
+        self.free_blocks[:] = [block for block in self.free_blocks if block < self.apart]
         self.width = cache.row_blocks(num_cells) if self.num_groups else 0
 
     def add(

@@ -78,6 +78,7 @@ def test_sequences_of_unlike_lengths_together(name: str, started: Start) -> None
     engine, plans = started(name), driver()
     assert engine.model.fused == (name in FUSED)
     prompts = [prompt(length, length) for length in (1, 7, 8, 9, 33)]
+    plans.fit(engine)
     sequences = [plans.add(slot, tokens) for slot, tokens in enumerate(prompts)]
     finish(engine, plans, sequences, 20)
     for sequence, tokens in zip(sequences, prompts, strict=True):

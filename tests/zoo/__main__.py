@@ -1,7 +1,7 @@
 """`python -m tests.zoo [TYPE ...]`: what becomes of every variant; results are kept as JSON.
 
 `--go-on` leaves out types that have results already; `--write docs/models.md` makes the page's
-table of the results that there are. Exits with 1 where anything is wrong.
+table of the results that there are; types without keep the row that they had. Exits with 1 where anything is wrong.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import torch
 from transformers.utils import logging
 
 from tests.zoo.judge import FAULTS, Outcome, outcome
-from tests.zoo.table import rows, table, written
+from tests.zoo.table import rows, rows_of, table, written
 from tests.zoo.types import types, variants_of
 
 
@@ -36,8 +36,9 @@ def main() -> int:
     parser.add_argument("-v", action="store_true", help="show every line, not faults alone")
     asked = parser.parse_args()
     if asked.write:
-        whole = table(rows(asked.results, types()))
-        asked.write.write_text(written(asked.write.read_text(), whole))
+        page = asked.write.read_text()
+        whole = table(rows(asked.results, types(), rows_of(page)))
+        asked.write.write_text(written(page, whole))
         return 0
     prepare()
     asked.results.mkdir(parents=True, exist_ok=True)

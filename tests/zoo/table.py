@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,14 @@ _HEAD = (
 )
 
 
-def rows(results: Path, types: Iterable[str]) -> list[str]:
-    """A line for each type, from the results that were kept."""
-    return [_row(name, json.loads((results / f"{name}.json").read_text())) for name in types]
+def rows(results: Path, types: Iterable[str], before: Mapping[str, str]) -> list[str]:
+    """A line for each type, from the results that were kept; `before`: those of types without."""
+    kept = {name: results / f"{name}.json" for name in types}
+    return [
+        _row(name, json.loads(path.read_text())) if path.exists() else before[name]
+        for name, path in kept.items()
+        if path.exists() or name in before
+    ]
 
 
 def table(lines: Iterable[str]) -> str:

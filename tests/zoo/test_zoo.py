@@ -101,4 +101,4 @@ def test_nothing_is_wrong_and_the_page_is_true(piece: int, tmp_path: Path) -> No
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-2000:]}"
     told = rows_of(PAGE.read_text())
-    assert rows(tmp_path, some) == [told[name] for name in some]
+    assert rows(tmp_path, some, {}) == [told[name] for name in some]

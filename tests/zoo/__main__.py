@@ -1,7 +1,8 @@
 """`python -m tests.zoo [TYPE ...]`: what becomes of every variant; results are kept as JSON.
 
 `--go-on` leaves out types that have results already; `--write docs/models.md` makes the page's
-table of the results that there are; types without keep the row that they had. Exits with 1 where anything is wrong.
+table of the results that there are; types without keep the row that they had. Exits with 1 where
+anything is wrong.
 """
 
 import argparse

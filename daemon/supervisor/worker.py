@@ -138,7 +138,7 @@ class WorkerProcess(ChildKeeper):
         self._error = ""
         self._hung_up = asyncio.Event()
         self._channel = Channel(sock, self._frame, self._closed)
-        self._progress = Silence(child, self._loading_hangs)
+        self._progress = Silence(child, lambda: self._loading_hangs(self._stalled))
         self._await_progress("imports", hears_s)
         self._channel.send(self._encode(Ping()))
         if self._other_loads:
@@ -165,7 +165,7 @@ class WorkerProcess(ChildKeeper):
             ready=self._all_ready,
             copied=self._all_copied,
             compiles=self._compiles,
-            stalled=self._end_hanging,
+            stalled=self._loading_hangs,
             lost=self._hung_up.set,
         )
         others = self._others = OtherRanks(self._other_loads, hooks, LOAD_STALL_S)
@@ -324,7 +324,7 @@ class WorkerProcess(ChildKeeper):
         """Wait until it has hung up and its messages are read, then for its exit status."""
         await self._hung_up.wait()
         grace_s = STACKS_S if self._hangs else END_GRACE_S
-        others, self._others = self._others, None
+        others = self._others
         if others is None or self._closing.is_set():
             return await child.end(grace_s, ask=None)
         self._error = others.cause(self._error)
@@ -335,6 +335,7 @@ class WorkerProcess(ChildKeeper):
             status = await lost.end(grace_s, ask=None)
             await child.end(STACKS_S if self._hangs else 0.0, ask=None)
         await others.end(0.0)
+        self._others = None  # not before: `close` ends what is left
         return status
 
     def _await_progress(self, stage: str, limit_s: float) -> None:
@@ -343,12 +344,12 @@ class WorkerProcess(ChildKeeper):
         if self._progress is not None:
             self._progress.expect(limit_s)
 
-    def _loading_hangs(self) -> None:
+    def _loading_hangs(self, why: str) -> None:
         """End a worker that hangs while loading; if it was stopped it has not failed: another may
         load.
         """
-        self._stopped = self._child is not None and self._child.stopped
-        self._end_hanging("stopped while it loaded" if self._stopped else self._stalled)
+        self._stopped = self.is_stopped
+        self._end_hanging("stopped while it loaded" if self._stopped else why)
 
     def _look(self) -> None:
         """See whether the oldest step hangs, now and again while one is in flight."""

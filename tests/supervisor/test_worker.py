@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ class Told:
         restarts: int = 5,
         spare: Spare | None = None,
         early: EarlyWorker | None = None,
+        other_loads: Sequence[Load] = (),
     ) -> None:
         self.story: list[str] = []
         self.readies: list[Ready] = []
@@ -63,7 +65,8 @@ class Told:
         hooks = WorkerHooks(
             self._loading, self._ready, self._reply, self._lost, self._hopeless, self._copied
         )
-        self.worker = WorkerProcess(4, "first", load, hooks, restarts, spare, early)
+        parts = load, hooks, restarts, spare, early, other_loads
+        self.worker = WorkerProcess(4, "first", *parts)
 
     def _tell(self, instance: int, word: str) -> None:
         assert instance == 4

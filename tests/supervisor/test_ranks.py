@@ -1,0 +1,66 @@
+"""Several ranks of one instance under their supervisor, as programs without a model."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+
+import pytest
+
+from daemon.supervisor import ranks, silence, worker
+from daemon.supervisor.spare import StartedWorker, with_links
+from tests.engine.process import cpu_load
+from tests.hangs import HANG_S
+from tests.supervisor.test_worker import Told
+from tests.supervisor.waiting import exists, until
+
+
+def starts(monkeypatch: pytest.MonkeyPatch, modes: Sequence[str]) -> list[int]:
+    """Have the first rank and the other start as these programs in turn; all their process ids."""
+    pids, going = list[int](), iter(modes)
+
+    async def start_next(_device: str) -> StartedWorker:
+        started = await with_links("tests.supervisor.child_program", [next(going)])
+        pids.append(started.child.pid)
+        return started
+
+    monkeypatch.setattr(worker, "start_worker", start_next)
+    monkeypatch.setattr(ranks, "start_worker", start_next)
+    return pids
+
+
+def two_ranks() -> Told:
+    return Told(cpu_load("unread"), other_loads=[cpu_load("unread", rank=1, world_size=2)])
+
+
+async def test_a_rank_that_is_stopped_while_it_loads_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(silence, "STOPPED_S", 0.5)
+    pids = starts(monkeypatch, ["works", "loads", "works", "works"])
+    told = two_ranks()
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: len(pids) == 2 and bool(told.story))
+    os.kill(pids[1], signal.SIGSTOP)
+    await until(lambda: len(told.readies) == 1 or running.done())
+    assert told.readies, told.why
+    assert told.blamed == [False] and not any(map(exists, pids[:2]))
+    await told.worker.close()
+    await asyncio.wait_for(running, HANG_S)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["serving", "lost"])
+async def test_no_rank_outlives_the_end(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they serve, or one of them was lost a moment before."""
+    monkeypatch.setattr(worker, "END_GRACE_S", 0.2)
+    pids = starts(monkeypatch, ["works", "works"])
+    told = two_ranks()
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: len(told.readies) == 1)
+    os.kill(pids[1], signal.SIGSTOP)
+    if lost:
+        os.kill(pids[0], signal.SIGKILL)
+        await asyncio.sleep(0)
+    await told.worker.close()
+    assert not any(map(exists, pids)), "a stopped one does not outlive the end"
+    await asyncio.wait_for(running, HANG_S)

@@ -8,8 +8,10 @@ import pytest
 from daemon.cli.main import main
 from daemon.config.load import load
 from daemon.journal.records import FILE_NAME
-from daemon.lab.planner.candidate import Knobs, PlanCandidate
+from daemon.lab.planner.candidate import CandidatePool, Knobs, PlanCandidate
+from daemon.lab.planner.configuration import configuration
 from daemon.lab.planner.evaluate import WorkloadSlice, prepared_of
+from daemon.lab.planner.goal import Goal
 from daemon.lab.simulator.run import Options, run
 from tests.lab.planner.toys import toy_problem, toy_trace, toy_units
 
@@ -41,6 +43,13 @@ def test_a_plan_is_a_configuration_with_its_reasons(
     assert page.startswith("plan: ") and "runner-up: " in page and "binds: " in page
     assert ", 0 simulations" in page
     assert page.splitlines()[0].removeprefix("plan: ") in out.read_text()
+
+
+def test_a_configuration_says_what_cannot_be_served_yet() -> None:
+    said = "# llmd serve refuses an instance of several GPUs so far"
+    for tp, lines in ((4, 1), (1, 0)):
+        pool = CandidatePool(profile="a", device="a100-80g", tp=tp)
+        assert configuration(PlanCandidate(pools=(pool,)), Goal(ttft_s=1)).count(said) == lines
 
 
 @pytest.mark.parametrize(
@@ -75,6 +84,9 @@ def test_a_model_that_no_profile_has_is_named(capsys: pytest.CaptureFixture[str]
     words = ["plan", "--workload", "alpaca", "--model", "opt-14b", "--devices", "a100-80g:1"]
     assert main([*words, "--slo-ttft", "1"]) == 2
     assert "unknown model 'opt-14b'; did you mean 'opt-13b'" in capsys.readouterr().err
+    words = ["plan", "--workload", "alpaca", "--model", "opt-13b", "--devices", "a100:1"]
+    assert main([*words, "--slo-ttft", "1"]) == 2
+    assert "unknown device 'a100'; did you mean 'a100-80g'" in capsys.readouterr().err
 
 
 def test_a_journal_is_planned_beside_its_own_configuration(

@@ -15,12 +15,21 @@ _EVERYWHERE = {"//0.0.0.0:": "//127.0.0.1:", "//[::]:": "//[::1]:"}
 """The loopback address to use for a server that listens on every address."""
 
 
-def what_serves(name: str, ready: Ready, *, num_tokens: int, max_len: int, max_running: int) -> str:
+def what_serves(
+    name: str,
+    ready: Ready,
+    *,
+    num_tokens: int,
+    max_len: int,
+    max_running: int,
+    num_ranks: int = 1,
+) -> str:
     """The room of an instance: how long a conversation, and how many answers at once."""
     pool_bytes = ready.num_blocks * ready.block_bytes
+    ranks = f", of {num_ranks} ranks," if num_ranks > 1 else ""
     return (
-        f"{name} is ready: conversations of up to {max_len:,} tokens, and up to {max_running} "
-        f"answers at once; together they have room for {num_tokens:,} tokens "
+        f"{name}{ranks} is ready: conversations of up to {max_len:,} tokens, and up to "
+        f"{max_running} answers at once; together they have room for {num_tokens:,} tokens "
         f"({_size(pool_bytes)}, beside {_size(ready.weight_bytes)} of weights)"
     )
 

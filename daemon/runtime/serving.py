@@ -6,6 +6,7 @@ import time
 import msgspec
 
 from daemon.base import notify
+from daemon.config.instance_text import num_ranks
 from daemon.control.orders import RefusalError
 from daemon.core.instance.instance import WorkerState
 from daemon.core.values.snapshot import CoreSnapshot, InstanceStatus
@@ -99,12 +100,14 @@ class ServingStatus(DaemonStatus):
         """Log the room of an instance that is ready."""
         home = self._runtime.core.instances[instance]
         max_len = min(self._served.max_len, home.capacity_tokens)
+        spec = self._served.instances[instance]
         text = what_serves(
-            self._served.instances[instance].name,
+            spec.name,
             ready,
             num_tokens=home.kv.pool_tokens_at(max_len),
             max_len=max_len,
             max_running=home.limits.max_running,
+            num_ranks=num_ranks(spec),
         )
         log.info("%s", text)
 

@@ -49,13 +49,13 @@ def test_lines_end_in_what_is_copied(url: str, command: str, page: str) -> None:
 
 def test_what_an_instance_has_room_for_is_told_in_words() -> None:
     ready = Ready(num_blocks=8301, block_bytes=737_280, weight_bytes=96_576_768, step_s=1)
-    told = what_serves(
-        "cpu", ready, num_tokens=16 * ready.num_blocks, max_len=8192, max_running=256
-    )
-    assert told == (
-        "cpu is ready: conversations of up to 8,192 tokens, and up to 256 answers at once; "
+    room = {"num_tokens": 16 * ready.num_blocks, "max_len": 8192, "max_running": 256}
+    said = (
+        "is ready: conversations of up to 8,192 tokens, and up to 256 answers at once; "
         "together they have room for 132,816 tokens (5.7 GiB, beside 92 MiB of weights)"
     )
+    assert what_serves("cpu", ready, **room) == f"cpu {said}"
+    assert what_serves("cpu", ready, **room, num_ranks=2) == f"cpu, of 2 ranks, {said}"
 
 
 def test_a_program_that_no_shell_finds_is_named_by_its_path(

@@ -106,9 +106,9 @@ def kinds_held(pool: InstanceStatus) -> str:
 
 def snapshots(states: StateStatus) -> str:
     """Snapshots of states in the prefix cache, and what they were good for."""
-    kept = f"{count(states.snapshots)} snapshots of {count(states.pages)} blocks"
-    began = f"{count(states.hits)} prompts began from one"
-    return f"{kept}, {began}, {count(states.hit_tokens)} tokens in"
+    kept = f"{count(states.snapshots)} snapshots, each of {count(states.pages)} blocks"
+    began = f"{count(states.hits)} prompts went on from one"
+    return f"{kept}, {began}, {count(states.hit_tokens)} tokens spared"
 
 
 def heading(instance: InstanceStatus, width: int) -> Text:

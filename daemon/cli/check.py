@@ -371,13 +371,19 @@ def model_lines(folder: Path, shape: ModelShape) -> Iterator[str]:
     yield f"model {folder}"
     yield (
         f"  {shape.model_type}: {shape.num_params:,} parameters stored as {shape.dtype}, "
-        f"{shape.num_layers} layers, {shape.num_heads} heads ({shape.num_kv_heads} of keys) of "
-        f"{shape.head_dim}, hidden {shape.hidden_size}, vocabulary {shape.vocab_size:,}, "
+        f"{shape.num_layers} layers, {_heads_said(shape)}, hidden {shape.hidden_size}, "
+        f"vocabulary {shape.vocab_size:,}, "
         f"context {shape.context_len} tokens"
     )
     if left_out := predicting_weights(folder):
         yield f"  {len(left_out)} weights predict further tokens and are not read"
     yield from _quantisation_lines(folder)
+
+
+def _heads_said(shape: ModelShape) -> str:
+    """The heads of the layers that attend."""
+    heads = f"{shape.num_heads} heads ({shape.num_kv_heads} of keys) of {shape.head_dim}"
+    return heads if shape.num_heads else "none of which attends"
 
 
 def _rounding_line(kind: str, shape: ModelShape) -> str:
@@ -410,36 +416,50 @@ def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
     size, demand = plan.size, plan.demand
     if plan.room is not None:
         yield from _room_lines(plan.room, size)
-    yield (
-        f"  block        {size.block_bytes / 1024:>10,.1f} KiB = "
-        f"{_numbers_said(shape, demand.block_size)} * {_number_bytes(demand)}"
-    )
-    yield (
-        f"  blocks       {size.num_blocks:>10,}  ({_REASONS[size.reason]}) = "
-        f"{_mib(size.num_blocks * size.block_bytes).strip()}, "
-        f"{size.num_blocks * demand.block_size:,} tokens"
-    )
+    yield f"  block        {size.block_bytes / 1024:>10,.1f} KiB = {_block_said(shape, demand)}"
+    yield from _blocks_lines(shape, demand, size)
     yield from _window_lines(shape, plan, size)
     yield host_line(plan.host)
     yield f"  longest      {size.max_len:>10,} tokens of prompt and answer"
 
 
-def _numbers_said(shape: ModelShape, block_size: int) -> str:
-    """The numbers in a block of all layers, as a product for each kind of heads."""
+def _blocks_lines(shape: ModelShape, demand: Demand, size: PoolSize) -> Iterator[str]:
+    """The pool's blocks and the tokens that they hold; its pages, where these are others."""
+    layout, pool_bytes = layout_for(shape, demand), size.num_blocks * size.block_bytes
+    num_pages = pool_bytes // layout.page_bytes
+    tokens = f"{size.num_blocks * demand.block_size:,} tokens"
+    if not layout.is_plain:
+        num_tokens = num_pages * size.max_len // layout.pages_at(size.max_len)
+        tokens = f"{num_tokens:,} tokens of sequences of {size.max_len:,}"
+    yield (
+        f"  blocks       {size.num_blocks:>10,}  ({_REASONS[size.reason]}) = "
+        f"{_mib(pool_bytes).strip()}, {tokens}"
+    )
+    if layout.page_bytes != size.block_bytes:
+        yield (
+            f"  pages        {num_pages:>10,}  of {layout.page_bytes / 1024:,.1f} KiB, each of "
+            "layers of one kind: the blocks that viewers count"
+        )
+
+
+def _block_said(shape: ModelShape, demand: Demand) -> str:
+    """The bytes of a block of all layers, as a product for each kind of heads."""
     own = Counter(
         (heads.num_planes, heads.num_kv_heads, heads.head_dim)
         for heads in heads_of(shape)
         if heads.is_own
     )
     terms = [
-        f"{num_layers} layers * {block_size} tokens * one latent row of {head_dim}"
+        f"{num_layers} layers * {demand.block_size} tokens * one latent row of {head_dim}"
         if num_planes == 1
-        else f"{num_layers} layers * 2 * {block_size} tokens * {num_kv_heads} kv heads * {head_dim}"
+        else f"{num_layers} layers * 2 * {demand.block_size} tokens * "
+        f"{num_kv_heads} kv heads * {head_dim}"
         for (num_planes, num_kv_heads, head_dim), num_layers in own.items()
     ]
     if not terms:
         return "a page of a sequence's states"
-    return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+    numbers = terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+    return f"{numbers} * {_number_bytes(demand)}"
 
 
 def _window_lines(shape: ModelShape, plan: PoolPlan, size: PoolSize) -> Iterator[str]:
@@ -452,10 +472,11 @@ def _window_lines(shape: ModelShape, plan: PoolPlan, size: PoolSize) -> Iterator
         yield f"  shared       {num_shared:>10,} layers read keys and values of others"
     if num_recurrent := sum(kind == "state" for kind, _ in kinds):
         layout = layout_for(shape, plan.demand)
-        held = _mib(layout.state_pages * layout.page_bytes).strip()
-        yield f"  states       {held:>10} of each sequence, of {num_recurrent} layers"
+        held = _size(layout.state_pages * layout.page_bytes)
+        pages = f"{held:>10} in {layout.state_pages} blocks"
+        yield f"  states       {pages} of each sequence, of {num_recurrent} layers"
     if {*kinds} != {("full", 0)}:
-        held = _mib(layout_for(shape, plan.demand).bytes_at(size.max_len)).strip()
+        held = _size(layout_for(shape, plan.demand).bytes_at(size.max_len))
         yield f"  held         {held:>10} by one sequence of {size.max_len:,} tokens"
 
 
@@ -492,8 +513,6 @@ _REASONS = {
     "memory": "kv / block",
     "max_running": "all that max_running sequences of the longest length can use",
 }
-
-
 _HOST_REASONS = {
     "swap": "preempted sequences are not swapped",
     "host_bytes": "memory.host_bytes",
@@ -569,6 +588,11 @@ def _needs_conversion(config: Config) -> Path | None:
 def _foreign_owners() -> str:
     """Other distributions whose package `daemon` would be imported in place of llmd's."""
     return ", ".join(sorted(set(packages_distributions().get("daemon", ())) - {DISTRIBUTION}))
+
+
+def _size(size_bytes: int) -> str:
+    """MiB, or KiB of what is less than one."""
+    return f"{size_bytes / 1024:,.1f} KiB" if size_bytes < 2**20 else _mib(size_bytes).strip()
 
 
 def _mib(size_bytes: int) -> str:

@@ -135,8 +135,8 @@ def _memory(snapshot: Snapshot) -> list[str]:
 
 def snapshot_words(states: StateStatus) -> str:
     """Snapshots of states, and the prompts that went on from one."""
-    began = f"{states.hits} prompts began from one, {states.hit_tokens} tokens in"
-    return f"{states.snapshots} snapshots of states of {states.pages} blocks: {began}"
+    began = f"{states.hits} prompts went on from one, which spared {states.hit_tokens} tokens"
+    return f"snapshots of states: {states.snapshots}, each of {states.pages} blocks, {began}"
 
 
 def _kind(kind: KindStatus) -> str:

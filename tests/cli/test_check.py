@@ -176,6 +176,20 @@ def test_the_terms_add_up(model: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert re.search(r"longest +1,024 tokens", out)
 
 
+def test_of_layers_of_unlike_kinds_the_tokens_that_fit_and_the_pages_are_said(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = {"model_type": "cwm", "architectures": ["CwmForCausalLM"], "head_dim": 16}
+    own |= {"sliding_window": 128, "layer_types": ["full_attention", "sliding_attention"]}
+    (model / "config.json").write_text(json.dumps(CONFIG | own))
+    assert main([*CHECK, "--model", str(model), "--set", "scheduler.max_running=4"]) == 0
+    out = capsys.readouterr().out
+    # Each of the four has 64 pages of the full layer, and 10 of the other: 37 blocks of both.
+    assert re.search(r"blocks +148 .* = 1\.2 MiB, 4,096 tokens of sequences of 1,024", out), out
+    assert re.search(r"pages +296  of 4\.0 KiB, each of layers of one kind", out)
+    assert re.search(r"held +296\.0 KiB by one sequence of 1,024 tokens", out)
+
+
 def test_a_pool_of_8_bits_is_said(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*CHECK, "--model", str(model), "--set", "memory.kv_dtype=int8"]) == 0
     said = "2.5 KiB = 2 layers * 2 * 16 tokens * 2 kv heads * 16 * 1 byte of int8, and a scale of 4"

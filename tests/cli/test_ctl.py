@@ -55,8 +55,9 @@ def test_text_tells_the_use_of_snapshots_of_states() -> None:
     states = StateStatus(pages=197, snapshots=2, made=9, hits=5, hit_tokens=8000)
     first = msgspec.structs.replace(snapshot().instances[0], states=states)
     told = msgspec.structs.replace(snapshot(), instances=(first,))
-    kept = "2 snapshots of states of 197 blocks"
-    assert f"gpu0: {kept}: 5 prompts began from one, 8000 tokens in" in as_text(told)
+    kept = "snapshots of states: 2, each of 197 blocks"
+    spared = "5 prompts went on from one, which spared 8000 tokens"
+    assert f"gpu0: {kept}, {spared}" in as_text(told)
     assert "states" not in as_json(snapshot())
 
 

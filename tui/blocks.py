@@ -1,6 +1,7 @@
 """The KV block map: every pool's blocks as coloured cells, two to a character."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -276,9 +277,9 @@ class BlockMap(Lines):
 
 
 def _in_twos(parts: list[Text], width: int) -> list[Text]:
-    """The parts, two to a line, aligned in two halves."""
+    """The parts, two to a line, aligned in two halves; an odd last one alone."""
     lines = []
-    for left, right in zip(parts[::2], parts[1::2], strict=True):
+    for left, right in zip_longest(parts[::2], parts[1::2], fillvalue=Text()):
         gap = max(1, width // 2 - left.cell_len)
         lines.append(Text.assemble(left, " " * gap, right))
     return lines

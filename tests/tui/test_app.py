@@ -36,6 +36,17 @@ async def test_the_picture_fits_and_says_it_all_at_every_size() -> None:
                 assert key in text.splitlines()[-1]
 
 
+async def test_a_legend_of_an_odd_number_of_uses_is_shown_where_the_border_has_no_room() -> None:
+    pool = scenario.by_kind(scenario.instance("gpu0", 1), [3, 3, 1, 0], [0, 1, 1, 0])
+    kinds = msgspec.structs.replace(pool.by_kind, kinds=pool.kv_kinds[:2])
+    pool = msgspec.structs.replace(pool, by_kind=kinds)
+    shown = msgspec.structs.replace(scenario.snapshot(10), instances=(pool,))
+    async with watching(shown, size=(150, 60)) as top:
+        for size in ((150, 60), (120, 40), (80, 24)):
+            await top.pilot.resize_terminal(*size)
+            assert "full 1" in await top.picture()
+
+
 async def test_a_size_is_taken_though_the_machine_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = count(0.0, 0.02)
     async with watching(size=(120, 40)) as top:

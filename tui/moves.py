@@ -85,7 +85,8 @@ def roles_line(roles: RolesStatus) -> Text:
     """The choice of the automatic roles, and its reason."""
     line = Text(no_wrap=True, end="")
     line.append("roles ", ink.muted).append(printable(roles.present, 12), ink.text)
-    return line.append(f" · {printable(roles.decision, 120)}", ink.muted)
+    why = printable(roles.decision, 120)
+    return line.append(f" · {why}" if why else "", ink.muted)
 
 
 class MovesPanel(Lines):

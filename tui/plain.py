@@ -123,7 +123,8 @@ def _roles(snapshot: Snapshot) -> list[tuple[str, str]]:
     roles = snapshot.roles
     if roles.mode not in WATCHED:
         return []
-    return [("roles", f"{printable(roles.present)}: {printable(roles.decision, 120)}")]
+    why = printable(roles.decision, 120)
+    return [("roles", f"{printable(roles.present)}: {why}" if why else printable(roles.present))]
 
 
 def _room(snapshot: Snapshot) -> list[tuple[str, str]]:

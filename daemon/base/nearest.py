@@ -8,8 +8,8 @@ _LONGEST = 80  # letters of a name that are compared and shown
 
 def did_you_mean(name: str, known: Collection[str], most: int = 1) -> str:
     """`; did you mean 'sarathi'?`, to be put after a sentence; empty if no name is near."""
-    begun = [one for one in sorted(known) if name and one.startswith(f"{name[:_LONGEST]}-")]
-    near = begun[:most] or get_close_matches(name[:_LONGEST], sorted(known), n=most)
+    longer = [word for word in sorted(known) if name and word.startswith(f"{name[:_LONGEST]}-")]
+    near = longer[:most] or get_close_matches(name[:_LONGEST], sorted(known), n=most)
     if not near:
         return ""
     *others, last = map(repr, near)

@@ -135,3 +135,7 @@ def test_what_the_watcher_of_roles_chose_is_told() -> None:
     assert "  roles       1:1: better than mixed by 0.25" in told.splitlines()
     assert roles_line(roles).plain == "roles 1:1 · better than mixed by 0.25"
     assert "roles " not in frame(scenario.snapshot(10))
+    alone = RolesStatus("auto", "mixed", (), "")
+    told = frame(msgspec.structs.replace(scenario.snapshot(10), roles=alone))
+    assert "  roles       mixed" in told.splitlines()
+    assert roles_line(alone).plain == "roles mixed"

@@ -41,6 +41,9 @@ from daemon.scheduler.policies import POLICIES
 
 _POLICIES = ("gittins", "sarathi", "vllm")
 _BUDGETS = (512, 2048)
+_MOST_DEVICES = 1000
+_DIGITS = 6
+"""Digits of a number of devices that are read: more are refused."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +151,7 @@ def _add_space(parser: argparse.ArgumentParser) -> None:
         ("--stages", _ints, None, "N,...", "pipeline stages (default: 1)"),
         (
             "--caps",
-            floats,
+            _caps,
             None,
             "X,...",
             "power caps of mixed and decode instances (default: 1)",
@@ -370,9 +373,13 @@ def _units(arguments: argparse.Namespace) -> list[CandidatePool]:
         given = [name for name in names() if name.partition("@")[0] == arguments.model]
     if not given:
         raise PlannerError("which model? give --model M, or --profiles with a measured one")
+    formats = arguments.quantize or ("none",)
+    for weights in formats:
+        if weights not in QUANTIZE:
+            raise PlannerError(unknown("format of weights", weights, QUANTIZE))
     found = []
     for name in given:
-        for weights in arguments.quantize or ("none",):
+        for weights in formats:
             for stages in arguments.stages or (1,):
                 form = "" if weights == "none" else weights
                 full = name + f"-{form}" * bool(form) + f"-pp{stages}" * (stages > 1)
@@ -381,10 +388,15 @@ def _units(arguments: argparse.Namespace) -> list[CandidatePool]:
                 except ProfileError:
                     if full == name:
                         raise
-    kinds = {unit.device for unit in found}
+    kinds, plain = {unit.device for unit in found}, {unit_of(name).device for name in given}
     for kind in arguments.devices or ():
+        if kind not in kinds | plain:
+            raise PlannerError(unknown("device", kind, sorted(kinds | plain)))
         if kind not in kinds:
-            raise PlannerError(unknown("device", kind, sorted(kinds)))
+            stages = " and these --stages" if arguments.stages else ""
+            raise PlannerError(
+                f"no profile of {kind} has weights in {' or '.join(formats)}{stages}"
+            )
     return found
 
 
@@ -392,10 +404,20 @@ def _devices(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         kind, _, count = part.strip().rpartition(":")
-        if not kind or not (count.isascii() and count.isdigit()) or not int(count[:6]):
+        if not kind or not (count.isascii() and count.isdigit()) or not int(count[:_DIGITS]):
             raise argparse.ArgumentTypeError(f"expected KIND:N such as a100-80g:4, got {part!r}")
-        found[kind] = found.get(kind, 0) + int(count[:6])
+        number = found.get(kind, 0) + int(count[:_DIGITS])
+        if len(count) > _DIGITS or number > _MOST_DEVICES:
+            raise argparse.ArgumentTypeError(f"at most {_MOST_DEVICES} of a kind, got {part!r}")
+        found[kind] = number
     return found
+
+
+def _caps(text: str) -> Sequence[float]:
+    shares = floats(text)
+    if any(not 0 < share <= 1 for share in shares):
+        raise argparse.ArgumentTypeError(f"expected shares above 0, at most 1, got {text!r}")
+    return shares
 
 
 def _ints(text: str) -> Sequence[int]:

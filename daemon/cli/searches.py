@@ -1,6 +1,7 @@
 """Searches of `llmd simulate`: `--capacity`, and `--sweep` over rates, policies and profiles."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -252,9 +253,12 @@ def _plain(row: SweepRow, rent: float | None) -> dict[str, object]:
 def floats(text: str) -> tuple[float, ...]:
     """A flag's numbers with commas between them."""
     try:
-        return tuple(float(part) for part in text.split(","))
+        found = tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers with commas, got {text!r}") from None
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise argparse.ArgumentTypeError(f"expected numbers with commas, got {text!r}")
+    return found
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -60,6 +60,9 @@ def test_a_configuration_says_what_cannot_be_served_yet() -> None:
         (["--requests", "9"], "--requests must be at least 32"),
         (["--workers", "-1"], "workers must not be below 0"),
         (["--profiles", "opt-13b@a1000"], "unknown profile 'opt-13b@a1000'"),
+        (["--quantize", "int3"], "unknown format of weights 'int3'"),
+        (["--quantize", "int8"], "no profile of toy has weights in int8"),
+        (["--most-rent", "nan"], "most_rent must be 0 or more, got nan"),
     ],
 )
 def test_wrong_flags_are_named(
@@ -68,6 +71,24 @@ def test_wrong_flags_are_named(
     assert main([*words, *change]) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and said in shown.err and shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["--devices", "toy:1000001"], "at most 1000 of a kind, got 'toy:1000001'"),
+        (["--devices", "toy:600,toy:600"], "at most 1000 of a kind"),
+        (["--kv-bytes", "nan"], "expected numbers with commas, got 'nan'"),
+        (["--budgets", "inf"], "expected numbers with commas, got 'inf'"),
+        (["--caps", "7"], "expected shares above 0, at most 1, got '7'"),
+    ],
+)
+def test_numbers_that_nothing_has_are_refused(
+    words: list[str], change: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words, *change])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 def test_a_goal_is_needed_and_one_that_nothing_keeps_fails(

@@ -1,5 +1,7 @@
 """The objective of a plan: what a candidate's rate is divided by, and whether a rate is asked."""
 
+import math
+
 import msgspec
 
 from daemon.base.nearest import not_one_of
@@ -31,6 +33,10 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.name not in OBJECTIVES:
             raise PlannerError(f"objective {not_one_of(self.name, OBJECTIVES)}")
+        for name in ("most_rent", "most_power_w"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise PlannerError(f"objective: {name} must be 0 or more, got {value:g}")
 
     def divisor(self, candidate: PlanCandidate) -> float:
         """The cost of a candidate, in the objective's unit. Raises PlannerError."""

@@ -205,7 +205,7 @@ class Daemon:
         log.info("default sampling: %s", model.defaults)
         workers.start()
         self.life.spawn(power.run())
-        self.life.spawn(_repeat_gauges(serving, link))
+        self.life.spawn(_repeat_gauges(serving, runtime, link))
         await self.life.stop.wait()
         await self._drain(runtime)
 
@@ -258,9 +258,10 @@ def _journal(config: Config, configured: Configured) -> JournalWriter | None:
     return JournalWriter(folder, journal.max_bytes, configured, beside=True)
 
 
-async def _repeat_gauges(serving: ServingStatus, link: ApiLink) -> None:
-    """Keep the figures of `/metrics` fresh."""
+async def _repeat_gauges(serving: ServingStatus, runtime: Runtime, link: ApiLink) -> None:
+    """Keep the figures of `/metrics` fresh, and the journal's file not far behind its events."""
     while True:
         due_s = time.monotonic() + GAUGES_INTERVAL_S
         await asyncio.sleep(GAUGES_INTERVAL_S)
         link.send(serving.gauges(max(0.0, time.monotonic() - due_s)))
+        runtime.flush_journal()

@@ -159,6 +159,11 @@ class Runtime:
         if self._journal is not None:
             self._journal.maintain(self.core, event.now)
 
+    def flush_journal(self) -> None:
+        """Write the events that the journal holds back: none may come that would have it do so."""
+        if self._journal is not None:
+            self._journal.flush(time.monotonic())
+
     @property
     def journal_dropped(self) -> int:
         """Events that the journal misses."""

@@ -323,8 +323,10 @@ async def test_every_event_is_in_the_journal(house_of: Build, tmp_path: Path) ->
     runtime.worker_lost(0, blamed=False)
     runtime.choose_policy("srtf")
     runtime.drain()
-    runtime.close()
+    runtime.flush_journal()
     files = list(tmp_path.iterdir())
+    assert len(list(read_records(files[0]))) == 4, "written before the next event, if one comes"
+    runtime.close()
     assert len(files) == 1
     names = [type(record).__name__ for record in read_records(files[0])]
     assert names == ["Configured", "WorkerLost", "PolicyChosen", "DrainBegun"]

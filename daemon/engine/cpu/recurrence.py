@@ -118,7 +118,7 @@ class CpuRecurrence:
         self._run(
             num_heads * (size // columns),
             value.numel() * key.shape[2],
-            kernels.delta_rule(columns),
+            kernels.delta_rule(columns, key.shape[2]),
             _address(units),
             num_heads,
             *(part.data_ptr() for part in (query, key, value)),
@@ -126,7 +126,6 @@ class CpuRecurrence:
             decay.data_ptr(),
             int(decay.dim() == 3),
             beta.data_ptr(),
-            key.shape[2],
             size,
             key.shape[1],
             output.data_ptr(),

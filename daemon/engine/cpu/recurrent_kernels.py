@@ -27,10 +27,7 @@ from daemon.engine.cpu.team import float_pointer, int32_pointer, int64_pointer
 CHANNELS_AT_ONCE = 256
 """Most channels of a convolution, or of a scan by channels, in one item."""
 
-MOST_KEYS = 512
-"""Numbers of a key: as many rows of a state are weighed at once."""
-
-_CHANNELS_BYTES, _KEYS_BYTES = 4 * CHANNELS_AT_ONCE, 4 * MOST_KEYS
+_CHANNELS_BYTES = 4 * CHANNELS_AT_ONCE
 _EPSILON = np.float32(1e-6)
 _inner = njit(cache=True, error_model="numpy", inline="always")
 
@@ -146,21 +143,22 @@ def _decay(rates, at, apart, count, output):
 
 
 @cache
-def delta_rule(columns):
-    """The kernel of the gated delta rule, over `columns` of a head's values: see `delta_rule`.
+def delta_rule(columns, keys):
+    """The kernel of the gated delta rule with dk = `keys`, over `columns` of a head's values: see
+    `delta_rule`.
 
     rows, places of heads' states int64 [H, 2] (page, offset), H, query, key, value, their strides,
-    decay [T, H] or [T, H, dk], whether channels decay apart, beta [T, H], dk, dv, heads of keys,
-    output [T, H, dv].
+    decay [T, H] or [T, H, dk], whether channels decay apart, beta [T, H], dv, heads of keys, output
+    [T, H, dv].
     """
-    sum_bytes, added_bytes = 8 * columns, 4 * columns
+    keys_bytes, sum_bytes, added_bytes = 4 * keys, 8 * columns, 4 * columns
 
     @ITEM
     def item(a, number):
-        num_blocks = a[18] // columns
+        num_blocks = a[17] // columns
         unit, block = divmod(number, num_blocks)
         row, head = divmod(unit, a[7])
-        keys, values = a[17], a[18]
+        values = a[17]
         place = int64_pointer(a[6] + 16 * head)
         stride = 4 * values
         state = _place(a[5], row, place[0], place[1]) + 4 * columns * block
@@ -168,13 +166,9 @@ def delta_rule(columns):
         if begins:
             for index in range(keys):
                 _clear(state + index * stride, columns)
-        of_keys = head // (a[7] // a[19])
-        query_at, key_at, decay_at = (
-            stack(_KEYS_BYTES),
-            stack(_KEYS_BYTES),
-            stack(_KEYS_BYTES),
-        )
-        asked_at, known_at = stack(_KEYS_BYTES), stack(_KEYS_BYTES)
+        of_keys = head // (a[7] // a[18])
+        query_at, key_at, decay_at = stack(keys_bytes), stack(keys_bytes), stack(keys_bytes)
+        asked_at, known_at = stack(keys_bytes), stack(keys_bytes)
         sums_at, added_at = stack(sum_bytes), stack(added_bytes)
         query, key, decay = float_pointer(query_at), float_pointer(key_at), float_pointer(decay_at)
         asked, known = float_pointer(asked_at), float_pointer(known_at)
@@ -194,7 +188,7 @@ def delta_rule(columns):
             read_columns(columns, state, stride, known_at, asked_at, keys, sums_at)
             beta = float_pointer(a[16])[at]
             value = float_pointer(a[10] + 4 * (token * a[13] + head * values + columns * block))
-            output = float_pointer(a[20] + 4 * (at * values + columns * block))
+            output = float_pointer(a[19] + 4 * (at * values + columns * block))
             for lane in range(columns):
                 added[lane] = (value[lane] - sums[lane]) * beta
                 output[lane] = sums[columns + lane] + overlap * added[lane]

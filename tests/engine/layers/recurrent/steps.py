@@ -116,6 +116,7 @@ LAYERS = {
     "convolution of three": convolution(300, 3, False, False),
     "gated delta": delta_net(2, 4, (16, 32), False),
     "gated delta, odd": delta_net(1, 3, (5, 6), False),
+    "gated delta, long keys": delta_net(1, 2, (1000, 1), False),
     "kimi's delta": delta_net(2, 2, (16, 16), True),
     "mamba 2": mamba_2(2, 4, (6, 16), True),
     "mamba 2, odd": mamba_2(1, 3, (4, 10), False),

@@ -76,3 +76,21 @@ def test_sizes_that_are_none_are_refused() -> None:
     config.linear_num_value_heads = 0
     with pytest.raises(ModelError, match="recurrent layers"):
         resolved_of(config)
+
+
+@pytest.mark.parametrize("count", [0, 3, 8])
+@pytest.mark.parametrize(
+    ("model_type", "heads", "shared"),
+    [
+        ("qwen3_5_text", "linear_num_value_heads", "linear_num_key_heads"),
+        ("mamba2", "num_heads", "n_groups"),
+    ],
+)
+def test_heads_that_share_unevenly_are_refused(
+    model_type: str, heads: str, shared: str, count: int
+) -> None:
+    config = CONFIG_MAPPING[model_type](**edited(tiny_args(model_type), TYPES[model_type]))
+    setattr(config, heads, 4)
+    setattr(config, shared, count)
+    with pytest.raises(ModelError, match="heads of its recurrent layers share"):
+        resolved_of(config)

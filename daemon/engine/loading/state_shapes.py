@@ -42,12 +42,19 @@ def _convolution(num_channels: int, kernel_len: int) -> StatePart:
     return StatePart(CONV, num_channels, kernel_len - 1)
 
 
+def _check_shared(num_heads: int, count: int, what: str) -> None:
+    """Raise ModelError where heads do not share `count` of something evenly."""
+    if count < 1 or num_heads % count:
+        raise ModelError(f"the {num_heads} heads of its recurrent layers share {count} {what}")
+
+
 def _delta_net(config: Any) -> Parts:
     """A gated delta net's: queries, keys and values through one convolution, and a matrix of keys
     by values for each head of values.
     """
     key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim
     num_keys, num_values = config.linear_num_key_heads, config.linear_num_value_heads
+    _check_shared(num_values, num_keys, "heads of keys")
     channels = 2 * num_keys * key_dim + num_values * value_dim
     matrices = StatePart(SSM, num_values, key_dim * value_dim, is_float32=True)
     return _convolution(channels, config.linear_conv_kernel_dim), matrices
@@ -62,6 +69,7 @@ def _kimi_delta(config: Any) -> Parts:
 
 def _mamba_2(num_heads: int, head_dim: int, num_groups: int, state_len: int, kernel: int) -> Parts:
     """Mamba 2's: inputs and their groups' B and C through one convolution; a matrix for a head."""
+    _check_shared(num_heads, num_groups, "groups")
     channels = num_heads * head_dim + 2 * num_groups * state_len
     matrices = StatePart(SSM, num_heads, head_dim * state_len, is_float32=True)
     return _convolution(channels, kernel), matrices

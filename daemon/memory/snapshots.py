@@ -305,7 +305,7 @@ class Snapshots:
         """
         snapshot, find = self._named.get(digest), self._pool.cache.find
         return snapshot is not None and all(
-            find(self._page_name(digest, page)) == snapshot.pages[page]
+            0 <= snapshot.pages[page] == find(self._page_name(digest, page))
             for page in (0, self.num_pages - 1)
         )
 
@@ -333,7 +333,9 @@ class Snapshots:
         )
 
     def restore(self, state: SnapshotState) -> None:
-        """Put new ones into a written state; their pages are cached already."""
+        """Put new ones into a written state; their pages are cached already, but for those (-1) that
+        were taken for anything else.
+        """
         self._floor = state.floor
         self.num_made, self.num_hits, self.num_hit_tokens = state.counts
         self._seen = dict.fromkeys(state.seen)

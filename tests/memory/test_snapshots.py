@@ -67,3 +67,15 @@ def test_a_snapshot_is_gone_with_any_of_its_pages() -> None:
     pool.allocate(13)
     assert _kept(snapshots, 0) == 0
     assert len(snapshots) == 0
+
+
+def test_a_checkpoint_makes_no_snapshot_whole() -> None:
+    pool = BlockPool(16)
+    snapshots = Snapshots(pool, 4, _BLOCK, share=1.0)
+    assert _made(snapshots, 1, 0, 8)
+    pool.step_done(1)
+    pool.allocate(13)
+    again = Snapshots(pool, 4, _BLOCK, share=1.0)
+    again.restore(snapshots.state())
+    assert _kept(again, 0) == 0
+    assert len(again) == 0

@@ -69,6 +69,9 @@ class _Window(NamedTuple):
 
 _ALL = _Window(0)
 
+_RAISED = LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError
+"""What modelling code raises where its configuration makes no sense."""
+
 
 class Heard(NamedTuple):
     """One call of attention."""
@@ -96,7 +99,7 @@ def listen(model: Any, shape: ModelShape, longest: int) -> AskedOfAttention:
             )
     except torch.OutOfMemoryError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except _RAISED as error:
         said = f"its modelling code does not take one row of many tokens: {in_a_line(error)}"
         return AskedOfAttention((), [said])
     reasons = _reasons(calls, shape) + recurrent.reasons(shape.layer_states)

@@ -217,6 +217,15 @@ def test_a_model_that_gives_all_logits_is_refused(
         tries.engine(llama)
 
 
+def test_code_that_divides_by_a_size_of_nothing_is_refused(tries: Tries, tmp_path: Path) -> None:
+    mixture = {"n_routed_experts": 4, "moe_intermediate_size": 16, "first_k_dense_replace": 0}
+    latent = {"kv_lora_rank": 8, "q_lora_rank": None, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    fields = {**COMMON, "num_key_value_heads": 4, **mixture, **latent}
+    folder = save(tmp_path / "m", "deepseek_v3", **fields, qk_nope_head_dim=8, n_group=0)
+    with pytest.raises(ModelError, match="does not take one row of many tokens: ZeroDivision"):
+        tries.engine(folder)
+
+
 def test_an_encoder_is_found_by_its_mask(
     tries: Tries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

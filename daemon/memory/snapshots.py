@@ -333,9 +333,7 @@ class Snapshots:
         )
 
     def restore(self, state: SnapshotState) -> None:
-        """Put new ones into a written state; their pages are cached already, but for those (-1) that
-        were taken for anything else.
-        """
+        """Put new ones into a written state; their pages are cached already, or were taken (-1)."""
         self._floor = state.floor
         self.num_made, self.num_hits, self.num_hit_tokens = state.counts
         self._seen = dict.fromkeys(state.seen)

@@ -70,7 +70,7 @@ class _Window(NamedTuple):
 _ALL = _Window(0)
 
 _RAISED = LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError
-"""What modelling code raises where its configuration makes no sense."""
+"""Errors of modelling code whose configuration makes no sense."""
 
 
 class Heard(NamedTuple):

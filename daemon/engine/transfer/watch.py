@@ -94,6 +94,10 @@ class WatchedOps(Ops):
         """See `Ops`."""
         self.ops.rotate(states, cos, sin)
 
+    def turn_pairs(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """See `Ops`."""
+        self.ops.turn_pairs(states, cos, sin)
+
     def gated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
         """See `Ops`."""
         return self.ops.gated(states, activation)

@@ -364,7 +364,7 @@ def mixtral(folder: Path) -> Path:
         num_local_experts=EXPERTS,
         num_experts_per_tok=CHOSEN,
     )
-    five_models._checkpoint(made, "FP8, blocks", folder)
+    five_models.checkpoint(made, "FP8, blocks", folder)
     path = folder / "model.safetensors"
     tensors = load_file(path)
     parts = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}

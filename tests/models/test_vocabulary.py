@@ -78,6 +78,7 @@ SHAPE = ModelShape(
 
 def test_a_token_beyond_the_embedding_is_refused_where_every_prompt_has_it(tmp_path: Path) -> None:
     save_file({"embed": np.zeros((5, 4), np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
     check_consistent(folder_of(tmp_path), SHAPE)  # a client who asks for it gets a 400
     around = {
         "type": "Sequence",

@@ -76,10 +76,10 @@ def load_model(
     register()
     computes_in = torch_dtype(dtype)
     narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
+    model = _loaded(folder, device, computes_in, tell, narrow, ranks)
     if left_out := predicting_weights(folder):
         said = "predict further tokens and are left out"
         log.info("%s: %d weights %s: %s ...", folder, len(left_out), said, left_out[0])
-    model = _loaded(folder, device, computes_in, tell, narrow, ranks)
     model.requires_grad_(False)
     replace_functions(model)
     return model.eval()

@@ -70,7 +70,9 @@ class Timed:
     """An engine whose prompts take a base of so many tokens' time, and each token."""
 
     def __init__(self, base_tokens: int, token_s: float) -> None:
-        self.cache = SimpleNamespace(num_blocks=1 << 20, num_groups=1)
+        self.cache = SimpleNamespace(
+            num_blocks=1 << 20, num_groups=1, state_pages=0, row_blocks=lambda cells: cells
+        )
         self.slots = SimpleNamespace(block_table=torch.zeros(1, 512))
         self.longest = 0
         self._base_tokens, self._token_s = base_tokens, token_s

@@ -37,7 +37,7 @@ BUDGETS_S: dict[str, float] = {
     "memory": 5,
     "placement": 15,
     "scheduler": 33,
-    "core": 135,
+    "core": 120,
     "journal": 22,
     "control": 2,
     "length_models": 40,
@@ -46,7 +46,7 @@ BUDGETS_S: dict[str, float] = {
     "lab/workload": 3,
     "lab/report": 10,
     "lab/simulator": 117,
-    "lab/planner": 75,
+    "lab/planner": 65,
     "lab/bench": 3,
     "lab/profiler": 42,
     "engine/sampler": 17,
@@ -64,7 +64,7 @@ BUDGETS_S: dict[str, float] = {
     "install": 16,
     "zoo": 56,
     "chaos": 72,
-    "e2e": 206,
+    "e2e": 195,
 }
 """Seconds of one core, as measured on two of an AMD EPYC (`BUDGETS_OF`) that did little else."""
 BUDGETS_OF = {"vendor_id": "AuthenticAMD", "cpu family": "25", "model": "1"}

@@ -83,6 +83,7 @@ async def test_a_stopped_one_is_found_and_replaced(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(silence, "STOPPED_S", 0.5)
+    monkeypatch.setattr(api_module, "STACKS_S", HANG_S)  # it ends once its stacks are written
     told = Told()
     running = asyncio.create_task(told.api.run(listener))
     await until(lambda: told.api.up)

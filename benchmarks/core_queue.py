@@ -24,13 +24,13 @@ from daemon.core.values.events import (
     Configured,
     CopiesDone,
     Event,
+    FlipOrdered,
     InstanceConfig,
     InstanceDrained,
     LinkChanged,
     PolicyChosen,
     Predicted,
     RequestArrived,
-    RoleChosen,
     StepDone,
     Tick,
     TransferEnded,
@@ -195,9 +195,9 @@ def rare(policy: str, num_instances: int, waiting: int, clock: Clock) -> dict[st
     }
     if num_instances > 1:
         asked["death"] = lambda now: WorkerLost(now, 0, False)
-        asked["flip"] = lambda now: RoleChosen(now, 0, Role.DECODE, "")
+        asked["flip"] = lambda now: FlipOrdered(now, 0, Role.DECODE, "")
         asked["drain"] = lambda now: InstanceDrained(now, 0)
-        asked["flip of a decoder"] = lambda now: RoleChosen(now, last, Role.PREFILL, "")
+        asked["flip of a decoder"] = lambda now: FlipOrdered(now, last, Role.PREFILL, "")
     found = {}
     for kind, event in asked.items():
         crowd = Crowd(policy, num_instances, waiting, clock)

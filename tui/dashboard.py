@@ -22,7 +22,7 @@ from tui.client import DaemonSource
 from tui.format import printable, size
 from tui.header import Sign
 from tui.help import HelpScreen
-from tui.orders import OperatorOrder, drain_order, flip_order, move_order, policy_order
+from tui.orders import OperatorOrder, drain_order, flip_order, migration_order, policy_order
 from tui.palette import THEME, ink
 from tui.policies import PolicyScreen
 from tui.recording import RecordingError, RecordingWriter
@@ -338,7 +338,7 @@ class LlmdTop(App[None]):
 
         def chosen(place: int | None) -> None:
             if place is not None and place >= 0:
-                self.confirm(move_order(sequence, names[place]))
+                self.confirm(migration_order(sequence, names[place]))
 
         labels = [printable(name, 38) for name in names]
         self.push_screen(ChoiceScreen(f"{sequence} goes on at", labels), chosen)

@@ -68,7 +68,7 @@ def drain_order(instance: InstanceStatus) -> OperatorOrder:
     return OperatorOrder(f"Drain {printable(name)}", text, empty)
 
 
-def move_order(sequence: int, name: str) -> OperatorOrder:
+def migration_order(sequence: int, name: str) -> OperatorOrder:
     """Migrate a sequence to another instance."""
 
     def carry_out(path: Path) -> str:
@@ -76,7 +76,7 @@ def move_order(sequence: int, name: str) -> OperatorOrder:
         return f"sequence {sequence} moves from {migrating.source} to {migrating.target}"
 
     text = "Its keys and values go along; it pauses until they have landed."
-    return OperatorOrder(f"Move sequence {sequence} to {printable(name)}", text, carry_out)
+    return OperatorOrder(f"Migrate sequence {sequence} to {printable(name)}", text, carry_out)
 
 
 def _drain(path: Path) -> str:

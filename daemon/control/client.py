@@ -14,14 +14,14 @@ from daemon.protocol.control import (
     FLIP_WAIT_S,
     FRAME_LIMIT_BYTES,
     BlockOwners,
+    Cap,
     Capped,
-    ChooseCap,
     ChoosePlacement,
     ChoosePolicy,
-    ChooseRole,
     ChooseRoles,
     Drain,
     DrainInstance,
+    Flip,
     Flipped,
     FromViewer,
     Migrate,
@@ -133,12 +133,12 @@ def flip(
 
     The daemon's answer may take that and `timeout_s`. Raises ControlError.
     """
-    return _ask(path, ChooseRole(instance, role, wait_s), wait_s + timeout_s, Flipped)
+    return _ask(path, Flip(instance, role, wait_s), wait_s + timeout_s, Flipped)
 
 
 def cap(path: Path, instance: str, watts: float | None, timeout_s: float = 2.0) -> Capped:
     """Limit the power of an instance's card, None: as its role asks. Raises ControlError."""
-    return _ask(path, ChooseCap(instance, watts), timeout_s, Capped)
+    return _ask(path, Cap(instance, watts), timeout_s, Capped)
 
 
 def choose_roles(path: Path, mode: str, timeout_s: float = 2.0) -> Snapshot:

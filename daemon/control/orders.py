@@ -1,8 +1,9 @@
 """The table of an operator's orders: how each is checked, and the method that carries it out."""
 
+import re
 from collections.abc import Callable
 from inspect import isawaitable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -10,13 +11,13 @@ from daemon.base.nearest import unknown
 from daemon.placement import PLACEMENTS
 from daemon.protocol.control import (
     FLIP_WAIT_S,
-    ChooseCap,
+    Cap,
     ChoosePlacement,
     ChoosePolicy,
-    ChooseRole,
     ChooseRoles,
     Drain,
     DrainInstance,
+    Flip,
     Migrate,
     Order,
     OrderAnswer,
@@ -32,18 +33,7 @@ class RefusalError(Exception):
     """A viewer asked for what it cannot have; its text is the answer."""
 
 
-class Rule(NamedTuple):
-    """How an order is carried out: a method that takes the message's fields, and a check of them.
-
-    The method does the whole order or raises RefusalError; it may be a coroutine, and may return
-    an answer. The check returns a fault, or "".
-    """
-
-    method: str
-    check: Callable[[Any], str] = lambda _order: ""
-
-
-def _wait_fault(order: ChooseRole) -> str:
+def _wait_fault(order: Flip) -> str:
     return "" if 0 <= order.wait_s <= FLIP_WAIT_S else f"wait_s must be 0 .. {FLIP_WAIT_S}"
 
 
@@ -60,19 +50,33 @@ def _mode_fault(order: ChooseRoles) -> str:
     return "" if order.mode in ROLES_MODES else unknown("mode of roles", order.mode, ROLES_MODES)
 
 
-ORDERS: dict[type[Order], Rule] = {
-    ChoosePolicy: Rule("choose_policy", _policy_fault),
-    ChoosePlacement: Rule("choose_placement", _placement_fault),
-    ChooseRoles: Rule("choose_roles", _mode_fault),
-    ChooseRole: Rule("flip", _wait_fault),
-    ChooseCap: Rule("cap"),
-    Migrate: Rule("migrate"),
-    Drain: Rule("drain"),
-    Resume: Rule("resume"),
-    DrainInstance: Rule("drain_instance"),
-    ResumeInstance: Rule("resume_instance"),
-    Reload: Rule("reload"),
+def _no_fault(_order: Order) -> str:
+    return ""
+
+
+ORDERS: dict[type[Order], Callable[[Any], str]] = {
+    ChoosePolicy: _policy_fault,
+    ChoosePlacement: _placement_fault,
+    ChooseRoles: _mode_fault,
+    Flip: _wait_fault,
+    Cap: _no_fault,
+    Migrate: _no_fault,
+    Drain: _no_fault,
+    Resume: _no_fault,
+    DrainInstance: _no_fault,
+    ResumeInstance: _no_fault,
+    Reload: _no_fault,
 }
+"""A check of each order's fields, which returns a fault, or ""."""
+
+
+def method_of(order: type[Order]) -> str:
+    """The name of the method that carries an order out: its own, as methods are written.
+
+    The method takes the order's fields and does the whole order or raises RefusalError; it may be a
+    coroutine, and may return an answer.
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", order.__name__).lower()
 
 
 async def carry_out(operator: object, order: Order) -> OrderAnswer | None:
@@ -80,10 +84,9 @@ async def carry_out(operator: object, order: Order) -> OrderAnswer | None:
 
     Raises RefusalError.
     """
-    rule = ORDERS[type(order)]
-    if fault := rule.check(order):
+    if fault := ORDERS[type(order)](order):
         raise RefusalError(fault)
-    answer = getattr(operator, rule.method)(*msgspec.structs.astuple(order))
+    answer = getattr(operator, method_of(type(order)))(*msgspec.structs.astuple(order))
     if isawaitable(answer):
         answer = await answer
     given: OrderAnswer | None = answer

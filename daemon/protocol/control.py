@@ -65,7 +65,7 @@ __all__ = [
 
 FRAME_LIMIT_BYTES = 1 << 20
 FLIP_WAIT_S = 60.0
-"""How long the answer to a `ChooseRole` may wait for the first work of the new role."""
+"""How long the answer to a `Flip` may wait for the first work of the new role."""
 
 
 class Status(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -115,7 +115,7 @@ class Resume(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Take requests again, after a `Drain`; the answer is a `Snapshot`."""
 
 
-class ChooseRole(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Flip(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Give an instance another role; the answer is `Flipped`."""
 
     instance: str  # its name
@@ -164,7 +164,7 @@ class Flipped(msgspec.Struct, frozen=True, tag=True):
     idle: bool
 
 
-class ChooseCap(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+class Cap(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Limit the power of an instance's card; the answer is `Capped`."""
 
     instance: str  # its name
@@ -273,8 +273,8 @@ Order = (
     ChoosePolicy
     | ChoosePlacement
     | ChooseRoles
-    | ChooseRole
-    | ChooseCap
+    | Flip
+    | Cap
     | Migrate
     | Drain
     | Resume

@@ -82,7 +82,7 @@ class Operations:
         was = snapshot.instances[index].role
         if was == chosen:
             with self._whole():  # it is pinned from now on
-                runtime.choose_role(index, chosen)
+                runtime.flip(index, chosen)
             return Flipped(
                 number=0,
                 instance=instance,
@@ -93,7 +93,7 @@ class Operations:
                 idle=False,
             )
         with self._whole():
-            flip = runtime.choose_role(index, chosen)
+            flip = runtime.flip(index, chosen)
         log.info("%s was %s and is %s now", instance, was, chosen)
         return await self._flip_done(flip, wait_s)
 
@@ -113,7 +113,9 @@ class Operations:
         runtime = self._runtime("nothing can be moved yet")
         snapshot = self._phase().snapshot()
         index = order_checks.index_of(instance, snapshot)
-        source = order_checks.check_move(runtime.core, sequence, snapshot.instances[index], index)
+        source = order_checks.check_migration(
+            runtime.core, sequence, snapshot.instances[index], index
+        )
         with self._whole():
             runtime.migrate(sequence, index)
         return Migrating(sequence, snapshot.instances[source].name, instance)

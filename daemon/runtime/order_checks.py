@@ -26,7 +26,7 @@ def role_of(role: str) -> Role:
     return Role(role)
 
 
-def check_move(core: Core, sequence: int, target: InstanceStatus, index: int) -> int:
+def check_migration(core: Core, sequence: int, target: InstanceStatus, index: int) -> int:
     """The instance of a sequence that shall move to `target`, at `index`. Raises RefusalError."""
     found = core.sequences.get(sequence)
     if found is None:

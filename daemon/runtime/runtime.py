@@ -34,15 +34,15 @@ from daemon.core.values.events import (
     CopiesDone,
     DrainBegun,
     Event,
+    FlipOrdered,
     InstanceDrained,
     InstanceGivenUp,
     InstanceResumed,
-    MoveOrdered,
+    MigrationOrdered,
     PlacementChosen,
     PolicyChosen,
     Reconfigured,
     Resumed,
-    RoleChosen,
     RolesChosen,
     StepDone,
     Tick,
@@ -272,9 +272,9 @@ class Runtime:
             )
         )
 
-    def choose_role(self, instance: int, role: Role) -> OrderedFlip:
+    def flip(self, instance: int, role: Role) -> OrderedFlip:
         """Give an instance another role; returns its newest flip."""
-        self.dispatch(RoleChosen(time.monotonic(), instance, role))
+        self.dispatch(FlipOrdered(time.monotonic(), instance, role))
         return self._newest_flips[instance]
 
     def choose_roles(self, mode: str) -> None:
@@ -283,7 +283,7 @@ class Runtime:
 
     def migrate(self, sequence: int, instance: int) -> None:
         """Migrate a sequence to another instance."""
-        self.dispatch(MoveOrdered(time.monotonic(), sequence, instance))
+        self.dispatch(MigrationOrdered(time.monotonic(), sequence, instance))
 
     def drain_instance(self, instance: int) -> None:
         """Migrate everything away from an instance."""

@@ -11,7 +11,7 @@ from daemon.core.core import Core
 from daemon.core.instance.instance import WorkerState
 from daemon.core.migration.transfers import OpenTransfer
 from daemon.core.values.actions import Action, Deliver
-from daemon.core.values.events import Event, MoveOrdered, StepDone, TransferEnded, WorkerLost
+from daemon.core.values.events import Event, MigrationOrdered, StepDone, TransferEnded, WorkerLost
 from daemon.journal.records import Record
 from daemon.lab.simulator.journal import replay
 from daemon.state.request import State
@@ -48,7 +48,7 @@ class Landings:
 
     def before(self, core: Core, event: Event) -> None:
         """An event is about to be handled."""
-        if isinstance(event, MoveOrdered) and event.sequence in core.sequences:
+        if isinstance(event, MigrationOrdered) and event.sequence in core.sequences:
             one = core.sequences[event.sequence]
             moves = one.residence.where in (Where.AWAY, Where.RETURNING)
             if moves or one.id in core.migrator.migrations:

@@ -15,12 +15,12 @@ from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     AskOwners,
     AskStory,
-    ChooseCap,
+    Cap,
     ChoosePlacement,
     ChoosePolicy,
-    ChooseRole,
     Drain,
     DrainInstance,
+    Flip,
     Migrate,
     Reload,
     Resume,
@@ -40,8 +40,8 @@ GOOD = [
     for message in (
         *(Status(), Watch(0.5), Reload(), Drain(), Resume()),
         *(ChoosePolicy("srtf"), ChoosePlacement("jsq"), AskStory(7), AskOwners(0)),
-        *(ChooseRole("gpu0", "decode"), Migrate(7, "gpu1"), DrainInstance("gpu0")),
-        *(ResumeInstance("gpu0"), ChooseCap("gpu0", 250.0)),
+        *(Flip("gpu0", "decode"), Migrate(7, "gpu1"), DrainInstance("gpu0")),
+        *(ResumeInstance("gpu0"), Cap("gpu0", 250.0)),
     )
 ]
 DEEPEST = 32

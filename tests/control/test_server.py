@@ -34,12 +34,12 @@ from daemon.control.orders import RefusalError
 from daemon.control.server import MAX_VIEWERS, ControlServer
 from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
-    ChooseCap,
+    Cap,
     ChoosePlacement,
     ChoosePolicy,
-    ChooseRole,
     Drain,
     DrainInstance,
+    Flip,
     Flipped,
     FlipStatus,
     Migrate,
@@ -253,7 +253,7 @@ async def test_orders_between_instances_are_carried_out_and_answered(path: Path)
 @pytest.mark.parametrize("wait_s", [-0.1, 60.1, float("nan")])
 async def test_a_wait_out_of_range_is_refused(path: Path, wait_s: float) -> None:
     async with serving(path, Counted(), written := Written()):
-        said = await refusal(path, question(ChooseRole("gpu0", "decode", wait_s)))
+        said = await refusal(path, question(Flip("gpu0", "decode", wait_s)))
     assert said == "wait_s must be 0 .. 60.0" and not written.orders
 
 
@@ -311,9 +311,9 @@ async def test_a_choice_that_cannot_be_carried_out_is_refused_with_its_reason(pa
     ):
         async with serving(path, Counted(), orders):
             asked = (
-                *(ChoosePolicy("srtf"), Reload(), Drain(), Resume(), ChooseRole("gpu0", "decode")),
+                *(ChoosePolicy("srtf"), Reload(), Drain(), Resume(), Flip("gpu0", "decode")),
                 *(Migrate(7, "gpu0"), DrainInstance("gpu0"), ResumeInstance("gpu0")),
-                ChooseCap("gpu0", None),
+                Cap("gpu0", None),
             )
             for order in asked:
                 assert await refusal(path, question(order)) == said

@@ -4,11 +4,11 @@ from daemon.core.core import Core
 from daemon.core.values.actions import Action, Send
 from daemon.core.values.events import (
     Event,
+    FlipOrdered,
     InstanceDrained,
     InstanceResumed,
     LinkChanged,
-    MoveOrdered,
-    RoleChosen,
+    MigrationOrdered,
     TransferEnded,
 )
 from daemon.state.role import Role
@@ -90,10 +90,10 @@ class Movers:
         self.sendings = {number: one for number, one in self.sendings.items() if one.ends}
 
     def move(self, sequence: int, instance: int) -> None:
-        self.handle(MoveOrdered(self.now, sequence, instance))
+        self.handle(MigrationOrdered(self.now, sequence, instance))
 
     def flip(self, instance: int, role: Role) -> None:
-        self.handle(RoleChosen(self.now, instance, role))
+        self.handle(FlipOrdered(self.now, instance, role))
 
     def drain_one(self, instance: int) -> None:
         self.handle(InstanceDrained(self.now, instance))

@@ -5,7 +5,7 @@ import pytest
 
 from daemon.core.chores import AT_ONCE, LATER
 from daemon.core.values.actions import WakeAt
-from daemon.core.values.events import Event, InstanceDrained, RoleChosen, Tick, WorkerLost
+from daemon.core.values.events import Event, FlipOrdered, InstanceDrained, Tick, WorkerLost
 from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 
@@ -35,7 +35,7 @@ def waiting(driver: Driver, index: int) -> int:
     [
         WorkerLost(0.0, 0, False),
         InstanceDrained(0.0, 0),
-        RoleChosen(0.0, 0, Role.DECODE, ""),
+        FlipOrdered(0.0, 0, Role.DECODE, ""),
     ],
     ids=["death", "drain", "flip"],
 )

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from daemon.core.values.actions import Noted
-from daemon.core.values.events import Configured, Reconfigured, RoleChosen, RolesChosen
+from daemon.core.values.events import Configured, FlipOrdered, Reconfigured, RolesChosen
 from daemon.state.request import sequence_id
 from daemon.state.role import Role
 from daemon.state.sequence import Sequence
@@ -110,8 +110,8 @@ def test_one_that_stays_long_in_the_mixed_pool_gets_the_other_role(chosen_by: st
     driver, _ = crowded()
     index, *_ = (home.index for home in driver.core.instances if home.pool is Role.MIXED)
     if chosen_by == "operator":
-        driver.handle(RoleChosen(driver.now, index, D))
-        driver.handle(RoleChosen(driver.now, index, P))
+        driver.handle(FlipOrdered(driver.now, index, D))
+        driver.handle(FlipOrdered(driver.now, index, P))
     elif chosen_by == "forecast":
         driver.handle(RolesChosen(driver.now, "auto"))
     changes = chosen_by == "configuration"

@@ -5,7 +5,7 @@ import pytest
 
 from daemon.core.core import Core
 from daemon.core.roles.choices import are_alike, assigned, mixed, present, splits
-from daemon.core.values.events import Configured, RoleChosen, RolesChosen
+from daemon.core.values.events import Configured, FlipOrdered, RolesChosen
 from daemon.core.view.checkpoint import Checkpoint, checkpoint, restore
 from daemon.core.view.view import snapshot
 from daemon.cost.work import StepWork
@@ -40,9 +40,9 @@ def test_a_configured_role_and_a_flip_are_pinned_until_the_watcher_may_choose_al
     driver = watched(3, (Role.PREFILL, Role.MIXED, Role.MIXED))
     told = snapshot(driver.core, driver.now).roles
     assert told.mode == "auto" and told.pinned == ("a",)
-    driver.handle(RoleChosen(driver.now, 2, Role.DECODE))
+    driver.handle(FlipOrdered(driver.now, 2, Role.DECODE))
     assert snapshot(driver.core, driver.now).roles.pinned == ("a", "c")
-    driver.handle(RoleChosen(driver.now, 1, Role.MIXED))
+    driver.handle(FlipOrdered(driver.now, 1, Role.MIXED))
     assert snapshot(driver.core, driver.now).roles.pinned == ("a", "b", "c")
     assert driver.core.counters.flips == 1, "the same role again is no flip"
     driver.handle(RolesChosen(driver.now, AUTO))
@@ -53,7 +53,7 @@ def test_a_configured_role_and_a_flip_are_pinned_until_the_watcher_may_choose_al
 
 def test_mixed_gives_back_the_configured_roles() -> None:
     driver = watched(2, (Role.PREFILL, Role.MIXED))
-    driver.handle(RoleChosen(driver.now, 1, Role.DECODE))
+    driver.handle(FlipOrdered(driver.now, 1, Role.DECODE))
     driver.handle(RolesChosen(driver.now, "mixed"))
     assert [one.role for one in driver.core.instances] == [Role.PREFILL, Role.MIXED]
     assert not driver.core.watcher.on
@@ -192,7 +192,7 @@ def test_a_core_from_a_checkpoint_does_the_same_again() -> None:
     assert encoder().encode(checkpoint(again, driver.now)) == written
     first = len(driver.events)
     served(driver, 20.0)
-    driver.handle(RoleChosen(driver.now, 0, Role.DECODE))
+    driver.handle(FlipOrdered(driver.now, 0, Role.DECODE))
     served(driver, 30.0, 0.2)
     for event, actions in zip(driver.events[first:], driver.actions[first:], strict=True):
         assert encoder().encode(again.handle(event)) == encoder().encode(actions)
@@ -239,7 +239,7 @@ def test_instances_that_can_be_nothing_else_become_mixed_after_a_while() -> None
     """Roles that were left behind, and no links: no split is to be had, so they are no use."""
     driver = watched(3)
     for index, role in enumerate((Role.PREFILL, Role.DECODE, Role.DECODE)):
-        driver.handle(RoleChosen(driver.now, index, role))
+        driver.handle(FlipOrdered(driver.now, index, role))
     driver.handle(RolesChosen(driver.now, AUTO))
     for source, target in list(driver.links):
         driver.break_link(source, target, source, driver.links.pop((source, target)))
@@ -256,9 +256,9 @@ def test_instances_that_can_be_nothing_else_become_mixed_after_a_while() -> None
 
 def test_one_that_is_alone_with_pinned_ones_does_both() -> None:
     driver = watched(2)
-    driver.handle(RoleChosen(driver.now, 0, Role.PREFILL))
+    driver.handle(FlipOrdered(driver.now, 0, Role.PREFILL))
     driver.handle(RolesChosen(driver.now, AUTO))
-    driver.handle(RoleChosen(driver.now, 1, Role.MIXED))
+    driver.handle(FlipOrdered(driver.now, 1, Role.MIXED))
     served(driver, 120.0)
     assert [one.role for one in driver.core.instances] == [Role.MIXED, Role.MIXED]
 

@@ -11,10 +11,10 @@ from daemon.control.orders import RefusalError
 from daemon.core.values.actions import Action
 from daemon.core.values.events import (
     Event,
+    FlipOrdered,
     InstanceDrained,
     InstanceResumed,
-    MoveOrdered,
-    RoleChosen,
+    MigrationOrdered,
 )
 from daemon.protocol.control import Flipped, Migrating
 from daemon.protocol.worker import Plan, Ready
@@ -26,7 +26,7 @@ from daemon.state.role import Role
 from tests.hangs import HANG_S
 from tests.runtime.ends import SERVED, House, generate, parts_of, until
 
-ORDERS = (RoleChosen, MoveOrdered, InstanceDrained, InstanceResumed)
+ORDERS = (FlipOrdered, MigrationOrdered, InstanceDrained, InstanceResumed)
 
 
 class TwoCards(House):
@@ -111,7 +111,7 @@ async def test_a_flip_is_answered_when_its_first_work_was_sent(ordered: Ordered)
     assert (done.number, done.instance, done.was, done.role) == (2, "b", "mixed", "decode")
     assert done.flip_s >= 0.05 and not done.idle
     event = ordered.events[1]
-    assert isinstance(event, RoleChosen)
+    assert isinstance(event, FlipOrdered)
     assert (event.instance, event.role, event.why) == (1, Role.DECODE, "operator")
 
 
@@ -139,7 +139,7 @@ async def test_a_flip_to_the_role_it_has_only_keeps_it_there(ordered: Ordered) -
     same = await ordered.operations.flip("a", "mixed", 60.0)
     assert same == Flipped(0, "a", Role.MIXED, Role.MIXED, 0.0, 0.0, False)
     (event,) = ordered.events
-    assert isinstance(event, RoleChosen) and event.role is Role.MIXED
+    assert isinstance(event, FlipOrdered) and event.role is Role.MIXED
     assert ordered.core.counters.flips == 0
 
 
@@ -159,7 +159,7 @@ async def test_a_sequence_is_ordered_elsewhere(ordered: Ordered) -> None:
     ordered.second_ready(64)
     assert ordered.operations.migrate(sequence, "b") == Migrating(sequence, "a", "b")
     (event,) = ordered.events
-    assert isinstance(event, MoveOrdered)
+    assert isinstance(event, MigrationOrdered)
     assert (event.sequence, event.instance) == (sequence, 1)
     ordered.house.resume()
     await until(lambda: bool(ordered.house.second))

@@ -301,7 +301,9 @@ async def test_a_sequence_is_sent_elsewhere_and_a_refusal_is_told(path: Path, de
         hears(app, scenario.moving(10, 8))
         await pilot.press("down", "m", "down", "enter")
         await pilot.pause()
-        assert "Move sequence 1001 to gpu2?" in screen_text(app), "neither where it is nor drained"
+        assert "Migrate sequence 1001 to gpu2?" in screen_text(app), (
+            "neither where it is nor drained"
+        )
         await pilot.press("y")
         assert await said(app, pilot) == "the daemon refused: not today"
         assert desk.ordered == [("migrate", 1001, "gpu2")]

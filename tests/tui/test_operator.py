@@ -130,4 +130,4 @@ async def test_a_sequence_that_has_ended_is_not_sent_anywhere(tmp_path: Path) ->
         hears(app, msgspec.structs.replace(scenario.moving(11, 3), sequences=()))
         await pilot.press("m")
         assert await said(app, pilot) == f"sequence {opened} is not listed any more"
-        assert "Move" not in screen_text(app)
+        assert "Migrate" not in screen_text(app)

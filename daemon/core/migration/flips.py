@@ -18,7 +18,7 @@ MAX_SHOWN = 8
 
 
 @dataclass(slots=True)
-class Flip:
+class OpenFlip:
     """One change of role. Times are seconds since it was ordered; -1: not yet."""
 
     number: int
@@ -60,14 +60,14 @@ class Flips:
         self._instances = instances
         self._act = act
         self.count = 0
-        self.newest: list[Flip] = []
-        self._open: list[Flip] = []  # flips that are not over
+        self.newest: list[OpenFlip] = []
+        self._open: list[OpenFlip] = []  # flips that are not over
 
-    def begin(self, instance: Instance, role: Role, why: str, now: float) -> Flip:
+    def begin(self, instance: Instance, role: Role, why: str, now: float) -> OpenFlip:
         """Give an instance another role."""
         self.count += 1
         idle = not is_work(role, instance, self._instances)
-        flip = Flip(self.count, instance, instance.role, role, why, now, idle)
+        flip = OpenFlip(self.count, instance, instance.role, role, why, now, idle)
         instance.give_role(role)
         # By number: a Core that was restored has those that are not over alone.
         self.newest = [each for each in self.newest if each.number > self.count - MAX_SHOWN] + [
@@ -124,7 +124,9 @@ class Flips:
         """Restore the number of flips, and those that are not over."""
         self.count = count
         self.newest = [
-            Flip(**{**msgspec.structs.asdict(state), "instance": self._instances[state.instance]})
+            OpenFlip(
+                **{**msgspec.structs.asdict(state), "instance": self._instances[state.instance]}
+            )
             for state in states
         ]
         self._open = list(self.newest)
@@ -134,7 +136,7 @@ class Flips:
         """Whether any flip is not over."""
         return bool(self._open)
 
-    def _of(self, instance: Instance) -> list[Flip]:
+    def _of(self, instance: Instance) -> list[OpenFlip]:
         self._open = [flip for flip in self._open if not flip.over]
         return [flip for flip in self._open if flip.instance is instance]
 
@@ -176,14 +178,14 @@ def _decodes(home: Instance, sequence: Sequence) -> bool:
     return not is_prompt(home, sequence)
 
 
-def _is_new(flip: Flip, work: StepWork) -> bool:
+def _is_new(flip: OpenFlip, work: StepWork) -> bool:
     """Whether a step has work that the old role does not get."""
     if flip.role is Role.PREFILL or flip.was is Role.DECODE:
         return bool(work.chunks)
     return flip.received or (flip.role is Role.MIXED and work.num_decodes > 0)
 
 
-def _is_left(flip: Flip) -> bool:
+def _is_left(flip: OpenFlip) -> bool:
     """Whether something that only the old role gets is still at the instance."""
     if flip.role is Role.MIXED:
         return False

@@ -20,11 +20,11 @@ from daemon.core.migration.transfers import OpenTransfer, Transfers
 from daemon.core.values.actions import Action, CancelSend, FlipShown, RoleGiven
 from daemon.core.values.events import (
     Configured,
+    FlipOrdered,
     InstanceDrained,
     InstanceResumed,
     LinkChanged,
-    MoveOrdered,
-    RoleChosen,
+    MigrationOrdered,
     TransferEnded,
 )
 from daemon.core.values.snapshot import Counters
@@ -131,14 +131,14 @@ class Migrator:
         """Note that a transfer is over at one of its ends."""
         self._ended(event.instance, event.transfer, event.num_right, event.elapsed_s, event.now)
 
-    def on_move(self, event: MoveOrdered) -> None:
+    def on_migration(self, event: MigrationOrdered) -> None:
         """Migrate a sequence by the operator's order."""
         sequence = self._core.sequences.get(event.sequence)
         if sequence is not None and sequence.instance >= 0:
             sequence.ordered_to = event.instance
             self.begin(sequence, event.instance, event.now)
 
-    def on_role(self, event: RoleChosen) -> None:
+    def on_flip(self, event: FlipOrdered) -> None:
         """Give an instance another role; sequences that do not fit it migrate."""
         instance = self._core.touch(event.instance)
         if event.role != instance.role:
@@ -168,7 +168,7 @@ class Migrator:
             if index in (pledge.source, pledge.target) and sequence not in self.migrations:
                 self.pledges.drop(sequence)
 
-    def on_drain_one(self, event: InstanceDrained) -> None:
+    def on_instance_drained(self, event: InstanceDrained) -> None:
         """Drain an instance: everything is to leave it."""
         instance = self._core.touch(event.instance)
         instance.drained = True
@@ -185,7 +185,7 @@ class Migrator:
                 if target is not None:
                     self.begin(sequence, target.index, now)
 
-    def on_resume_one(self, event: InstanceResumed) -> None:
+    def on_instance_resumed(self, event: InstanceResumed) -> None:
         """Use an instance again."""
         self._core.touch(event.instance).drained = False
 

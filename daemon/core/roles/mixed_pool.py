@@ -10,7 +10,7 @@ from typing import Protocol
 from daemon.core.instance.instance import Instance
 from daemon.core.migration.migration import Migrator
 from daemon.core.values.actions import Action, Noted
-from daemon.core.values.events import Configured, RoleChosen
+from daemon.core.values.events import Configured, FlipOrdered
 from daemon.state.role import Role
 
 LONG_S = 60.0
@@ -73,7 +73,7 @@ class MixedPool:
         homes = [home for home in self._core.instances if home.takes(0)]
         if sum(home.role is role for home in homes) > 1:
             why = f"pools: {now - instance.mixed_since_s:.0f} s in the mixed pool"
-            self._core.migrator.on_role(RoleChosen(now, instance.index, _OTHER[role], why))
+            self._core.migrator.on_flip(FlipOrdered(now, instance.index, _OTHER[role], why))
 
     def _num_foreign(self, instance: Instance) -> int:
         """The sequences whose present work is that of the other role, and that do not leave."""

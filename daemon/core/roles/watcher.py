@@ -23,7 +23,7 @@ from daemon.core.roles.choices import (
     splits,
 )
 from daemon.core.values.actions import Action, Noted, Rejected
-from daemon.core.values.events import Configured, RequestArrived, RoleChosen, RolesChosen
+from daemon.core.values.events import Configured, FlipOrdered, RequestArrived, RolesChosen
 from daemon.core.values.snapshot import Counters, RolesExpected, RolesStatus
 from daemon.core.wakes import NEVER
 from daemon.cost.step_time import StepTimeModel
@@ -146,11 +146,11 @@ class Watcher:
             for instance in self._core.instances:
                 self._flip(instance, instance.config.role, event.now, "operator")
 
-    def on_role(self, event: RoleChosen) -> None:
+    def on_flip(self, event: FlipOrdered) -> None:
         """Pin the role of an instance that the operator chose."""
         self.pinned.add(event.instance)
         self.ordered.add(event.instance)
-        self._core.migrator.on_role(event)
+        self._core.migrator.on_flip(event)
         self._busy.since_s[event.instance] = event.now
         if self._window.since_s >= 0.0:
             self._decider.begin(event.now)
@@ -388,7 +388,7 @@ class Watcher:
 
     def _flip(self, instance: Instance, role: Role, now: float, why: str) -> None:
         if role is not instance.role:
-            self._core.migrator.on_role(RoleChosen(now, instance.index, role, why))
+            self._core.migrator.on_flip(FlipOrdered(now, instance.index, role, why))
 
     def _say(self, decided: Decided, now: float) -> None:
         if decided != self._decided:

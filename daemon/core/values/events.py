@@ -277,7 +277,7 @@ class TransferEnded(msgspec.Struct, frozen=True, tag="Transferred", array_like=T
     elapsed_s: float  # since this end first heard of it
 
 
-class MoveOrdered(msgspec.Struct, frozen=True, tag="Move", array_like=True):
+class MigrationOrdered(msgspec.Struct, frozen=True, tag="Move", array_like=True):
     """The operator's order to go on with a sequence on another instance."""
 
     now: float
@@ -285,7 +285,7 @@ class MoveOrdered(msgspec.Struct, frozen=True, tag="Move", array_like=True):
     instance: int
 
 
-class RoleChosen(msgspec.Struct, frozen=True, tag="Role", array_like=True):
+class FlipOrdered(msgspec.Struct, frozen=True, tag="Role", array_like=True):
     """An instance has another role from now on (a flip); nothing is drained or computed again."""
 
     now: float
@@ -340,8 +340,8 @@ Event = (
     | Reconfigured
     | LinkChanged
     | TransferEnded
-    | MoveOrdered
-    | RoleChosen
+    | MigrationOrdered
+    | FlipOrdered
     | InstanceDrained
     | InstanceResumed
     | Tick

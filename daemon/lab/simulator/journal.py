@@ -28,18 +28,18 @@ from daemon.core.values.events import (
     CopiesDone,
     DrainBegun,
     Event,
+    FlipOrdered,
     InstanceDrained,
     InstanceGivenUp,
     InstanceResumed,
     LinkChanged,
-    MoveOrdered,
+    MigrationOrdered,
     PlacementChosen,
     PolicyChosen,
     Predicted,
     Reconfigured,
     RequestArrived,
     Resumed,
-    RoleChosen,
     RolesChosen,
     StepDone,
     Tick,
@@ -76,12 +76,12 @@ INPUTS = (
     | DrainBegun
     | Resumed
     | Reconfigured
-    | RoleChosen
+    | FlipOrdered
     | RolesChosen
     | InstanceDrained
     | InstanceResumed
     | InstanceGivenUp
-    | MoveOrdered
+    | MigrationOrdered
 )
 """Events from outside other than requests and workers' messages: a rerun has them as they came."""
 

@@ -15,7 +15,7 @@ from daemon.core.values.events import (
     Configured,
     Event,
     InstanceConfig,
-    MoveOrdered,
+    MigrationOrdered,
     PolicyChosen,
     Predicted,
 )
@@ -192,7 +192,7 @@ def _inputs(
                     msgspec.structs.replace(event, request=number)
                     for number in numbers[event.request]
                 ]
-        elif isinstance(event, MoveOrdered):
+        elif isinstance(event, MigrationOrdered):
             if event.sequence in ids:
                 again = sequence_id(ids[event.sequence], 0)
                 inputs.append(msgspec.structs.replace(event, sequence=again))

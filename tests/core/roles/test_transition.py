@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from daemon.core.core import Core
-from daemon.core.values.events import RoleChosen, RolesChosen
+from daemon.core.values.events import FlipOrdered, RolesChosen
 from daemon.core.view.checkpoint import checkpoint, restore
 from daemon.core.view.view import snapshot
 from daemon.roles.transition import BusyWindow, InstanceLoad, transition
@@ -96,7 +96,7 @@ def test_an_idle_decode_instance_computes_prompts_after_a_minute(rule: str) -> N
 def test_an_operator_s_role_stays_and_a_rule_goes_on_from_it() -> None:
     driver = watched(IDLE, (P, D, D))
     for index in (1, 2):
-        driver.handle(RoleChosen(driver.now, index, D))
+        driver.handle(FlipOrdered(driver.now, index, D))
     served(driver, 90.0)
     assert driver.core.counters.flips == 0
     driver.handle(RolesChosen(driver.now, IDLE))

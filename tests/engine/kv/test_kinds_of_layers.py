@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.core.values.events import MoveOrdered
+from daemon.core.values.events import MigrationOrdered
 from daemon.engine.model.backend import choose_backend, torch_backend
 from tests.engine.kv.tiny_cores import BLOCK_SIZE, Served, engine_of
 from tests.engine.tiny import FUSED, VOCAB_SIZE, greedy, reference, save
@@ -132,7 +132,7 @@ def test_an_answer_goes_on_elsewhere(name: str, make: Callable[..., Served]) -> 
     for _ in range(20):
         served.step()
     there = 1 - served.core.sequences[sequence].instance
-    served.handle(MoveOrdered(served.now, sequence, there))
+    served.handle(MigrationOrdered(served.now, sequence, there))
     served.settle()
     assert served.num_sent == (2 if name == "mistral_window" else 4)  # full layers go ahead
     assert served.core.counters.recomputed_tokens == 0

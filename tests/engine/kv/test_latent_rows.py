@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from daemon.core.values.events import MoveOrdered
+from daemon.core.values.events import MigrationOrdered
 from daemon.engine.model.backend import choose_backend
 from tests.engine.kv.test_kinds_of_layers import prompts
 from tests.engine.kv.tiny_cores import BLOCK_SIZE, Served, engine_of
@@ -63,7 +63,7 @@ def test_an_answer_goes_on_elsewhere(make: Callable[..., Served]) -> None:
     for _ in range(20):
         served.step()
     there = 1 - served.core.sequences[sequence].instance
-    served.handle(MoveOrdered(served.now, sequence, there))
+    served.handle(MigrationOrdered(served.now, sequence, there))
     served.settle()
     assert served.num_sent and served.core.counters.recomputed_tokens == 0
     check(served, [(sequence, prompt, 40)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from daemon.core.values.events import MoveOrdered
+from daemon.core.values.events import MigrationOrdered
 from daemon.engine.model.backend import choose_backend
 from tests.engine.kv.tiny_cores import Served, engine_of
 from tests.engine.tiny import VOCAB_SIZE, greedy, reference, save
@@ -77,6 +77,6 @@ def test_an_answer_goes_on_elsewhere(name: str, make: Callable[..., Served]) -> 
     for _ in range(20):
         served.step()
     there = 1 - served.core.sequences[sequence].instance
-    served.handle(MoveOrdered(served.now, sequence, there))
+    served.handle(MigrationOrdered(served.now, sequence, there))
     served.settle()
     check(served, name, [(sequence, prompt, 40)])

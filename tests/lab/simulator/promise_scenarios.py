@@ -9,7 +9,7 @@ import numpy as np
 
 from daemon.core.core import Core
 from daemon.core.instance.instance import WorkerState
-from daemon.core.values.events import Event, InstanceDrained, InstanceResumed, RoleChosen
+from daemon.core.values.events import Event, FlipOrdered, InstanceDrained, InstanceResumed
 from daemon.cost.profile import LinkSpec
 from daemon.lab.report.records import RunLog
 from daemon.lab.simulator.recorder import Recorder
@@ -121,7 +121,7 @@ def _happenings(
     if num > 1:
         for _ in range(chance.choice([0, 0, 1, 8])):
             at_s, role = chance.uniform(1.0, until_s), chance.choice(list(Role))
-            told.append(RoleChosen(at_s, chance.randrange(num), role))
+            told.append(FlipOrdered(at_s, chance.randrange(num), role))
         if chance.random() < 0.25:
             at_s, which = chance.uniform(1.0, until_s), chance.randrange(num)
             told.append(InstanceDrained(at_s, which))

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from daemon.core.values.events import Event, InstanceDrained, InstanceResumed, RoleChosen
+from daemon.core.values.events import Event, FlipOrdered, InstanceDrained, InstanceResumed
 from daemon.lab.report.records import RunLog
 from daemon.lab.simulator.run import Prepared
 from daemon.lab.simulator.scenario import HandoffSpec, ScenarioLimits, WorkerFault
@@ -89,9 +89,9 @@ def test_streams_that_wait_go_where_prompts_are_computed_if_there_is_room() -> N
     [
         (InstanceDrained(12.0, 0),),
         (InstanceDrained(12.0, 0), InstanceResumed(14.0, 0)),
-        (RoleChosen(12.0, 0, Role.PREFILL),),
+        (FlipOrdered(12.0, 0, Role.PREFILL),),
         tuple(
-            RoleChosen(0.6 * k, k % 2, [Role.PREFILL, Role.DECODE, Role.MIXED][k % 3])
+            FlipOrdered(0.6 * k, k % 2, [Role.PREFILL, Role.DECODE, Role.MIXED][k % 3])
             for k in range(1, 51)
         ),
     ],

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from daemon.core.values.events import (
+    FlipOrdered,
     InstanceDrained,
     InstanceResumed,
     LinkChanged,
-    MoveOrdered,
-    RoleChosen,
+    MigrationOrdered,
     TransferEnded,
     WorkerLost,
 )
@@ -211,7 +211,7 @@ def test_other_transfers_than_the_journal_s_take_its_mean_time(tmp_path: Path) -
     assert sent.transfer_s / sent.transfers > 0.05, "a prompt has 12 kB"
 
 
-ORDERS = MoveOrdered | RoleChosen | InstanceDrained | InstanceResumed
+ORDERS = MigrationOrdered | FlipOrdered | InstanceDrained | InstanceResumed
 
 
 def test_orders_of_operators_are_given_again(tmp_path: Path) -> None:
@@ -223,16 +223,16 @@ def test_orders_of_operators_are_given_again(tmp_path: Path) -> None:
     incident.streams[streams[1]].token_s.clear()
     home = incident.streams[streams[2]].instance
     orders = [
-        MoveOrdered(2.0, streams[1], home),
-        MoveOrdered(2.0, streams[2], home),
-        RoleChosen(3.0, 1 - home, Role.DECODE),
+        MigrationOrdered(2.0, streams[1], home),
+        MigrationOrdered(2.0, streams[2], home),
+        FlipOrdered(3.0, 1 - home, Role.DECODE),
         InstanceDrained(4.0, 1 - home),
         InstanceResumed(5.0, 1 - home),
     ]
     incident.inputs += orders
     again = rerun(incident, profile=one(), options=Options(journal=tmp_path / "again"))
     given = [event for event in journalled(tmp_path / "again") if isinstance(event, ORDERS)]
-    assert given == [MoveOrdered(2.0, sequence_id(1, 0), home), *orders[2:]]
+    assert given == [MigrationOrdered(2.0, sequence_id(1, 0), home), *orders[2:]]
     assert again.handoffs == 1
 
 

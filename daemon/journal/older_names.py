@@ -1,14 +1,43 @@
-"""Today's names of policies in older journals: `packed` was `synced`, `synced` `synced-nested`."""
+"""Today's names in older journals: of policies and of operators' orders.
+
+`packed` was `synced`, and `synced` `synced-nested`; tags of orders were shorter than their names.
+"""
 
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from daemon.core.values.events import POLICY_NAMES, Configured, PolicyChosen
+from daemon.core.values.events import (
+    POLICY_NAMES,
+    Configured,
+    DrainBegun,
+    FlipOrdered,
+    InstanceDrained,
+    InstanceResumed,
+    MigrationOrdered,
+    PolicyChosen,
+    RolesChosen,
+)
 from daemon.core.view.checkpoint import Checkpoint
 from daemon.journal.records import Record
 
 _NAMES = {"synced": "packed", "synced-nested": "synced"}
+_TAGS = {
+    "Drain": DrainBegun,
+    "DrainOne": InstanceDrained,
+    "ResumeOne": InstanceResumed,
+    "Move": MigrationOrdered,
+    "Role": FlipOrdered,
+    "Roles": RolesChosen,
+}
+
+
+def with_todays_tag(payload: bytes) -> bytes:
+    """A record's bytes, with the tag that an operator's order has today."""
+    fields = msgspec.msgpack.decode(payload)
+    if isinstance(fields, list) and fields and (event := _TAGS.get(fields[0])):
+        return msgspec.msgpack.encode([event.__struct_config__.tag, *fields[1:]])
+    return payload
 
 
 def renamed(records: Iterable[Record]) -> Iterator[Record]:

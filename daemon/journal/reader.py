@@ -1,13 +1,13 @@
 """Read a journal file, record by record."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from daemon.core.values.events import Configured
-from daemon.journal.older_names import renamed
+from daemon.journal.older_names import renamed, with_todays_tag
 from daemon.journal.records import FRAME_LENGTH, RECORD_LIMIT_BYTES, Record
 from daemon.wire.columns import decoder
 
@@ -17,8 +17,8 @@ class JournalError(Exception):
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Yield every record of a file; a tail cut off by a crash ends it cleanly. Policies have
-    today's names.
+    """Yield every record of a file; a tail cut off by a crash ends it cleanly. Policies and
+    operators' orders have today's names.
 
     Raises JournalError for a file that is no journal, OSError for one that cannot be read.
     """
@@ -31,13 +31,20 @@ def _records(path: Path) -> Iterator[Record]:
     with path.open("rb") as file:
         for offset, payload in _frames(file):
             try:
-                record: Record = decode(payload)
+                record = _decoded(decode, payload)
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise JournalError(f"{path}: damaged at byte {offset}: {error}") from error
             if first and not isinstance(record, Configured):
                 raise JournalError(f"{path}: does not begin with the Core's configuration")
             first = False
             yield record
+
+
+def _decoded(decode: Callable[[bytes], Record], payload: bytes) -> Record:
+    try:
+        return decode(payload)
+    except msgspec.ValidationError:
+        return decode(with_todays_tag(payload))
 
 
 def _frames(file: BinaryIO) -> Iterator[tuple[int, bytes]]:

@@ -32,8 +32,9 @@ def test_another_answer_is_noticed_where_it_comes(tmp_path: Path) -> None:
 
 def test_tags_on_the_wire_stay_as_journals_have_them() -> None:
     told = "Configured WorkerReady WorkerLost RequestArrived Predicted StepDone Copied"
-    told += " PolicyChosen Sealed Finish Abort Drain Resumed Reconfigured"
-    told += " Link Transferred Move Role DrainOne ResumeOne Tick PlacementChosen Roles GivenUp"
+    told += " PolicyChosen Sealed Finish Abort DrainBegun Resumed Reconfigured"
+    told += " Link Transferred MigrationOrdered FlipOrdered InstanceDrained InstanceResumed"
+    told += " Tick PlacementChosen RolesChosen GivenUp"
     asked = "Send CancelSend Submit Started Deliver Finished Rejected WakeAt"
     asked += " RoleGiven FlipShown Noted Wake Emptied"
     appended = "append a new tag at the end, and rename none: journals have them"

@@ -1,14 +1,24 @@
-"""A journal from before `packed` had its name replays under today's names."""
+"""Journals from before policies and orders had today's names replay under these."""
 
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from daemon.core.values.events import Configured, PolicyChosen
+from daemon.core.values.events import (
+    Configured,
+    DrainBegun,
+    FlipOrdered,
+    InstanceDrained,
+    InstanceResumed,
+    MigrationOrdered,
+    PolicyChosen,
+    RolesChosen,
+)
 from daemon.core.view.checkpoint import Checkpoint
-from daemon.journal.reader import read_records
+from daemon.journal.reader import JournalError, read_records
 from daemon.journal.records import FILE_NAME, FRAME_LENGTH, Record, frame
+from daemon.state.role import Role
 from tests.core.driver import Driver, configured
 from tests.journal.life import record, replayed
 
@@ -56,3 +66,33 @@ def test_what_was_written_before_replays(tmp_path: Path, configured_name: str, c
     path.write_bytes(b"".join(map(_as_then, records)))
     assert list(map(frame, read_records(path))) == list(map(frame, records))
     assert replayed(path, driver, len(driver.events) - 1) > 0
+
+
+ORDERS = {
+    "Drain": DrainBegun(1.0),
+    "Move": MigrationOrdered(2.0, 128, 1),
+    "Role": FlipOrdered(3.0, 1, Role.DECODE, "operator"),
+    "Roles": RolesChosen(4.0, "auto"),
+    "DrainOne": InstanceDrained(5.0, 1),
+    "ResumeOne": InstanceResumed(6.0, 1),
+}
+"""Operators' orders, by the tags that they had."""
+
+
+def test_orders_are_read_by_the_tags_that_they_had(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    written = frame(configured("vllm"))
+    for tag, order in ORDERS.items():
+        fields = msgspec.msgpack.decode(frame(order)[FRAME_LENGTH.size :])
+        payload = msgspec.msgpack.encode([tag, *fields[1:]])
+        written += FRAME_LENGTH.pack(len(payload)) + payload
+    path.write_bytes(written)
+    assert list(read_records(path))[1:] == list(ORDERS.values())
+
+
+def test_a_tag_that_never_was_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    payload = msgspec.msgpack.encode(["Moved", 2.0, 128, 1])
+    path.write_bytes(frame(configured("vllm")) + FRAME_LENGTH.pack(len(payload)) + payload)
+    with pytest.raises(JournalError, match=r"damaged at byte .*: Invalid value 'Moved'"):
+        list(read_records(path))

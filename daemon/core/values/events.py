@@ -212,7 +212,7 @@ class Abort(msgspec.Struct, frozen=True, tag="Abort", array_like=True):
     request: int
 
 
-class DrainBegun(msgspec.Struct, frozen=True, tag="Drain", array_like=True):
+class DrainBegun(msgspec.Struct, frozen=True, tag="DrainBegun", array_like=True):
     """The operator's order to refuse new requests and to finish the present ones."""
 
     now: float
@@ -277,7 +277,7 @@ class TransferEnded(msgspec.Struct, frozen=True, tag="Transferred", array_like=T
     elapsed_s: float  # since this end first heard of it
 
 
-class MigrationOrdered(msgspec.Struct, frozen=True, tag="Move", array_like=True):
+class MigrationOrdered(msgspec.Struct, frozen=True, tag="MigrationOrdered", array_like=True):
     """The operator's order to go on with a sequence on another instance."""
 
     now: float
@@ -285,7 +285,7 @@ class MigrationOrdered(msgspec.Struct, frozen=True, tag="Move", array_like=True)
     instance: int
 
 
-class FlipOrdered(msgspec.Struct, frozen=True, tag="Role", array_like=True):
+class FlipOrdered(msgspec.Struct, frozen=True, tag="FlipOrdered", array_like=True):
     """An instance has another role from now on (a flip); nothing is drained or computed again."""
 
     now: float
@@ -294,7 +294,7 @@ class FlipOrdered(msgspec.Struct, frozen=True, tag="Role", array_like=True):
     why: str = "operator"
 
 
-class RolesChosen(msgspec.Struct, frozen=True, tag="Roles", array_like=True):
+class RolesChosen(msgspec.Struct, frozen=True, tag="RolesChosen", array_like=True):
     """The operator's order on roles: the watcher sets them for all instances ("auto"), or they have
     their configured ones again ("mixed").
     """
@@ -303,14 +303,14 @@ class RolesChosen(msgspec.Struct, frozen=True, tag="Roles", array_like=True):
     mode: str
 
 
-class InstanceDrained(msgspec.Struct, frozen=True, tag="DrainOne", array_like=True):
+class InstanceDrained(msgspec.Struct, frozen=True, tag="InstanceDrained", array_like=True):
     """The operator's order to move everything away from an instance, and to leave it idle."""
 
     now: float
     instance: int
 
 
-class InstanceResumed(msgspec.Struct, frozen=True, tag="ResumeOne", array_like=True):
+class InstanceResumed(msgspec.Struct, frozen=True, tag="InstanceResumed", array_like=True):
     """The operator's order to use an instance again."""
 
     now: float

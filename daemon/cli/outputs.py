@@ -3,7 +3,11 @@
 import argparse
 from pathlib import Path
 
+import msgspec
+
 from daemon.base.files import write_whole
+from daemon.lab.report.curves import curves_of
+from daemon.lab.report.page import page_of_run
 from daemon.lab.report.records import RunLog
 from daemon.lab.report.render import as_csv, as_json, as_text
 from daemon.lab.report.report import Report
@@ -17,15 +21,21 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
         ("--out", "write the report as JSON too, for llmd compare"),
         ("--csv", "write a row for each request"),
         ("--plot", "draw the run; .svg or .png"),
+        ("--html", "write a page with the run's charts, for a browser"),
     ):
         group.add_argument(flag, type=Path, metavar="FILE", help=what)
 
 
 def write_outputs(arguments: argparse.Namespace, run: RunLog, report: Report) -> None:
     """Print the report and write the files that were asked for. Raises OSError, ReportError."""
-    write_text(arguments, as_json(report), as_text(report))
+    print(as_json(report) if arguments.json else as_text(report), flush=True)
+    if arguments.out is not None:
+        whole = msgspec.structs.replace(report, curves=curves_of(run))
+        write_whole(arguments.out, as_json(whole).encode() + b"\n")
     if arguments.csv is not None:
         write_whole(arguments.csv, as_csv(run).encode())
+    if arguments.html is not None:
+        write_whole(arguments.html, page_of_run(report, curves_of(run)).encode())
     if arguments.plot is not None:
         from daemon.lab.report.plots import plot
 

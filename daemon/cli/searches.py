@@ -32,7 +32,7 @@ _BELONGS = {
     "--sweep": ("--rates", "--policies", "--profiles", "--workers", "--prices", "--pareto"),
     "--capacity": ("--attainment", "--slo-p99-normalized-latency", "--slo-p99-queueing"),
 }
-_OF_ONE_RUN = ("--csv", "--plot", "--perfetto", "--journal-out", "--journal")
+_OF_ONE_RUN = ("--csv", "--plot", "--html", "--perfetto", "--journal-out", "--journal")
 
 Rents = dict[Key, float | None]
 """Dollars per hour of each point; None: not known."""

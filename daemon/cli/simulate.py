@@ -101,13 +101,14 @@ def _scenario(arguments: argparse.Namespace) -> tuple[RunLog, Report]:
             journal=arguments.journal_out,
             spans=arguments.perfetto is not None,
             operators=arguments.operators,
+            energy=arguments.html is not None or arguments.out is not None,
             progress=lambda ended, total: show(ended, total, f"{ended:,} of {total:,} requests"),
         )
         log = run(prepared, options)
     return log, report_of(prepared, log)
 
 
-_OUTPUTS = frozenset({"json", "out", "csv", "plot", "perfetto", "journal_out"})
+_OUTPUTS = frozenset({"json", "out", "csv", "plot", "html", "perfetto", "journal_out"})
 _WITH_JOURNAL = _OUTPUTS | {"journal", "policy", "profile", "seed"}
 
 

@@ -150,8 +150,10 @@ def test_a_front_is_drawn_and_reports_can_be_compared(
     flags = ["--sweep", "--policies", "vllm,sarathi", "--workers", "1", "--pareto", str(front)]
     assert main(["simulate", *server, "--rate", "0.5", "--requests", "20", *flags]) == 0
     assert front.read_text().startswith("<?xml")
-    assert main(["simulate", *server, "--rate", "0.5", "--out", str(out)]) == 0
-    assert read_report(out).rate_rps == 0.5
+    page = tmp_path / "page.html"
+    files = ["--out", str(out), "--html", str(page)]
+    assert main(["simulate", *server, "--rate", "0.5", *files]) == 0
+    assert read_report(out).rate_rps == 0.5 and "Queue" in page.read_text()
     assert "2 of 2" in capsys.readouterr().err
 
 

@@ -80,15 +80,21 @@ def compare(a: Report, b: Report) -> Comparison:
 
 def as_text(comparison: Comparison) -> str:
     """The comparison for people, within 100 columns; differences in circumstances come first."""
-    table = [["", "A", "B", "B against A"]]
-    table += [
-        [row.measure, _value(row.a, row.unit), _value(row.b, row.unit), _change(row.difference)]
-        for row in comparison.rows
-    ]
     lines: list[str] = []
     if comparison.notes:
         lines = ["The two runs are not alike:", *wrapped(comparison.notes, WIDTH), ""]
-    return "\n".join([*lines, *wrapped(aligned(table, gap=4), WIDTH)])
+    return "\n".join([*lines, *wrapped(aligned(rows_of(comparison), gap=4), WIDTH)])
+
+
+def rows_of(comparison: Comparison, a: str = "A", b: str = "B") -> list[list[str]]:
+    """The measures as cells, below a head with both names."""
+    return [
+        ["", a, b, "B against A"],
+        *(
+            [row.measure, _value(row.a, row.unit), _value(row.b, row.unit), _change(row.difference)]
+            for row in comparison.rows
+        ),
+    ]
 
 
 def _row(measure: str, unit: str, a: float | None, b: float | None) -> _Row:

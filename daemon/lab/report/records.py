@@ -119,6 +119,7 @@ class InstanceLog:
     sample_running: list[int] = field(default_factory=list)
     sample_waiting: list[int] = field(default_factory=list)
     sample_step_tokens: list[int] = field(default_factory=list)  # forward size
+    sample_energy_j: list[float] = field(default_factory=list)  # spent until then; empty: unknown
 
 
 @dataclass(slots=True)

@@ -55,6 +55,15 @@ class InstanceReport(msgspec.Struct, frozen=True, kw_only=True):
     operators: dict[str, OperatorReport] = {}  # by name, with `simulate --operators`
 
 
+class Curves(msgspec.Struct, frozen=True, kw_only=True):
+    """The shape of a run, for pages."""
+
+    quantiles: dict[str, list[float]]  # by measure, at equal steps from the least to the largest
+    begin_s: float
+    end_s: float
+    series: dict[str, list[float]]  # by name, means over equal parts of the time; all instances
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """A run in numbers. Fractions are 0..1."""
 
@@ -115,3 +124,4 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     attainment: float | None = None  # share of all requests, rejected ones too, that kept TTFT and
     # TPOT as promised; None: neither was
     flips: int | None = None  # changes of instances' roles; None: seen by clients alone
+    curves: Curves | msgspec.UnsetType = msgspec.UNSET  # with --out alone, for pages of two runs

@@ -11,7 +11,7 @@ from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
 from daemon.cost.work import StepWork
 from daemon.lab.report.records import InstanceLog, OperatorLog, Outcome, RequestLog, Span
-from daemon.lab.simulator.worker import Computed
+from daemon.lab.simulator.worker import Computed, Worker
 from daemon.state.request import MAX_SEQUENCES_PER_REQUEST
 from daemon.state.sequence import Sequence as Running
 
@@ -41,6 +41,9 @@ class Recorder:
         self.instances = [_instance_log(config, profile) for config, profile in pairs]
         self.spans: list[Span] | None = None  # a list: steps and copies are wanted one by one
         self.costs: list[StepCost] | None = None  # by instance, where operators are wanted
+        self.workers: Sequence[Worker] | None = (
+            None  # by instance, where energy over time is wanted
+        )
         self.sequences: list[Running | None] = [None] * len(log)
         self._flops = [_FlopCount(profile) for profile in profiles]
         self._idle = [True] * len(configs)
@@ -102,6 +105,10 @@ class Recorder:
         log.sample_waiting.append(len(scheduler.waiting))
         busy = not self._idle[instance.index]
         log.sample_step_tokens.append(instance.newest_work.once.num_tokens if busy else 0)
+        if self.workers is not None:
+            spent_j = self.workers[instance.index].energy_j(now)
+            if spent_j is not None:
+                log.sample_energy_j.append(spent_j)
 
     def finish(self) -> RequestLog:
         """The log, with every token sorted to its request."""

@@ -47,6 +47,7 @@ class Options:
     journal: Path | None = None  # a folder
     spans: bool = False  # every step, for the trace viewer
     operators: bool = False  # the input and the time of each one
+    energy: bool = False  # over time, of each instance
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None
     predictor: Predictor | None = None  # instead of the one that the scenario names
@@ -132,6 +133,7 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
         drafts=drafts,
     )
     machine = _machine(prepared, config, traffic, noises, recorder.spans, drafts)
+    recorder.workers = machine.workers if options.energy else None
     return Simulator(config, traffic, machine, recorder, extras).run()
 
 

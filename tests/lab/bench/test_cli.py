@@ -13,6 +13,7 @@ import pytest
 from daemon.cli import bench, compare
 from daemon.cli.faults import UsageError
 from daemon.cli.workload_flags import workload_spec
+from daemon.lab.report.curves import NUM_QUANTILES
 from daemon.lab.workload.workload import WorkloadError
 from tests.lab.bench.scripted import ScriptedServer
 
@@ -52,14 +53,18 @@ def url() -> Iterator[str]:
 def test_a_run_and_its_files(
     url: str, lengths: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, table = tmp_path / "out.json", tmp_path / "rows.csv"
+    out, table, page = (tmp_path / name for name in ("out.json", "rows.csv", "page.html"))
     flags = ["--url", url, "--trace", str(lengths), "--arrivals", "closed", "--slo-ttft", "50"]
-    assert bench.bench(parse(bench, *flags, "--json", "--out", str(out), "--csv", str(table))) == 0
+    files = ["--out", str(out), "--csv", str(table), "--html", str(page)]
+    assert bench.bench(parse(bench, *flags, "--json", *files)) == 0
     shown = capsys.readouterr()
     report = json.loads(shown.out)
     assert (report["requests"], report["finished"], report["dropped"]) == (5, 5, 1)
     assert report["slo_attainment"] == 1.0 and report["ttft_s"]["p99"] > 0
-    assert json.loads(out.read_text()) == report
+    kept = json.loads(out.read_text())
+    assert len(kept.pop("curves")["quantiles"]["ttft_s"]) == NUM_QUANTILES
+    assert kept == report
+    assert page.read_text().count("<svg") == 5  # clients see four latencies, and who waits
     assert "llmd bench: this process used" in shown.err
     with table.open() as rows:
         assert [row["output_tokens"] for row in csv.DictReader(rows)] == ["3", "1", "5", "4", "2"]
@@ -72,6 +77,11 @@ def test_a_run_and_its_files(
     assert {row["difference"] for row in rows_of["rows"]} <= {0.0, None}
     assert compare.compare(parse(compare, str(out), str(out))) == 0
     assert "TTFT mean" in capsys.readouterr().out
+    assert compare.compare(parse(compare, str(out), str(out), "--html", str(page))) == 0
+    assert "A out" in page.read_text() and "B out" in page.read_text()
+    out.write_text(json.dumps(report))
+    assert compare.compare(parse(compare, str(out), str(out), "--html", str(page))) == 1
+    assert f"{out}: has no curves to draw" in capsys.readouterr().err
 
 
 def test_faults_are_one_line(lengths: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,8 @@ def test_json_reads_back_as_the_same_report(run: RunLog) -> None:
     again = msgspec.json.decode(text, type=Report)
     assert again == report
     assert as_json(again) == text
-    assert list(json.loads(text)) == list(Report.__struct_fields__)
+    keys = [name for name in Report.__struct_fields__ if name != "curves"]  # of --out alone
+    assert list(json.loads(text)) == keys
     assert text.splitlines()[1] == '  "kind": "simulated",'
 
 

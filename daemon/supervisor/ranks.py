@@ -7,7 +7,7 @@ ready when all are, and lost with any of them: none outlives the others.
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from signal import SIGCONT, SIGUSR1
 from socket import MSG_DONTWAIT
 
@@ -105,7 +105,7 @@ class OtherRanks:
         ]
         for each in found:
             if isinstance(each, BaseException):
-                await self.end(0.0)
+                await asyncio.gather(*self.endings(0.0))
                 raise each
         encode = encoder().encode
         memory = os.memfd_create("llmd-ranks", os.MFD_CLOEXEC)
@@ -178,7 +178,7 @@ class OtherRanks:
         """The process that hung up, if one did."""
         return next((rank.child for rank in self._ranks if rank.lost), None)
 
-    async def end(self, grace_s: float) -> list[int]:
-        """End them all; their exit statuses."""
+    def endings(self, grace_s: float) -> list[Coroutine[None, None, int]]:
+        """The ends of them all, to be awaited at once: their exit statuses."""
         self.hang_up()
-        return await asyncio.gather(*(rank.child.end(grace_s, None) for rank in self._ranks))
+        return [rank.child.end(grace_s, None) for rank in self._ranks]

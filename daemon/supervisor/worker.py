@@ -102,6 +102,7 @@ class WorkerProcess(ChildKeeper):
         self._others: OtherRanks | None = None
         self._own_ready: Ready | None = None  # this rank's, until all are ready
         self._copies: deque[Copied] = deque()  # until the other ranks have copied as far
+        self._copying: Silence | None = None  # of those ranks
         self._hooks = hooks
         self._encode = encoder().encode
         self._decode = decoder(FromWorker).decode
@@ -139,6 +140,7 @@ class WorkerProcess(ChildKeeper):
         self._hung_up = asyncio.Event()
         self._channel = Channel(sock, self._frame, self._closed)
         self._progress = Silence(child, lambda: self._loading_hangs(self._stalled))
+        self._copying = Silence(child, self._copying_hangs, self._starved_s)
         self._await_progress("imports", hears_s)
         self._channel.send(self._encode(Ping()))
         if self._other_loads:
@@ -262,11 +264,13 @@ class WorkerProcess(ChildKeeper):
         self._send(self._encode(Shutdown()))
         if self._child is None:
             return 0
-        # While it loads there is no step to finish, and it reads no messages.
-        grace_s = END_GRACE_S if self._ready else 0.0
-        status = await self._child.end(grace_s, ask=None)
+        # While it loads there is no step to finish, and it reads no messages; if a rank is stopped
+        # none of them finishes its step.
+        grace_s = END_GRACE_S if self._ready and not self.is_stopped else 0.0
+        endings = [self._child.end(grace_s, ask=None)]
         if self._others is not None:
-            await self._others.end(grace_s)
+            endings += self._others.endings(grace_s)
+        status, *_ = await asyncio.gather(*endings)
         return status
 
     def _frame(self, payload: bytes) -> None:
@@ -313,8 +317,18 @@ class WorkerProcess(ChildKeeper):
     def _all_copied(self) -> None:
         """Pass on the copies that all ranks have done."""
         others = self._others
+        came_further = False
         while self._copies and (others is None or self._copies[0].step <= others.copied_step):
             self._hooks.copied(self.instance, self._copies.popleft())
+            came_further = True
+        # No step in flight may wait for the rest: the first rank has answered it.
+        if self._copying is not None and not self._copies:
+            self._copying.stop()
+        elif self._copying is not None and (came_further or not self._copying.expecting):
+            self._copying.expect(self._watch.limit_s)
+
+    def _copying_hangs(self) -> None:
+        self._end_hanging(f"a rank does not copy within {self._watch.limit_s:.1f} s")
 
     def _compiles(self, message: Compiling) -> None:
         self._watch.compiles(time.monotonic())
@@ -334,7 +348,7 @@ class WorkerProcess(ChildKeeper):
         else:  # the first may be waiting for it
             status = await lost.end(grace_s, ask=None)
             await child.end(STACKS_S if self._hangs else 0.0, ask=None)
-        await others.end(0.0)
+        await asyncio.gather(*others.endings(0.0))
         self._others = None  # not before: `close` ends what is left
         return status
 
@@ -385,8 +399,9 @@ class WorkerProcess(ChildKeeper):
         self._hung_up.set()
 
     def _stop_watching(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        for silence in (self._progress, self._copying):
+            if silence is not None:
+                silence.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -8,7 +8,18 @@ import sys
 import threading
 import time
 
-MODES = ["stubborn", "polite", "exits", "writes", "loads", "works", "spins", "shares", "locks"]
+MODES = [
+    "stubborn",
+    "polite",
+    "exits",
+    "writes",
+    "loads",
+    "works",
+    "copies",
+    "spins",
+    "shares",
+    "locks",
+]
 
 
 def compute(mode: str) -> None:
@@ -21,9 +32,13 @@ def compute(mode: str) -> None:
         pass
 
 
-def work(fd: int) -> None:
-    """As a worker with nothing to import or load does, up to its first plan."""
-    from daemon.protocol.worker import Load, Loading, Ready, ToWorker
+def work(fd: int, copies: bool) -> None:
+    """As a worker with nothing to import or load does, up to its first plan; or also for plans that
+    only copy.
+    """
+    import numpy as np
+
+    from daemon.protocol.worker import Copied, Load, Loading, Plan, Ready, Reply, ToWorker
     from daemon.wire.blocking import BlockingChannel
     from daemon.wire.columns import decoder, encoder
     from daemon.wire.pulse import Alive, Ping
@@ -36,6 +51,10 @@ def work(fd: int) -> None:
                 channel.send(encode(Alive()))
             case Load():
                 channel.send(encode(Ready(4, 1, 1, 0.01)))
+            case Plan(batch=batch) if copies:
+                none = np.zeros(0, np.int32)
+                channel.send(encode(Reply(batch.step, none, none.astype(np.uint8), 0.0, 0.0)))
+                channel.send(encode(Copied(batch.step, len(batch.out_blocks), 0.0, 0, 0.0)))
 
 
 def main() -> int:
@@ -60,8 +79,8 @@ def main() -> int:
             time.sleep(0.15)
             channel.send(encoder().encode(Loading("weights", step / 12)))
         time.sleep(60)
-    if arguments.mode == "works":
-        work(arguments.fd)
+    if arguments.mode in ("works", "copies"):
+        work(arguments.fd, arguments.mode == "copies")
         return 0
     with socket.socket(fileno=arguments.fd) as sock:
         sock.sendall(b"up")

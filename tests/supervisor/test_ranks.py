@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from daemon.supervisor import ranks, silence, worker
+from daemon.supervisor import ranks, silence, step_watch, worker
 from daemon.supervisor.spare import StartedWorker, with_links
+from tests.engine.driver import Driver
 from tests.engine.process import cpu_load
 from tests.hangs import HANG_S
 from tests.supervisor.test_worker import Told
@@ -51,16 +52,36 @@ async def test_a_rank_that_is_stopped_while_it_loads_has_not_failed(
 
 @pytest.mark.parametrize("lost", [False, True], ids=["serving", "lost"])
 async def test_no_rank_outlives_the_end(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they serve, or one of them was lost a moment before."""
-    monkeypatch.setattr(worker, "END_GRACE_S", 0.2)
+    """Whether they serve, or one of them was lost a moment before. Nobody waits for a stopped one,
+    which would not hear that it shall end.
+    """
+    monkeypatch.setattr(worker, "END_GRACE_S", 2 * HANG_S)
     pids = starts(monkeypatch, ["works", "works"])
     told = two_ranks()
     running = asyncio.create_task(told.worker.run())
     await until(lambda: len(told.readies) == 1)
     os.kill(pids[1], signal.SIGSTOP)
+    await until(lambda: told.worker.is_stopped)
     if lost:
         os.kill(pids[0], signal.SIGKILL)
         await asyncio.sleep(0)
-    await told.worker.close()
+    await asyncio.wait_for(told.worker.close(), HANG_S)
     assert not any(map(exists, pids)), "a stopped one does not outlive the end"
+    await asyncio.wait_for(running, HANG_S)
+
+
+async def test_copies_that_one_rank_never_ends_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step waits for them: the first rank has answered."""
+    monkeypatch.setattr(step_watch, "LEAST_S", 0.5)
+    pids = starts(monkeypatch, ["copies", "works", "works", "works"])
+    told = two_ranks()
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: len(told.readies) == 1)
+    plans = Driver(16, [])
+    plans.outs = [(3, 1)]
+    told.worker.send(plans.plan([]))
+    await until(lambda: len(told.readies) == 2 or running.done())
+    assert told.story.count("reply") == 1 and not told.copies
+    assert told.blamed == [True] and not any(map(exists, pids[:2]))
+    await told.worker.close()
     await asyncio.wait_for(running, HANG_S)

@@ -1,13 +1,15 @@
 """Why an operator's order between instances cannot be carried out, each reason as a sentence."""
 
 from daemon.base.nearest import unknown
+from daemon.config.instance_text import num_ranks, parse_instance
 from daemon.control.orders import RefusalError
 from daemon.core.core import Core
 from daemon.core.instance.instance import WorkerState
 from daemon.protocol.control import Flipped, FlipStatus, InstanceStatus, Snapshot
-from daemon.state.role import Role
+from daemon.state.role import WATCHED, Role
 
 READY = WorkerState.READY.value
+_NO_MOVES = "no keys and values move to or from an instance of ranks, such as"
 
 
 def index_of(instance: str, snapshot: Snapshot) -> int:
@@ -24,6 +26,24 @@ def role_of(role: str) -> Role:
     if role not in roles:
         raise RefusalError(unknown("role", role, roles))
     return Role(role)
+
+
+def check_role(index: int, role: Role, snapshot: Snapshot) -> None:
+    """Raises RefusalError where an instance cannot have a role, as its configuration could not."""
+    status = snapshot.instances[index]
+    if role is not Role.MIXED and _has_ranks(status):
+        raise RefusalError(f"{status.name} stays mixed: {_NO_MOVES} {status.device}")
+
+
+def check_roles(mode: str, snapshot: Snapshot) -> None:
+    """Raises RefusalError where the load cannot choose roles."""
+    ranks = [status for status in snapshot.instances if _has_ranks(status)]
+    if mode in WATCHED and ranks and len(snapshot.instances) > 1:
+        raise RefusalError(f"roles stay as they are: {_NO_MOVES} {ranks[0].device}")
+
+
+def _has_ranks(status: InstanceStatus) -> bool:
+    return num_ranks(parse_instance(status.device)) > 1
 
 
 def check_migration(core: Core, sequence: int, target: InstanceStatus, index: int) -> int:

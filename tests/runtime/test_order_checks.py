@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from daemon.config.load import load
@@ -18,6 +19,7 @@ from daemon.core.values.events import (
 )
 from daemon.protocol.control import Flipped, Migrating
 from daemon.protocol.worker import Plan, Ready
+from daemon.runtime import order_checks
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.operations import Operations
 from daemon.runtime.serving import ServingStatus
@@ -152,6 +154,22 @@ async def test_a_flip_without_work_is_waited_for_no_longer_than_is_asked(
     async with asyncio.timeout(HANG_S):
         late = await ordered.operations.flip("b", "decode", wait_s)
     assert (late.flip_s, late.idle) == (-1.0, False)
+
+
+async def test_an_instance_of_ranks_keeps_the_role_that_its_configuration_must_have(
+    ordered: Ordered,
+) -> None:
+    snapshot = ordered.status.snapshot()
+    one, two = snapshot.instances
+    two = msgspec.structs.replace(two, device="cpu:tp2")
+    snapshot = msgspec.structs.replace(snapshot, instances=(one, two))
+    with pytest.raises(RefusalError, match=r"b stays mixed: no keys and values move .* cpu:tp2"):
+        order_checks.check_role(1, Role.DECODE, snapshot)
+    with pytest.raises(RefusalError, match=r"roles stay as they are: no keys .* cpu:tp2"):
+        order_checks.check_roles("auto", snapshot)
+    order_checks.check_role(0, Role.PREFILL, snapshot)
+    order_checks.check_role(1, Role.MIXED, snapshot)
+    order_checks.check_roles("mixed", snapshot)
 
 
 async def test_a_sequence_is_ordered_elsewhere(ordered: Ordered) -> None:

@@ -16,6 +16,7 @@ SITES = {
     "worker.crash_after": "a worker ends by SIGABRT when it has computed a step, unanswered",
     "worker.poison": "a worker ends by SIGABRT at a step that is fed the token whose id is `seed`",
     "worker.hang": "a worker computes for ever instead of a step",
+    "worker.absent": "the rank `seed` of an instance computes for ever where the others sum",
     "worker.slow": "a step takes `seed` milliseconds longer",
     "worker.oom": "a device has no memory for a forward pass",
     "worker.nan": "the logits of a step's first sampled row are not numbers",

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.e2e.live import REAL, LiveDaemon
-from tests.e2e.test_lifecycle import text_of
+from tests.e2e.test_lifecycle import pieces, text_of
 from tests.e2e.tiny import tiny_folder
 from tests.hangs import HANG_S
 from tests.soak import SOAK, tries
@@ -24,6 +25,8 @@ ASKED = [
 ]
 # Too few blocks for all at once: some are swapped out and come back.
 SMALL = ("--set", "memory.kv_blocks=34", "--set", "scheduler.max_running=6")
+STATES = ("decode", "swap", "loading", "prefill", "idle")
+"""What the instance is about when one of its ranks gets a signal."""
 RANK_PROCESSES = (b"daemon.engine.worker.main", b"tests.nursery.worker")
 
 
@@ -62,11 +65,8 @@ async def test_ranks_give_the_texts_of_one_worker(folder: Path, expected: list[s
         assert daemon.snapshot().counters.swaps_out
 
 
-@pytest.mark.parametrize("signals", [pytest.param(signal.SIGKILL, id="killed")])
-async def test_a_lost_rank_takes_no_answer_with_it(
-    signals: signal.Signals, folder: Path, expected: list[str]
-) -> None:
-    await lose(folder, expected, signals, tries(2, 50), {})
+async def test_a_lost_rank_takes_no_answer_with_it(folder: Path, expected: list[str]) -> None:
+    await lose(folder, expected, signal.SIGKILL, tries(2, 100), {})
 
 
 @pytest.mark.soak
@@ -74,26 +74,82 @@ async def test_a_stopped_rank_takes_no_answer_with_it(folder: Path, expected: li
     await lose(folder, expected, signal.SIGSTOP, 20, REAL)
 
 
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.soak)])
+async def test_a_rank_that_misses_a_sum_is_found_as_a_hanging_step_is(
+    rank: int, folder: Path, expected: list[str]
+) -> None:
+    env = {TEST_MODE: "1", VARIABLE: f"worker.absent:0.003:{rank}"}
+    flags = "--instance", "cpu:tp2", "--set", "daemon.restarts=50"
+    with LiveDaemon("--model", str(folder), *flags, *SMALL, env=env) as daemon:
+        while "no answer to a step within" not in daemon.text():
+            assert await asyncio.wait_for(texts(daemon), HANG_S) == expected
+        assert "is late by more than" not in daemon.text(), "nobody waited for the ranks' own end"
+
+
+class Gaps:
+    """The longest wait for a piece of an answer, of all clients."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    async def text(self, url: str, model: str, **asked: object) -> str:
+        """One client's answer."""
+        text, last_s = "", time.monotonic()
+        async for event in pieces(url, model, **asked):
+            assert "error" not in event
+            now = time.monotonic()
+            self.longest_s, last_s = max(self.longest_s, now - last_s), now
+            text += event["choices"][0]["text"]
+        return text
+
+
 async def lose(
     folder: Path, expected: list[str], number: signal.Signals, count: int, env: dict[str, str]
 ) -> None:
-    """Send a rank a signal, again and again, while answers come; all of them are whole."""
-    flags = "--instance", "cpu:tp2", "--set", f"daemon.restarts={count + 5}"
-    chance = random.Random(count)
-    longest_s = 0.0
+    """Send a rank a signal, again and again, in each state in turn; all answers are whole."""
+    flags = "--instance", "cpu:tp2", "--set", f"daemon.restarts={3 * count}"
+    chance, gaps = random.Random(count), Gaps()
     with LiveDaemon("--model", str(folder), *flags, *SMALL, env=env) as daemon:
+        model = daemon.model()["id"]
         for turn in range(count):
-            asking = asyncio.create_task(texts(daemon))
-            await asyncio.sleep(chance.choice((0.0, 0.05, 0.4)) * chance.random())
             before = rank_pids(daemon)
-            began_s = time.monotonic()
-            os.kill(before[turn % len(before)], number)
-            assert await asyncio.wait_for(asking, HANG_S) == expected
-            longest_s = max(longest_s, time.monotonic() - began_s)
+            asking = []
+            if STATES[turn % len(STATES)] != "idle":
+                asking = [
+                    asyncio.create_task(gaps.text(daemon.url, model, **asked)) for asked in ASKED
+                ]
+            gone = await reach(daemon, STATES[turn % len(STATES)], chance)
+            os.kill(chance.choice(rank_pids(daemon)), number)
+            if not asking:
+                asking = [
+                    asyncio.create_task(gaps.text(daemon.url, model, **asked)) for asked in ASKED
+                ]
+            assert await asyncio.wait_for(asyncio.gather(*asking), HANG_S) == expected
             await asyncio.to_thread(daemon.wait_all_ready)
             now = rank_pids(daemon)
-            assert len(now) == 2 and not set(now) & set(before), "no rank outlives its instance"
+            assert len(now) == 2 and not set(now) & {*before, *gone}, (
+                "no rank outlives its instance"
+            )
+        seen = daemon.idle_snapshot()
+        assert seen.counters.worker_deaths >= count and not seen.counters.failed
+        assert all(one.kv_held == one.kv_fenced == 0 for one in seen.instances)
     if SOAK:
-        print(
-            f"{count} of {number.name}: the longest until all answers were there {longest_s:.1f} s"
-        )
+        print(f"{count} of {number.name}: the longest wait for a token {gaps.longest_s:.1f} s")
+
+
+async def reach(daemon: LiveDaemon, state: str, chance: random.Random) -> list[int]:
+    """Wait until the instance is about this; the ranks that were killed for it."""
+    before, swaps = rank_pids(daemon), daemon.snapshot().counters.swaps_out
+    async with asyncio.timeout(HANG_S):
+        if state == "loading":
+            os.kill(chance.choice(before), signal.SIGKILL)
+            while len(rank_pids(daemon)) < 2 or set(rank_pids(daemon)) & set(before):
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.3 * chance.random())
+            return before
+        while state == "swap" and daemon.snapshot().counters.swaps_out == swaps:
+            await asyncio.sleep(0.001)
+        while state == "prefill" and not daemon.snapshot().running:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.3 * chance.random() if state == "decode" else 0.0)
+    return []

@@ -36,7 +36,7 @@ class FaultyEngine:
             os.abort()
         if self._faults.strikes("worker.crash_before"):
             os.abort()
-        if self._faults.strikes("worker.hang"):
+        if self._faults.strikes("worker.hang") or self._is_absent():
             while True:
                 pass
         if len(plan.batch.out_blocks) and self._faults.strikes("worker.copy"):
@@ -45,6 +45,16 @@ class FaultyEngine:
         if self._faults.strikes("worker.slow"):
             time.sleep(plan.batch.times * self._faults["worker.slow"].seed / 1e3)
         return _FaultyBegun(self._engine.begin(plan, came_s), self._faults)
+
+    def _is_absent(self) -> bool:
+        """Whether this is the rank that is to miss this step."""
+        ranks, fault = self._engine.backend.ranks, self._faults.get("worker.absent")
+        return (
+            ranks is not None
+            and fault is not None
+            and ranks.rank == fault.seed
+            and (fault.strikes())
+        )
 
 
 class _FaultyBegun:

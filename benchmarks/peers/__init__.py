@@ -51,7 +51,8 @@ serves several models.
 6. ``DIR/v-xllamacpp``: llama.cpp's server in a prebuilt wheel: ``pip install xllamacpp`` in a
    virtual environment of that name.
 
-``python -m benchmarks.peers.gemma DIR`` does steps 1 and 5 in Gemma 3's shape and compares.
+``python -m benchmarks.peers.shape_files DIR`` needs the last step alone: it writes files in shapes
+of today's models (Gemma 3, gpt-oss, Qwen3-30B-A3B, Qwen3.6-35B-A3B, Granite 4 H) and compares.
 
 What is measured
 ----------------
@@ -63,6 +64,7 @@ servers, beginning with another server each time. Results are medians over the r
 single  one stream: decode speed within an answer, and time to first token (TTFT)
 c8      8 streams at once: output tokens a second over the whole run, TTFT
 c32     32 streams at once: the same
+prefill one stream of prompts of 2,000 tokens: TTFT, and memory (not by default)
 bursty  arrivals in bursts (gamma gaps, twice as spread as a Poisson process), most
         answers short, some long: time per output token from arrival on
         ("normalised"), TTFT, and time per output token after the first (TPOT)

@@ -17,6 +17,7 @@ from benchmarks.peers.memory import tree_memory
 from benchmarks.peers.servers import (
     PEERS,
     Prepared,
+    Room,
     Server,
     Spec,
     StartError,
@@ -26,7 +27,15 @@ from benchmarks.peers.servers import (
     start,
     stopping,
 )
-from benchmarks.peers.workload import MODES, OUTPUT_TOKENS, PROMPT_TOKENS, Mode, Prompts, make_jobs
+from benchmarks.peers.workload import (
+    MODES,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS,
+    Mode,
+    Prompts,
+    make_jobs,
+    room_for,
+)
 
 WARM_UP = Mode("warm-up", requests=2, outputs=((16, 1.0),))
 FIRST_WARM_UP = Mode("first warm-up", requests=16, streams=8, outputs=((16, 1.0),))
@@ -53,35 +62,35 @@ class Comparison:
 
     def run(self) -> None:
         """For each format all rounds of the normal modes, then all of those with little room."""
-        chosen = [mode for mode in MODES if mode.name in self._args.modes]
+        chosen = self._modes()
         for form, specs in self._specs.items():
             for limited in (False, True):
                 modes = [mode for mode in chosen if mode.limited_kv is limited]
                 if modes:
-                    self._rounds(form, specs, modes, limited)
+                    self._rounds(form, specs, modes)
 
-    def _rounds(self, form: Format, specs: list[Spec], modes: list[Mode], limited: bool) -> None:
+    def _modes(self) -> list[Mode]:
+        """The modes, with as many requests as are asked for."""
+        share = self._args.share
+        return [one.with_requests(share) for one in MODES if one.name in self._args.modes]
+
+    def _rounds(self, form: Format, specs: list[Spec], modes: list[Mode]) -> None:
         """All rounds of one format, its servers side by side or one at a time."""
         numbers = list(range(self._args.rounds))
         if not self._args.alone:
-            self._with_servers(form, specs, modes, limited, numbers)
+            self._with_servers(form, specs, modes, numbers)
             return
         for number in numbers:
             for spec in self._turn(specs, number):
-                self._with_servers(form, [spec], modes, limited, [number])
+                self._with_servers(form, [spec], modes, [number])
 
     def _with_servers(
-        self,
-        form: Format,
-        specs: list[Spec],
-        modes: list[Mode],
-        limited: bool,
-        numbers: list[int],
+        self, form: Format, specs: list[Spec], modes: list[Mode], numbers: list[int]
     ) -> None:
         """Start servers, take them through the modes once per round number, stop them."""
         with stopping([]) as servers:
             for spec in specs:
-                self._start(spec, form, limited, servers)
+                self._start(spec, form, room_for(modes), servers)
             for number in numbers:
                 for mode in modes:
                     for server in self._turn(servers, number):
@@ -92,10 +101,10 @@ class Comparison:
         first = number % len(items) if items else 0
         return items[first:] + items[:first]
 
-    def _start(self, spec: Spec, form: Format, limited: bool, servers: list[Server]) -> None:
+    def _start(self, spec: Spec, form: Format, room: Room, servers: list[Server]) -> None:
         """Start one server, warm it up, and keep its greedy text; leave it out if it fails."""
         began = time.monotonic()
-        server = start(spec, self._prepared, form, self._args.threads, limited)
+        server = start(spec, self._prepared, form, self._args.threads, room)
         servers.append(server)
         try:
             finish(wait_ready(server, self._args.start_limit))
@@ -162,7 +171,7 @@ class Comparison:
             "versions": self._versions,
             "start_s": self._start_s,
             "settings": args | {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS},
-            "modes": [dataclasses.asdict(mode) for mode in MODES if mode.name in self._args.modes],
+            "modes": [dataclasses.asdict(mode) for mode in self._modes()],
             "greedy": {name: report.agreement(texts) for name, texts in self._greedy.items()},
             "summary": self._summary(),
             "runs": self._runs,
@@ -218,7 +227,8 @@ def parse_args() -> argparse.Namespace:
     add("--tools-dir", type=Path, help="where the servers are (default: the prepared folder)")
     add("--formats", nargs="+", choices=FORMATS, default=[FLOAT32.name], help="of the weights")
     add("--servers", nargs="+", choices=[spec.name for spec in PEERS], help="only these peers")
-    add("--modes", nargs="+", choices=names, default=names)
+    usual = [mode.name for mode in MODES if mode.prompt_tokens == PROMPT_TOKENS]
+    add("--modes", nargs="+", choices=names, default=usual)
     add("--sampling", type=json.loads, default={}, help="JSON fields of each request, not greedy")
     add("--rounds", type=int, default=3, help="times each mode is run per server")
     add("--alone", action="store_true", help="run one server at a time, not all side by side")
@@ -227,6 +237,7 @@ def parse_args() -> argparse.Namespace:
     add("--llmd-files", action="store_true", help="llmd reads GGUF files, folders never")
     add("--llmd-args", nargs=argparse.REMAINDER, default=[], help="more for `llmd serve`; last")
     add("--out", type=Path, help="write everything here, as JSON")
+    add("--share", type=float, default=1.0, help="of each mode's requests")
     add("--seed", type=int, default=1)
     add("--threads", type=int, default=os.cpu_count(), help="threads of each server")
     add("--quiet", type=float, default=0.2, help="start when fewer processors are busy")

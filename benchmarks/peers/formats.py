@@ -28,6 +28,8 @@ def size_bytes(path: Path) -> int:
 FLOAT32 = Format("f32", "F32", "model", "float32")
 BFLOAT16 = Format("bf16", "BF16", "model-bf16", "bfloat16")
 PACKED = (Format("q8_0", "Q8_0"), Format("q4_k_m", "Q4_K_M"))
+MXFP4 = Format("mxfp4", "MXFP4_MOE")
+"""Experts in blocks of MXFP4, the rest in Q8_0."""
 OWN = Format("own", "COPY")
 """The file that the model came from, as it is."""
-FORMATS = {one.name: one for one in (FLOAT32, BFLOAT16, *PACKED, OWN)}
+FORMATS = {one.name: one for one in (FLOAT32, BFLOAT16, *PACKED, MXFP4, OWN)}

@@ -1,6 +1,6 @@
 """Make the model that the comparison runs: seeded weights, and a tokenizer trained on the spot.
 
-    python -m benchmarks.peers.model FOLDER [--shape small|billion|mixture|gemma]
+    python -m benchmarks.peers.model FOLDER [--shape small|billion]
 
 Speed does not depend on what the weights say, so random ones do: no download, no licence, and
 everybody gets the same model from the same seed. They are drawn and written layer by layer, so
@@ -12,7 +12,6 @@ import argparse
 import json
 import sysconfig
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,9 @@ from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForCausalLM,
-    Gemma3TextConfig,
     GenerationConfig,
     LlamaConfig,
     PreTrainedTokenizerFast,
-    Qwen3MoeConfig,
 )
 
 SEED = 1234
@@ -63,33 +60,6 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "initializer_range": 0.025,
     },
-    "mixture": {  # 0.94 thousand million weights, of which a token takes 0.24
-        "vocab_size": 32000,
-        "hidden_size": 1024,
-        "intermediate_size": 512,
-        "moe_intermediate_size": 512,
-        "num_experts": 32,
-        "num_experts_per_tok": 4,
-        "norm_topk_prob": True,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "head_dim": 64,
-        "initializer_range": 0.04,
-    },
-    "gemma": {  # Gemma 3's: 87 million weights, ten of twelve layers with a window
-        "vocab_size": 8192,
-        "hidden_size": 768,
-        "intermediate_size": 2048,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 512,
-        "tie_word_embeddings": True,
-        "initializer_range": 0.05,
-    },
 }
 
 
@@ -123,15 +93,10 @@ def train_tokenizer(vocabulary: int, files: list[Path]) -> Tokenizer:
 
 def configuration(**shape: Any) -> Any:
     """The configuration of a model of such a shape, as `SHAPES` has some."""
-    kind: Any = LlamaConfig
-    if "num_experts" in shape:
-        kind = Qwen3MoeConfig
-    elif "sliding_window" in shape:
-        kind = Gemma3TextConfig
-    name = kind.__name__.removesuffix("Config").removesuffix("Text")
-    return kind(
-        **{"tie_word_embeddings": False, **shape},
-        architectures=[f"{name}ForCausalLM"],
+    return LlamaConfig(
+        **shape,
+        tie_word_embeddings=False,
+        architectures=["LlamaForCausalLM"],
         dtype="float32",
         max_position_embeddings=CONTEXT,
         rms_norm_eps=1e-5,
@@ -145,10 +110,7 @@ def write_weights(config: Any, folder: Path) -> None:
     """Draw the weights, the same ones every time, and write them: one file for each layer."""
     loader: Any = AutoModelForCausalLM
     with torch.device("meta"):
-        made = loader.from_config(config).state_dict()
-        if config.tie_word_embeddings:
-            del made["lm_head.weight"]
-    wanted = {stored: one for name, tensor in made.items() for stored, one in _stored(name, tensor)}
+        wanted = loader.from_config(config).state_dict()
     by_layer: dict[str, dict[str, torch.Tensor]] = defaultdict(dict)
     for name, empty in wanted.items():
         parts = name.split(".")
@@ -164,27 +126,13 @@ def write_weights(config: Any, folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
 
 
-def _stored(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """As checkpoints have a tensor of a model: one for each matrix of each expert."""
-    owner, _, own = name.rpartition(".")
-    if not owner.endswith(".experts"):
-        yield name, tensor
-        return
-    for expert, matrix in enumerate(tensor):
-        gated = {"gate_up_proj": ("gate_proj", "up_proj")}
-        for part, rows in zip(
-            gated.get(own, (own,)), matrix.chunk(1 + (own in gated)), strict=True
-        ):
-            yield f"{owner}.{expert}.{part}.weight", rows
-
-
 def _draw(
     config: Any, layer: dict[str, torch.Tensor], random: torch.Generator
 ) -> dict[str, torch.Tensor]:
     """Weights as a new model has them: norms multiply by one, the rest is normally distributed."""
     drawn = {}
     for name, empty in layer.items():
-        weight = torch.full(empty.shape, float(config.model_type != "gemma3_text"))
+        weight = torch.ones(empty.shape)
         if weight.dim() > 1:
             weight.normal_(0.0, config.initializer_range, generator=random)
         drawn[name] = weight

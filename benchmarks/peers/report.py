@@ -33,6 +33,7 @@ METRICS: dict[str, tuple[Metric, ...]] = {
     "single": (Metric("decode_tok_per_s", "decode tok/s", more_is_better=True), TTFT),
     "c8": (SPEED, TTFT),
     "c32": (SPEED, TTFT, *MEMORY),
+    "prefill": (TTFT, *MEMORY),
     "bursty": (
         Metric("normalised_mean_ms", "normalised mean ms"),
         Metric("normalised_p95_ms", "normalised p95 ms"),

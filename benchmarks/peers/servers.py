@@ -17,9 +17,7 @@ from benchmarks.peers.formats import Format
 
 HOST = "127.0.0.1"
 MAX_STREAMS = 32
-LIMITED_KV_TOKENS = 3072
-LIMITED_KV_STREAMS = 16
-AMPLE_KV_TOKENS = 512 * MAX_STREAMS
+LONG_TOKENS_EACH = 2048
 BLOCK_TOKENS = 16
 VLLM_BLOCK_TOKENS = 128
 STOP_PATIENCE_S = 30.0
@@ -42,14 +40,30 @@ class Prepared:
 
 
 @dataclass(frozen=True)
+class Room:
+    """Requests that must be able to run at once, and tokens whose keys and values fit.
+
+    `shared`: llama.cpp's streams share them, which is slower, but split ones would cut answers.
+    """
+
+    streams: int
+    kv_tokens: int
+    shared: bool = False
+
+
+AMPLE = Room(MAX_STREAMS, 512 * MAX_STREAMS)
+LIMITED = Room(16, 3072, shared=True)
+
+
+@dataclass(frozen=True)
 class Setting:
-    """What a server is started with; `limited` means the small room for keys and values."""
+    """What a server is started with."""
 
     prepared: Prepared
     form: Format
     port: int
     threads: int
-    limited: bool
+    room: Room
 
     @property
     def model(self) -> str:
@@ -64,21 +78,6 @@ class Setting:
     def tool(self, name: str) -> str:
         """A part of a server."""
         return str(self.prepared.tools / name)
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens whose keys and values fit."""
-        return LIMITED_KV_TOKENS if self.limited else AMPLE_KV_TOKENS
-
-    @property
-    def streams(self) -> int:
-        """Requests that must be able to run at once."""
-        return LIMITED_KV_STREAMS if self.limited else MAX_STREAMS
-
-    @property
-    def shared(self) -> bool:
-        """Whether llama.cpp's streams share the room: slower, but split room would cut answers."""
-        return self.limited
 
 
 @dataclass(frozen=True)
@@ -142,10 +141,10 @@ def free_port() -> int:
         return port
 
 
-def start(spec: Spec, prepared: Prepared, form: Format, threads: int, limited: bool) -> Server:
+def start(spec: Spec, prepared: Prepared, form: Format, threads: int, room: Room) -> Server:
     """Start a server in a session of its own; it is not ready yet when this returns."""
-    setting = Setting(prepared, form, free_port(), threads, limited)
-    name = f"{spec.name}-{form.name}{'-kv' if limited else ''}"
+    setting = Setting(prepared, form, free_port(), threads, room)
+    name = f"{spec.name}-{form.name}{'-kv' if room.shared else ''}"
     log = prepared.models / "logs" / f"{name}.log"
     log.parent.mkdir(exist_ok=True)
     env = os.environ | OFFLINE | {"OMP_NUM_THREADS": str(threads)} | dict(spec.env)
@@ -186,25 +185,26 @@ def _vllm_command(setting: Setting) -> list[str]:
     command += ["--dtype", setting.form.number, "--max-model-len", "2048"]
     command += ["--no-enable-prefix-caching"]
     command += ["--max-num-seqs", str(MAX_STREAMS)]
-    if setting.limited:
-        command += ["--num-gpu-blocks-override", str(setting.kv_tokens // VLLM_BLOCK_TOKENS)]
+    if setting.room.shared:
+        blocks = setting.room.kv_tokens // VLLM_BLOCK_TOKENS
+        command += ["--num-gpu-blocks-override", str(blocks)]
     return command
 
 
 def _llama_command(setting: Setting) -> list[str]:
     command = [setting.tool("llama-server"), "-m", setting.gguf]
     command += ["--alias", "m", "--host", HOST, "--port", str(setting.port), "--offline"]
-    command += ["-c", str(setting.kv_tokens), "-np", str(setting.streams)]
-    command += ["--kv-unified" if setting.shared else "--no-kv-unified"]
+    command += ["-c", str(setting.room.kv_tokens), "-np", str(setting.room.streams)]
+    command += ["--kv-unified" if setting.room.shared else "--no-kv-unified"]
     command += ["-t", str(setting.threads), "-tb", str(setting.threads)]
     return [*command, "--no-cache-prompt", "--cache-ram", "0"]
 
 
 def _xllamacpp_command(setting: Setting) -> list[str]:
     command = [setting.tool("v-xllamacpp/bin/python"), str(XLLAMACPP_SCRIPT)]
-    command += [str(setting.port), setting.gguf, str(setting.streams)]
-    command += [str(setting.kv_tokens), str(setting.threads)]
-    return [*command, "shared" if setting.shared else "split"]
+    command += [str(setting.port), setting.gguf, str(setting.room.streams)]
+    command += [str(setting.room.kv_tokens), str(setting.threads)]
+    return [*command, "shared" if setting.room.shared else "split"]
 
 
 def _transformers_command(setting: Setting) -> list[str]:
@@ -213,7 +213,7 @@ def _transformers_command(setting: Setting) -> list[str]:
     command += ["--host", HOST, "--port", str(setting.port), "--dtype", setting.form.number]
     command += ["--device", "cpu", "--continuous-batching"]
     command += ["--cb-block-size", str(BLOCK_TOKENS)]
-    return [*command, "--cb-num-blocks", str(setting.kv_tokens // BLOCK_TOKENS)]
+    return [*command, "--cb-num-blocks", str(setting.room.kv_tokens // BLOCK_TOKENS)]
 
 
 def _folder(form: Format) -> str:
@@ -292,8 +292,8 @@ def llmd_spec(program: Path, extra: list[str], from_files: bool = False) -> Spec
         line += ["--set", "scheduler.prompt_lookup=false"]
         if setting.form.number:
             line += ["--dtype", setting.form.number]
-        if setting.limited:
-            line += ["--kv-blocks", str(setting.kv_tokens // BLOCK_TOKENS)]
+        if setting.room.shared:
+            line += ["--kv-blocks", str(setting.room.kv_tokens // BLOCK_TOKENS)]
         return line + extra
 
     def version(_tools: Path) -> str:

@@ -2,14 +2,20 @@
 
 import random
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from benchmarks.peers.servers import LIMITED_KV_STREAMS
+from benchmarks.peers.servers import (
+    AMPLE,
+    LIMITED,
+    LONG_TOKENS_EACH,
+    MAX_STREAMS,
+    Room,
+)
 
-PROMPT_TOKENS = 128
+PROMPT_TOKENS, LONG_PROMPT_TOKENS = 128, 2000
 OUTPUT_TOKENS = 64
 TEXT_BYTES = 600_000
 ARRIVAL_SPREAD = 2.0
@@ -29,6 +35,21 @@ class Mode:
     rate_per_s: float | None = None
     outputs: tuple[tuple[int, float], ...] = ((OUTPUT_TOKENS, 1.0),)
     limited_kv: bool = False
+    prompt_tokens: int = PROMPT_TOKENS
+
+    def with_requests(self, share: float) -> "Mode":
+        """The same with a share of its requests, but one for each stream at least."""
+        return replace(self, requests=max(self.streams, round(share * self.requests)))
+
+
+def room_for(modes: list[Mode]) -> Room:
+    """The room for keys and values with which servers are started for these modes."""
+    if any(mode.limited_kv for mode in modes):
+        return LIMITED
+    if all(mode.prompt_tokens == PROMPT_TOKENS for mode in modes):
+        return AMPLE
+    streams = max(MAX_STREAMS if mode.rate_per_s else mode.streams for mode in modes)
+    return Room(streams, streams * LONG_TOKENS_EACH)
 
 
 @dataclass(frozen=True)
@@ -44,11 +65,12 @@ MODES = (
     Mode("single", requests=12),
     Mode("c8", requests=48, streams=8),
     Mode("c32", requests=64, streams=32),
+    Mode("prefill", requests=6, outputs=((2, 1.0),), prompt_tokens=LONG_PROMPT_TOKENS),
     Mode("bursty", requests=40, rate_per_s=2.0, outputs=((8, 0.8), (256, 0.2))),
     Mode(
         "kv",
         requests=24,
-        streams=LIMITED_KV_STREAMS,
+        streams=LIMITED.streams,
         outputs=((192, 1.0),),
         limited_kv=True,
     ),
@@ -97,6 +119,6 @@ def make_jobs(mode: Mode, prompts: Prompts, seed: str, attempt: int = 0) -> list
     for _ in range(mode.requests):
         if mode.rate_per_s is not None:
             at_s += rng.gammavariate(shape, 1 / (mode.rate_per_s * shape))
-        prompt = prompts.draw(text_rng, PROMPT_TOKENS)
+        prompt = prompts.draw(text_rng, mode.prompt_tokens)
         jobs.append(Job(prompt, rng.choices(lengths, shares)[0], at_s))
     return jobs

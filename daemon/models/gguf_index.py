@@ -10,8 +10,9 @@ kind.
 import contextlib
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,10 +23,35 @@ from daemon.models.gguf_header import part_paths
 from daemon.models.shape import ModelError
 
 INDEX = "gguf.json"
+_BELOW = ":"
+"""Behind a weight's name and before the number of some of its rows, which are a tensor."""
 LINK: Final = "model.gguf"
 OWN_INDEX = "blocks.json"
 OWN_FILE: Final = "model.blocks"
 """The file of blocks in a folder that llmd quantised."""
+
+
+class SideSwap(NamedTuple):
+    """Rows or columns in two orders: [times, outer, inner, size] in a file, and [times, inner,
+    outer, size] in the model.
+    """
+
+    times: int
+    outer: int
+    inner: int
+    size: int
+
+    @property
+    def num_places(self) -> int:
+        """How many rows or columns it tells of."""
+        return self.times * self.outer * self.inner * self.size
+
+
+def halves(rows: int, heads: int) -> SideSwap:
+    """Neighbours in a file that are halves of a head in the model: llama.cpp turns pairs of
+    neighbours where transformers turns a head's halves.
+    """
+    return SideSwap(heads, rows // heads // 2, 2, 1)
 
 
 class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +61,8 @@ class IndexedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str  # of `FORMATS`
     shape: tuple[int, ...]
     start: int  # the byte of the file at which it begins
-    heads: int = 0  # parts of its rows; in each, even rows come first, then odd ones
+    rows: tuple[SideSwap, ...] = ()  # where they lie in another order, all of them
+    columns: tuple[SideSwap, ...] = ()
     part: int = 0  # of a split file
 
     @property
@@ -122,9 +149,34 @@ def _link(path: Path, gguf: Path) -> None:
     fresh.replace(path)
 
 
-def row_order(rows: int, heads: int) -> npt.NDArray[np.int64]:
-    """The file's row for each row of the model, int64 [rows]; see `IndexedTensor.heads`.
+def part_name(weight: str, place: int) -> str:
+    """The name of a tensor that is some rows of a weight; `place`: of those below each other."""
+    return f"{weight}{_BELOW}{place}"
 
-    llama.cpp turns pairs of neighbours where transformers turns a head's halves.
-    """
-    return np.arange(rows).reshape(heads, rows // heads // 2, 2).swapaxes(1, 2).ravel()
+
+def parts_below(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The tensors that lie below each other in a weight, in order, by the weight's name."""
+    found = dict[str, list[str]]()
+    for name in sorted(names):
+        weight, parted, _ = name.partition(_BELOW)
+        if parted:
+            found.setdefault(weight, []).append(name)
+    return {weight: tuple(parts) for weight, parts in found.items()}
+
+
+def joined_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of weights, by those of all tensors."""
+    joined = dict(shapes)
+    for weight, parts in parts_below(shapes).items():
+        joined[weight] = (sum(shapes[part][0] for part in parts), *shapes[parts[0]][1:])
+    return joined
+
+
+def file_order(swaps: Iterable[SideSwap]) -> npt.NDArray[np.int64]:
+    """The file's row or column for each one of the model, int64."""
+    orders, first = list[npt.NDArray[np.int64]](), 0
+    for swap in swaps:
+        here = np.arange(first, first + swap.num_places).reshape(swap)
+        orders.append(here.swapaxes(1, 2).ravel())
+        first += swap.num_places
+    return np.concatenate(orders)

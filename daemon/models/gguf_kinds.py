@@ -85,6 +85,11 @@ _LIKE: tuple[tuple[re.Pattern[str], _Kind], ...] = (
 _OF_MODEL: dict[str, _Kind] = {
     **dict.fromkeys(("context_length", "embedding_length", "block_count", "vocab_size"), _SIZE),
     **dict.fromkeys(("attention.head_count", "attention.head_count_kv"), _SIZE),
+    **dict.fromkeys(("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size"), _SIZE),
+    **dict.fromkeys(("ssm.time_step_rank", "ssm.group_count"), _SIZE),
+    "full_attention_interval": _SIZE,
+    "attention.recurrent_layers": _FLAG,
+    "rope.scaling.finetuned": _FLAG,
     **dict.fromkeys(("attention.key_length", "attention.value_length"), _SIZE),
     **dict.fromkeys(("attention.key_length_swa", "attention.value_length_swa"), _SIZE),
     **dict.fromkeys(("rope.dimension_count", "rope.dimension_count_swa"), _SIZE),
@@ -113,6 +118,10 @@ _OF_MODEL: dict[str, _Kind] = {
 }
 """Fields of an architecture, by what comes behind its name; each may be a list by layer."""
 
+_RECURRENT = frozenset({"granitehybrid"})
+"""Architectures in which layers, or all of them, may have no heads of attention."""
+_OF_HEADS = frozenset({"attention.head_count", "attention.head_count_kv"})
+
 
 def check_kinds(fields: dict[str, Any]) -> None:
     """Raise ModelError, a sentence without the file, for the first field of another kind."""
@@ -131,6 +140,9 @@ def _known(fields: dict[str, Any]) -> Iterator[tuple[str, Any, _Kind]]:
         if kind is not None:
             yield name, value, kind
         elif name.startswith(begin):
-            kind = _OF_MODEL.get(name.removeprefix(begin), _ANY_NUMBERS)
+            own = name.removeprefix(begin)
+            kind = _OF_MODEL.get(own, _ANY_NUMBERS)
+            if own in _OF_HEADS and begin[:-1] in _RECURRENT:
+                kind = _COUNT
             by_layer = isinstance(value, list) and value
             yield from ((name, item, kind) for item in (value if by_layer else [value]))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from daemon.models.containers import predicting, text_names
-from daemon.models.gguf_index import GgufIndex, read_index
+from daemon.models.gguf_index import GgufIndex, joined_shapes, read_index
 from daemon.models.quantise_plan import UNPACKED
 from daemon.models.quantised_layers import (
     QuantisedLayer,
@@ -133,7 +133,7 @@ def stored_bytes(path: Path) -> int:
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """The sides of every tensor stored, by its name. Raises ModelError."""
     index = read_index(folder)
-    shapes = {tensor.name: tensor.shape for tensor in index.tensors} if index else {}
+    shapes = joined_shapes({it.name: it.shape for it in index.tensors}) if index else {}
     return shapes | {name: header.shape for name, header in weight_headers(folder).items()}
 
 

@@ -52,6 +52,7 @@ _SHOWN = {
     "attention_out_bias": re.compile(r"blk\.\d+\.attn_output\.bias"),
     "use_bias": re.compile(r"blk\.\d+\.(attn|ffn)_\w+\.bias"),
     "use_qk_norm": re.compile(r"blk\.\d+\.attn_q_norm\.weight"),
+    "mamba_conv_bias": re.compile(r"blk\.\d+\.ssm_conv1d\.bias"),
     "mlp_bias": re.compile(r"blk\.\d+\.ffn_(gate|up|down)\.bias"),
 }
 """Tensors that exist only where a configuration's field is set, by that field."""
@@ -125,15 +126,17 @@ def _configuration(source: Path, header: GgufHeader) -> Any:
 
     from daemon.base.logs import in_a_line
     from daemon.engine.loading.gguf_architectures import architecture_of
-    from daemon.engine.loading.gguf_fields import check_fields
+    from daemon.engine.loading.gguf_fields import check_fields, layer_fields
 
     try:
         check_fields(header)
+        layer_fields(header)
     except ModelError as error:
         raise ModelError(f"{source}: {error}") from None
     try:
         if own := architecture_of(header):
-            return AutoConfig.for_model(own.model_type, **{**_sizes(header), **own.settings})
+            settings = {**_sizes(header), **own.settings, **layer_fields(header).settings}
+            return AutoConfig.for_model(own.model_type, **settings)
         return AutoConfig.from_pretrained(str(source.parent), gguf_file=source.name)
     except Exception as error:  # whatever a configuration's own checks raise
         said = f"transformers makes no configuration of it: {in_a_line(error)}"

@@ -11,6 +11,16 @@ from typing import Any, NamedTuple
 
 from transformers import modeling_gguf_pytorch_utils as reading
 
+from daemon.engine.loading.gguf_layers import (
+    INTERVAL,
+    KEY_HEADS,
+    OF_STATES,
+    RECURRENT,
+    LayerFields,
+    Own,
+    read_delta_net,
+    read_granite_hybrid,
+)
 from daemon.models.gguf_header import GgufHeader
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -25,6 +35,9 @@ class GgufArchitecture(NamedTuple):
     norms: bool = False  # weights of norms are larger by 1 in a file
     needs: tuple[str, ...] = ()  # fields without which llama.cpp takes no file
     foretells: bool = False  # layers that foretell more tokens may lie behind the model's own
+    read: Callable[[Own, int], LayerFields] | None = None  # of fields `used`, `needs` among them
+    used: frozenset[str] = frozenset()
+    lists: frozenset[str] = frozenset()  # fields that may have a value for each layer
 
 
 def _olmo(header: GgufHeader) -> GgufArchitecture:
@@ -71,6 +84,21 @@ def _deepseek(header: GgufHeader) -> GgufArchitecture:
     return GgufArchitecture("deepseek_v2", settings, needs=needs, foretells=True)
 
 
+def _granite_mixture(header: GgufHeader) -> GgufArchitecture:
+    """Granite's mixtures have an expert that all tokens take, or none."""
+    shared = header.fields.get("granitemoe.expert_shared_feed_forward_length")
+    return GgufArchitecture("granitemoeshared" if shared else "granitemoe", turns=True)
+
+
+def _delta_net(model_type: str, *unread: str) -> GgufArchitecture:
+    """`unread`: fields that say nothing of this type."""
+    lists = frozenset({"rope.dimension_sections", RECURRENT})
+    used = frozenset((*OF_STATES, INTERVAL, *unread)) | lists
+    return GgufArchitecture(
+        model_type, needs=OF_STATES, foretells=True, read=read_delta_net, used=used, lists=lists
+    )
+
+
 _BY_SIGMOID = 2
 """GGUF's number of this way to score experts."""
 _SIGMOID = {"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0}
@@ -90,12 +118,23 @@ _KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | N
     ),
     "gpt-oss": GgufArchitecture("gpt_oss", {"tie_word_embeddings": False}),
     "granite": GgufArchitecture("granite", turns=True),
-    "granitemoe": GgufArchitecture("granitemoe", turns=True),
+    "granitehybrid": GgufArchitecture(
+        "granitemoehybrid",
+        turns=True,
+        needs=(*OF_STATES, KEY_HEADS, "feed_forward_length"),
+        read=read_granite_hybrid,
+        used=frozenset((*OF_STATES, "rope.scaling.finetuned")),
+        lists=frozenset({KEY_HEADS}),
+    ),
+    "granitemoe": _granite_mixture,
     "hunyuan-dense": GgufArchitecture("hunyuan_v1_dense"),
     "llama": _llama,
     "mistral3": _mistral,
     "olmo2": _olmo,
     "olmoe": GgufArchitecture("olmoe", {"norm_topk_prob": False}),
+    "qwen35": _delta_net("qwen3_5_text"),
+    "qwen35moe": _delta_net("qwen3_5_moe_text", "feed_forward_length"),
+    "qwen3next": _delta_net("qwen3_5_moe_text", "feed_forward_length"),  # with its projections
     "seed_oss": GgufArchitecture("seed_oss"),
     "smollm3": GgufArchitecture("smollm3", {"no_rope_layer_interval": 4}, turns=True),
 }

@@ -7,6 +7,8 @@ not take, and a weight that no tensor gives, are refused by name.
 """
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,18 @@ from transformers import modeling_gguf_pytorch_utils as reading
 
 from daemon.engine.loading.gguf_architectures import processor_of
 from daemon.engine.loading.gguf_fields import num_foretelling
+from daemon.engine.loading.gguf_moves import NOTHING, undo
 from daemon.engine.loading.gguf_rope import BY_LENGTH, FACTORS
 from daemon.models.formats import FORMATS, PLAIN
 from daemon.models.gguf_header import GgufHeader, part_paths
-from daemon.models.gguf_index import GgufIndex, IndexedTensor, row_order
+from daemon.models.gguf_index import (
+    GgufIndex,
+    IndexedTensor,
+    file_order,
+    halves,
+    joined_shapes,
+    part_name,
+)
 from daemon.models.shape import ModelError
 
 _OF_ROWS = ("TensorProcessor", "LlamaTensorProcessor", "MiniMaxM2TensorProcessor")
@@ -30,12 +40,18 @@ _OF_VECTORS = ("Gemma2TensorProcessor", "NemotronTensorProcessor", "Qwen2MoeTens
 """Processors of transformers that move whole rows, or nothing; and that change vectors alone."""
 _TAKEN_ELSEWHERE = frozenset({FACTORS, *BY_LENGTH})
 """Tensors that the configuration says."""
-_EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down)_exps\.(weight|bias)")
+_EXPERTS = re.compile(r"blk\.(\d+)\.ffn_(gate|up|down|gate_up)_exps\.(weight|bias)")
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _PROJECTED = re.compile(r"blk\.(\d+)\.attn_([kv])_b\.weight")
 """The parts for keys and for values of a layer's projection from latent rows."""
+_BETAS_AND_DECAYS = re.compile(r"blk\.(\d+)\.ssm_ba\.weight")
+"""Qwen3-Next's projections to betas and to decays: for each head of keys those of its values."""
+_BELOW = re.compile(r"blk\.(\d+)\.ffn_(gate|up)(_shexp)?\.weight")
+"""The rows of a joint layer that Granite's models have for what all tokens take."""
 _OWN_NAMES = (
+    (r"model\.layers\.(\d+)\.(?:linear_attn|mamba)\.dt_bias", "blk.{}.ssm_dt.bias"),
     (r"model\.layers\.(\d+)\.(?:.+\.)?e_score_correction_bias", "blk.{}.exp_probs_b.bias"),
+    (r"model\.layers\.(\d+)\.shared_mlp\.output_linear\.weight", "blk.{}.ffn_down.weight"),
     (r"model\.layers\.(\d+)\..+\.experts\.down_proj", "blk.{}.ffn_down_exps"),
     (r"model\.layers\.(\d+)\..+\.router\.weight", "blk.{}.ffn_gate_inp.weight"),
 )
@@ -54,6 +70,7 @@ class Indexer:
         config = model.config.to_dict()
         self._processor = processor_of(header, config)
         self._names = _names(model, self._processor, header.architecture)
+        self._architecture = header.architecture
         self._num_layers = int(model.config.num_hidden_layers)
         self._num_foretelling = num_foretelling(header)
         self._parts = dict[str, torch.Tensor]()  # of all experts' gates, or of what is gated
@@ -95,6 +112,8 @@ class Indexer:
                 return self._compute_stack(tensor, experts, computed)
             if projected := _PROJECTED.fullmatch(tensor.name):
                 return self._compute_projection(tensor, projected, computed)
+            if mixed := _BETAS_AND_DECAYS.fullmatch(tensor.name):
+                return self._compute_betas_and_decays(tensor, mixed, computed)
             return self._compute(tensor, computed)
         except ModelError:
             raise
@@ -107,7 +126,9 @@ class Indexer:
 
     def _check_complete(self, kept: list[IndexedTensor], computed: dict[str, torch.Tensor]) -> None:
         """Raise ModelError unless each of the model's weights is there, and of its size."""
-        shapes = {tensor.name: tensor.shape for tensor in kept}
+        shapes = joined_shapes({tensor.name: tensor.shape for tensor in kept})
+        if twice := [name for name, count in Counter(it.name for it in kept).items() if count > 1]:
+            raise ModelError(f"{self._source} has the weight {twice[0]} in two tensors")
         shapes |= {name: tuple(tensor.shape) for name, tensor in computed.items()}
         files = {name: file for file, name in self._names.items()}
         wanted = self._model.state_dict()
@@ -157,13 +178,13 @@ class Indexer:
             rows, columns = columns, rows
         return tuple(f"{owner}.{part}" for part in parts), (count, rows // len(parts), columns)
 
-    def _check_stack(self, name: str, part: str, shape: tuple[int, ...]) -> None:
+    def _check_stack(self, name: str, owner: str, kinds: list[str], shape: tuple[int, ...]) -> None:
         """Raise ModelError where all experts of a layer are not of the shape that the model has."""
-        owner = part.rpartition(".")[0]
         stacks = [f"{owner}.gate_up_proj", f"{owner}.down_proj"]
         for stack in self._model.state_dict().keys() & stacks:
-            parts, wanted = self._stacks_of(stack)
-            if part in parts and shape != wanted:
+            parts, (count, rows, columns) = self._stacks_of(stack)
+            wanted = count, rows * len(kinds), columns
+            if f"{owner}.{kinds[0]}_proj" in parts and shape != wanted:
                 said = f"is {list(shape)}, and its fields ask for {list(wanted)}"
                 raise ModelError(f"{self._source}: the tensor {name} {said}")
 
@@ -189,19 +210,25 @@ class Indexer:
         experts = _EXPERTS.fullmatch(tensor.name)
         if experts and experts[3] == "weight" and _stack(experts) in self._names:
             owner = self._owner(experts)
-            self._check_stack(tensor.name, f"{owner}.{experts[2]}_proj", shape)
+            self._check_stack(tensor.name, owner, experts[2].split("_"), shape)
             if form == "F32":
                 return []  # not kept expert by expert
-            names = (f"{owner}.{expert}.{experts[2]}_proj.weight" for expert in range(shape[0]))
-            all_bytes = IndexedTensor("", form, shape, start).size_bytes
-            starts = range(start, start + all_bytes, all_bytes // shape[0])
-            places = zip(names, starts, strict=True)
-            return [IndexedTensor(name, form, shape[1:], at, part=part) for name, at in places]
-        as_they_are = kind in _OF_ROWS or (kind in _OF_VECTORS and len(shape) == 2)
-        if name is None or not as_they_are or len(shape) > 2:
+            stack = IndexedTensor("", form, shape, start, part=part)
+            return list(_each_expert(owner, experts[2].split("_"), stack))
+        if (below := self._below(tensor.name)) and len(shape) == 2:
+            return [IndexedTensor(below, form, shape, start, part=part)]
+        back = undo(self._architecture, self._model.config, name or "")
+        if name is None or back.computes:
             return []
-        found = self._moved(tensor.name, IndexedTensor(name, form, shape, start, part=part))
-        return [found] if found else []
+        if back.rows or back.columns:
+            plain = IndexedTensor(name, form, shape, start, part=part)
+            found = msgspec.structs.replace(plain, rows=back.rows, columns=back.columns)
+            return [found] if len(shape) == 2 or form in PLAIN else []
+        as_they_are = kind in _OF_ROWS or (kind in _OF_VECTORS and len(shape) == 2)
+        if not as_they_are or len(shape) > 2:
+            return []
+        moved = self._moved(tensor.name, IndexedTensor(name, form, shape, start, part=part))
+        return [moved] if moved else []
 
     def _moved(self, name: str, indexed: IndexedTensor) -> IndexedTensor | None:
         """A tensor with the order of its rows; None where that is none that llmd knows."""
@@ -215,9 +242,17 @@ class Indexer:
         if len(shape) == 1 and indexed.format not in PLAIN:
             return None  # its numbers cannot be moved one by one
         for heads in {num for num in self._heads if num and shape[0] % (2 * num) == 0}:
-            if np.array_equal(found, row_order(shape[0], heads)):
-                return msgspec.structs.replace(indexed, heads=heads)
+            turned = (halves(shape[0], heads),)
+            if np.array_equal(found, file_order(turned)):
+                return msgspec.structs.replace(indexed, rows=turned)
         return None
+
+    def _below(self, name: str) -> str:
+        """The rows of a joint layer that a tensor is; empty where the model has no such layer."""
+        found = _BELOW.fullmatch(name)
+        own = f"model.layers.{found[1]}.shared_mlp.input_linear.weight" if found else ""
+        has = found and name not in self._names and own in self._model.state_dict()
+        return part_name(own, _TURNS.index(found[2])) if found and has else ""
 
     def _owner(self, experts: re.Match[str]) -> str:
         """The module of a layer's experts."""
@@ -231,11 +266,14 @@ class Indexer:
         """
         owner, layer = self._owner(experts), experts[2]
         end = "_proj_bias" if experts[3] == "bias" else "_proj"
-        own = f"{owner}.{'gate_up' if layer in _TURNS else layer}{end}"
+        own = f"{owner}.{'down' if layer == 'down' else 'gate_up'}{end}"
         if own not in self._model.state_dict():
             return False
         numbers = torch.from_numpy(np.copy(gguf.dequantize(tensor.data, tensor.tensor_type)))
         takes_turns = f"{owner}.gate_up_proj_bias" in self._model.state_dict()
+        if layer == "gate_up":
+            computed[own] = numbers
+            return True
         if layer in _TURNS:
             self._parts[f"{own}.{layer}"] = numbers
             parts = [self._parts.get(f"{own}.{part}") for part in _TURNS]
@@ -268,12 +306,30 @@ class Indexer:
                 del self._parts[f"{own}.{part}"]
         return True
 
+    def _compute_betas_and_decays(
+        self, tensor: Any, mixed: re.Match[str], computed: dict[str, torch.Tensor]
+    ) -> bool:
+        """Add two projections that one tensor has; whether the model has them."""
+        owner = f"model.layers.{mixed[1]}.linear_attn"
+        if f"{owner}.in_proj_b.weight" not in self._model.state_dict():
+            return False
+        numbers = torch.from_numpy(np.copy(gguf.dequantize(tensor.data, tensor.tensor_type)))
+        of_heads = numbers.unflatten(0, (self._model.config.linear_num_key_heads, -1))
+        for part, half in zip("ba", of_heads.chunk(2, 1), strict=True):
+            computed[f"{owner}.in_proj_{part}.weight"] = half.flatten(0, 1).contiguous()
+        return True
+
     def _compute(self, tensor: Any, computed: dict[str, torch.Tensor]) -> bool:
         """Add what transformers makes of a tensor to `computed`, by the model's names; it may join
         several tensors, part after part. Returns whether it makes anything of it.
         """
         parsed: dict[str, Any] = {"tensors": computed, "config": self._config}
         numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
+        own = self._names.get(tensor.name)
+        if own and (back := undo(self._architecture, self._model.config, own)) != NOTHING:
+            shape = self._model.state_dict()[own].shape
+            computed[own] = back(torch.from_numpy(np.copy(numbers)), shape)
+            return True
         made = self._processor.process(
             numbers, tensor.name, tensor_key_mapping=self._names, parsed_parameters=parsed
         )
@@ -298,6 +354,22 @@ def _names(model: Any, processor: Any, architecture: str) -> dict[str, str]:
             if found := re.fullmatch(pattern, own):
                 names.setdefault(name.format(found[1]), own)
     return names
+
+
+def _each_expert(owner: str, parts: list[str], stack: IndexedTensor) -> Iterator[IndexedTensor]:
+    """The matrices of a file's tensor of all experts, by a checkpoint's names; where gates and what
+    they gate are one tensor, half of an expert's rows are of each.
+    """
+    count, rows, columns = stack.shape
+    size_bytes = stack.size_bytes // (count * len(parts))
+    for place in range(count * len(parts)):
+        expert, part = divmod(place, len(parts))
+        yield msgspec.structs.replace(
+            stack,
+            name=f"{owner}.{expert}.{parts[part]}_proj.weight",
+            shape=(rows // len(parts), columns),
+            start=stack.start + place * size_bytes,
+        )
 
 
 def _stack(experts: re.Match[str]) -> str:

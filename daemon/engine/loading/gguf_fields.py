@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from daemon.engine.loading.gguf_architectures import architecture_of
+from daemon.engine.loading.gguf_layers import LayerFields
 from daemon.engine.loading.gguf_rope import BY_LENGTH, put_scaling, rope_parameters
 from daemon.engine.loading.resolve import CAP, caps_scores, resolved_of
 from daemon.models.gguf_header import GgufHeader
@@ -37,7 +38,10 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "leading_dense_block_count": ("first_k_dense_replace",),
     "expert_used_count": ("num_experts_per_tok",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
-    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_shared_feed_forward_length": (
+        "shared_expert_intermediate_size",
+        "shared_intermediate_size",
+    ),
     "expert_weights_norm": ("norm_topk_prob",),
     "expert_group_count": ("n_group",),
     "expert_group_used_count": ("topk_group",),
@@ -151,7 +155,8 @@ def check_fields(header: GgufHeader) -> None:
     if said.get("general.quantization_version", 2) != 2:
         version = said["general.quantization_version"]
         raise ModelError(f"general.quantization_version is {version!r}, and llmd reads 2")
-    own_needs = getattr(architecture_of(header), "needs", ())
+    known = architecture_of(header)
+    own_needs, own_lists = (known.needs, known.lists) if known else ((), frozenset[str]())
     for name in (*_NEEDED, *own_needs):
         if begin + name not in said:
             raise ModelError(f"the field {begin}{name} is missing")
@@ -159,7 +164,7 @@ def check_fields(header: GgufHeader) -> None:
         raise ModelError(f"the field {begin}{_EPSILONS[0]} is missing")
     for name, value in said.items():
         own = name.removeprefix(begin)
-        if isinstance(value, list) and own != name and own not in _LISTS:
+        if isinstance(value, list) and own != name and own not in _LISTS | own_lists:
             _refuse_list(name, value)
     if num_layers(header) < 1:
         count = said[f"{begin}nextn_predict_layers"]
@@ -182,6 +187,18 @@ def put_fields(config: Any, header: GgufHeader) -> tuple[str, ...]:
     """
     _Fields(config, header).put()
     return tuple(_unused(header))
+
+
+def layer_fields(header: GgufHeader) -> LayerFields:
+    """The settings that fields of unlike layers and of recurrent ones mean. Raises ModelError."""
+    known, begin = architecture_of(header), f"{header.architecture}."
+    if known is None or known.read is None:
+        return LayerFields({}, {})
+    own = {name.removeprefix(begin): value for name, value in header.fields.items()}
+    try:
+        return known.read(own, num_layers(header))
+    except ModelError as error:
+        raise ModelError(f"{begin}{error}") from None
 
 
 def num_layers(header: GgufHeader) -> int:
@@ -223,11 +240,15 @@ class _Fields:
             for name, value in header.fields.items()
             if name.startswith(self._begin)
         }
+        known = architecture_of(header)
+        self._own |= {
+            name: it for name, it in layer_fields(header).says.items() if name in self._own
+        }
         self._architecture = header.architecture
-        self._read_here = architecture_of(header) is not None
+        self._read_here = known is not None
         self._num_layers = num_layers(header)
         self._by_length = any(tensor.name in BY_LENGTH for tensor in header.tensors)
-        self._left = set(self._own)
+        self._left = set(self._own) - (known.used if known else frozenset())
 
     def put(self) -> None:
         """Use them all."""

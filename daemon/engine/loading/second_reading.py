@@ -25,7 +25,19 @@ _NUM_ROWS = 8
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 _LAYER = re.compile(r"\.layers\.(\d+)\.|\.h\.(\d+)\.")
 _KIND = re.compile(r"\d+")
-_TURNS_NEIGHBOURS = ("arcee", "deci", "granite", "granitemoe", "llama", "mistral3", "smollm3")
+_BELOW = re.compile(r".*\.layers\.(\d+)\.shared_mlp\.input_linear\.weight:([01])")
+_MOVES_VALUES = ("qwen35", "qwen35moe")
+"""Architectures in whose files heads of values that share one of keys lie apart."""
+_TURNS_NEIGHBOURS = (
+    "arcee",
+    "deci",
+    "granite",
+    "granitehybrid",
+    "granitemoe",
+    "llama",
+    "mistral3",
+    "smollm3",
+)
 """Architectures in whose files neighbours turn together, where a model turns halves of a head."""
 
 
@@ -102,11 +114,19 @@ class _Reading:
             layer = _LAYER.search(name)
             number = "" if layer is None else layer[1] or layer[2]
             return f"blk.{number}.ffn_{found[3]}_exps.weight", int(found[2])
+        if found := _BELOW.fullmatch(name):
+            part = f"blk.{found[1]}.ffn_{('gate', 'up')[int(found[2])]}"
+            return self._for_all(f"{part}_shexp.weight"), None
         base, _, end = name.removesuffix("_bias").rpartition(".")
         if name.endswith("_bias"):  # of scores, which are no module
             base, end = f"{base}.{end}", "bias"
         own = None if self._map is None else self._map.get_name(base)
-        return (f"{own}.{end}" if own else ""), None
+        return (self._for_all(f"{own}.{end}") if own else ""), None
+
+    def _for_all(self, name: str) -> str:
+        """The name of a layer that all tokens take: Granite's without experts have another."""
+        alone = name.replace("_shexp", "")
+        return alone if name not in self._tensors and alone in self._tensors else name
 
     def _compare_rows(
         self, tensor: IndexedTensor, data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType
@@ -116,6 +136,8 @@ class _Reading:
         if tensor.packed:
             ours = self._weights.packed[tensor.name]().pick(torch.from_numpy(rows)).numbers()
             theirs = gguf.dequantize(data[self._order(tensor)[rows]], kind)
+            if tensor.name.endswith(".out_proj.weight"):
+                theirs = theirs[:, self._values(tensor.shape[1])]
         else:
             ours = self._weights.plain[tensor.name][...]
             theirs = gguf.dequantize(data, kind)[self._order(tensor)]
@@ -125,12 +147,28 @@ class _Reading:
     def _order(self, tensor: IndexedTensor) -> npt.NDArray[np.int64]:
         """The file's row for each row of the model."""
         rows = np.arange(tensor.shape[0])
+        kind = tensor.name.split(".")[-2]
+        if kind == "in_proj_qkv":
+            heads = self._config.linear_num_key_heads * self._config.linear_key_head_dim
+            values = rows[2 * heads :]
+            return np.concatenate((rows[: 2 * heads], 2 * heads + self._values(len(values))))
+        if kind in ("in_proj_z", "in_proj_a", "in_proj_b", "dt_bias"):
+            return self._values(len(rows))
         parts = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-        field = parts.get(tensor.name.split(".")[-2])
+        field = parts.get(kind)
         if field is None or self._architecture not in _TURNS_NEIGHBOURS:
             return rows
         heads = getattr(self._config, field)
         written = rows.reshape(heads, 2, -1).swapaxes(1, 2).ravel()  # as a converter writes them
+        return np.argsort(written)
+
+    def _values(self, count: int) -> npt.NDArray[np.int64]:
+        """The file's row or column for each one that a delta net's heads of values have."""
+        rows = np.arange(count)
+        if self._architecture not in _MOVES_VALUES:
+            return rows
+        keys, values = self._config.linear_num_key_heads, self._config.linear_num_value_heads
+        written = rows.reshape(keys, values // keys, -1).swapaxes(0, 1).ravel()
         return np.argsort(written)
 
     def _differs(self, tensor: IndexedTensor, said: str) -> ModelError:

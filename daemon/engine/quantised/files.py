@@ -3,11 +3,13 @@
 The files are mapped: on a CPU their pages are the weights, without a copy.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import torch
 
 from daemon.engine.quantised.cut import Cut, CutSlice, cut_weight, read_cut
@@ -15,7 +17,13 @@ from daemon.engine.quantised.linear import PIECE_ELEMENTS
 from daemon.engine.quantised.stored import CHUNK_BYTES, LoadMeter, Stored
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import CPU_ONLY, FORMATS, PLAIN
-from daemon.models.gguf_index import IndexedTensor, linked_files, read_index, row_order
+from daemon.models.gguf_index import (
+    IndexedTensor,
+    file_order,
+    linked_files,
+    parts_below,
+    read_index,
+)
 from daemon.models.rank_shares import Range
 from daemon.models.shape import ModelError
 
@@ -83,7 +91,15 @@ class GgufWeights:
             for tensor in tensors
             if tensor.packed and not (blocks_alone and tensor.format in PLAIN)
         }
-        self.plain = {tensor.name: self._plain(tensor, dtype) for tensor in tensors}
+        self.plain: dict[str, PlainNumbers | CutSlice | JoinedNumbers] = {
+            tensor.name: self._plain(tensor, dtype) for tensor in tensors
+        }
+        for weight, parts in parts_below(self.plain).items():
+            if self.packed.keys() >= set(parts):
+                continue  # a layer takes them
+            self.packed = {name: it for name, it in self.packed.items() if name not in parts}
+            below = [self.plain.pop(part) for part in parts]
+            self.plain[weight] = JoinedNumbers(below, dtype)
 
     def _plain(self, tensor: IndexedTensor, dtype: torch.dtype) -> "PlainNumbers | CutSlice":
         whole = PlainNumbers(partial(self._weight, tensor, whole=True), tensor.shape, dtype)
@@ -95,21 +111,25 @@ class GgufWeights:
 
     def _weight(self, tensor: IndexedTensor, whole: bool = False) -> QuantisedWeight:
         cut = None if whole else self._cuts.get(tensor.name)
-        if cut is not None and tensor.heads and cut.dim == 0:  # rows lie in another order
+        moved = tensor.columns or (cut is not None and tensor.rows and cut.dim == 0)
+        if cut is not None and moved:  # rows or columns lie in another order
             return cut_weight(partial(self._weight, tensor, whole=True), cut, tensor.name)
         if cut is not None:
             return self._part(tensor, cut)
         form, columns = FORMATS[tensor.format], tensor.shape[-1]
         data = self._files[tensor.part].part(tensor.start, tensor.size_bytes)
         row_bytes = form.row_bytes(
-            columns if len(tensor.shape) > 1 else 1 if tensor.heads else columns
+            columns if len(tensor.shape) > 1 else 1 if tensor.rows else columns
         )
         rows = data.view(-1, row_bytes)
-        if tensor.heads:
-            rows = rows[torch.from_numpy(row_order(len(rows), tensor.heads))]
+        if tensor.rows:
+            rows = rows[torch.from_numpy(file_order(tensor.rows))]
         if len(tensor.shape) == 1:
             rows = rows.reshape(1, -1)
-        return QuantisedWeight(form, rows.to(self._device), columns)
+        order = None
+        if tensor.columns:  # the model's column for each of the file's
+            order = torch.from_numpy(np.argsort(file_order(tensor.columns))).int().to(self._device)
+        return QuantisedWeight(form, rows.to(self._device), columns, order)
 
     def _part(self, tensor: IndexedTensor, cut: Cut) -> QuantisedWeight:
         """A part of a matrix: some rows where they lie, or columns, which are copied."""
@@ -146,6 +166,18 @@ class PlainNumbers:
         rows = max(1, PIECE_ELEMENTS // weight.columns)
         pieces = [weight.pick(slice(at, at + rows)) for at in range(0, weight.rows, rows)]
         return torch.cat([piece.numbers().to(self._dtype) for piece in pieces]).view(self._shape)
+
+
+class JoinedNumbers:
+    """Tensors in plain numbers below each other, as `daemon.engine.loading.weights.Slice`."""
+
+    def __init__(self, parts: Sequence[Any], dtype: torch.dtype) -> None:
+        self._parts = parts
+        self._dtype = dtype
+
+    def __getitem__(self, index: object) -> torch.Tensor:
+        """The tensor, in `dtype`."""
+        return torch.cat([part[index].to(self._dtype) for part in self._parts])
 
 
 def narrow_weights(

@@ -11,6 +11,7 @@ from daemon.engine.quantised.experts import PARAMETERS, QuantisedExperts, can_re
 from daemon.engine.quantised.files import Packed
 from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear, scale_of
 from daemon.engine.quantised.parts import StackPart, stored_parts
+from daemon.models.gguf_index import parts_below
 from daemon.models.shape import ModelError
 
 
@@ -45,6 +46,8 @@ def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPla
     found: dict[str, tuple[str, ...]] = {
         name: (f"{name}.weight",) for name in layers if f"{name}.weight" in packed
     }
+    joined = parts_below(packed)
+    found |= {name: joined[f"{name}.weight"] for name in layers if f"{name}.weight" in joined}
     if getattr(config, "tie_word_embeddings", False):
         head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
         tied = [name for name, module in layers.items() if module in (head, embedding)]

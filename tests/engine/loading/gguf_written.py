@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tests.engine.loading import gguf_recurrent_written as recurrent
 from tests.engine.loading.gguf_files import add_tokenizer
 
 VOCAB_SIZE, LAYERS, WIDTH, INNER, HEADS, KV_HEADS, HEAD_DIM = 300, 4, 64, 128, 4, 2, 32
@@ -29,6 +30,7 @@ class Case(NamedTuple):
     columns_first: bool = False  # matrices of layers, in the model
     in_rows: bool = False  # keys and values are made of latent rows
     tensors: Mapping[str, Any] = MappingProxyType({})
+    served_as: str = ""  # another type than that of the folder
 
 
 _HEAD = {"head_dim": HEAD_DIM}
@@ -104,6 +106,68 @@ _DEEPSEEK_YARN = {
     "mscale": 0.707,
     "mscale_all_dim": 0.707,
 }
+_DELTA_NET = {
+    **_HEAD,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "partial_rotary_factor": 0.25,
+}
+_DELTA_FIELDS = {
+    **_HEAD_FIELDS,
+    "rope.dimension_count": HEAD_DIM // 4,
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 32,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 6,
+    "ssm.inner_size": 192,
+    "full_attention_interval": 4,
+}
+_SHARED = {
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": CHOSEN,
+    "moe_intermediate_size": WIDTH,
+    "shared_expert_intermediate_size": INNER,
+}
+_SHARED_FIELDS = {
+    **_EXPERT_FIELDS,
+    "expert_feed_forward_length": WIDTH,
+    "expert_shared_feed_forward_length": INNER,
+}
+_RECURRENT = {"attention.recurrent_layers": [True] * (LAYERS - 1) + [False]}
+_SECTIONS = {"rope.dimension_sections": [2, 1, 1, 0]}
+_MAMBA_2 = {
+    "mamba_n_heads": 4,
+    "mamba_d_head": 32,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+}
+_MAMBA_FIELDS = {
+    "ssm.conv_kernel": 4,
+    "ssm.state_size": 16,
+    "ssm.group_count": 2,
+    "ssm.time_step_rank": 4,
+    "ssm.inner_size": 2 * WIDTH,
+}
+_GRANITE_HYBRID = {
+    **_SCALES,
+    **_MAMBA_2,
+    "layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2),
+    "shared_intermediate_size": WIDTH,
+    "position_embedding_type": None,
+}
+_GRANITE_HYBRID_FIELDS = {
+    **_SCALE_FIELDS,
+    **_MAMBA_FIELDS,
+    "attention.head_count_kv": [0, KV_HEADS] * (LAYERS // 2),
+    "expert_shared_feed_forward_length": WIDTH,
+    "rope.scaling.finetuned": False,
+    "rope.dimension_count": WIDTH // HEADS,
+}
 CASES: dict[str, Case] = {
     "arcee": Case("arcee", _HEAD, _HEAD_FIELDS, turns=True),
     "cohere2": Case(
@@ -155,6 +219,12 @@ CASES: dict[str, Case] = {
     ),
     "gpt2": Case("gpt2", {"n_inner": INNER}, columns_first=True),
     "granite": Case("granite", _SCALES, _SCALE_FIELDS, turns=True),
+    "granitehybrid": Case(
+        "granitemoehybrid",
+        {**_GRANITE_HYBRID, **_EXPERTS},
+        {**_GRANITE_HYBRID_FIELDS, **_EXPERT_FIELDS},
+        turns=True,
+    ),
     "granitemoe": Case(
         "granitemoe", {**_SCALES, **_EXPERTS}, {**_SCALE_FIELDS, **_EXPERT_FIELDS}, turns=True
     ),
@@ -215,11 +285,39 @@ CASES: dict[str, Case] = {
             "rope_factors_long.weight": _FACTORS[1],
         },
     ),
+    "qwen35": Case("qwen3_5_text", _DELTA_NET, {**_DELTA_FIELDS, **_SECTIONS}, norms=True),
+    "qwen35moe": Case(
+        "qwen3_5_moe_text",
+        {**_DELTA_NET, **_SHARED},
+        {**_DELTA_FIELDS, **_SECTIONS, **_SHARED_FIELDS, **_RECURRENT},
+        norms=True,
+    ),
+    "qwen3next": Case(
+        "qwen3_next",
+        {**_DELTA_NET, **_SHARED},
+        {**_DELTA_FIELDS, **_SHARED_FIELDS},
+        norms=True,
+        served_as="qwen3_5_moe_text",
+    ),
     "seed_oss": Case("seed_oss", _HEAD, _HEAD_FIELDS),
     "smollm3": Case("smollm3", {}, turns=True),
 }
 """By an architecture's name in GGUF."""
 
+GRANITE_HYBRID_DENSE = Case(
+    "granitemoehybrid",
+    {**_GRANITE_HYBRID, "num_local_experts": 0, "shared_intermediate_size": INNER},
+    {**_GRANITE_HYBRID_FIELDS, "expert_shared_feed_forward_length": INNER},
+    turns=True,
+)
+"""Without experts."""
+GRANITE_SHARED = Case(
+    "granitemoeshared",
+    {**_SCALES, **_EXPERTS, "shared_intermediate_size": WIDTH},
+    {**_SCALE_FIELDS, **_EXPERT_FIELDS, "expert_shared_feed_forward_length": WIDTH},
+    turns=True,
+)
+"""With an expert that all tokens take."""
 DEEPSEEK_V2 = Case(
     "deepseek_v2",
     {**_LATENT, "q_lora_rank": None, "topk_method": "group_limited_greedy"},
@@ -233,6 +331,8 @@ DEEPSEEK_V2 = Case(
 """Under the same name as DeepSeek V3."""
 
 
+_KEPT = ("ffn_gate_inp", "ssm_a", "ssm_d", "conv1d")
+"""Parts of names of tensors that stay in float32."""
 _TIED = frozenset({"cohere", "cohere2", "gemma", "gemma2", "gpt2"})
 
 
@@ -269,6 +369,7 @@ def write_model(path: Path, architecture: str, model: Any, form: str, foretellin
     `foretelling`: layers behind the model's own.
     """
     case, config = CASES[architecture], model.config
+    matrices = gguf.GGMLQuantizationType[form]
     writer = gguf.GGUFWriter(path, architecture)
     _add_fields(writer, architecture, config, case, foretelling)
     add_tokenizer(writer, VOCAB_SIZE)
@@ -278,15 +379,17 @@ def write_model(path: Path, architecture: str, model: Any, form: str, foretellin
         for name, weight in model.state_dict().items():
             if name == "lm_head.weight" and config.tie_word_embeddings:
                 continue
-            for own, part in _parts(_file_name(name, names), weight, config):
-                kept = part.ndim == 1 or "ffn_gate_inp" in own
-                kind = gguf.GGMLQuantizationType["F32" if kept else form]
-                data = gguf.quantize(_moved(own, part, case, config).numpy(), kind)
+            for own, part in _parts(_file_name(name, names), weight, config, matrices):
+                kept = part.ndim == 1 or any(mark in own for mark in _KEPT)
+                kind = gguf.GGMLQuantizationType.F32 if kept else matrices
+                written = _moved(own, part, case, config)
+                if architecture in recurrent.ARCHITECTURES:
+                    written = recurrent.written(own, written, architecture, config)
+                data = gguf.quantize(written.numpy(), kind)
                 writer.add_tensor(own, data, raw_dtype=kind)
                 if not kept:
                     rows = part.T if _is_turned(own, case) else part
-                    blocks = gguf.quantize(rows.contiguous().numpy(), kind)
-                    rows.copy_(torch.from_numpy(gguf.dequantize(blocks, kind)))
+                    rows.copy_(_rounded(rows, kind))
     for layer in range(foretelling):
         name = f"blk.{config.num_hidden_layers + layer}.attn_norm.weight"
         writer.add_tensor(name, np.ones(WIDTH, np.float32))
@@ -308,7 +411,8 @@ def _add_fields(
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(INNER)
     writer.add_head_count(HEADS)
-    writer.add_head_count_kv(1 if case.in_rows else HEADS if case.columns_first else KV_HEADS)
+    if "attention.head_count_kv" not in case.fields:
+        writer.add_head_count_kv(1 if case.in_rows else HEADS if case.columns_first else KV_HEADS)
     if hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:
@@ -321,7 +425,7 @@ def _add_fields(
         fields.setdefault("rope.freq_base", float(full["rope_theta"]))
     for name, value in fields.items():
         add: Any = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}.get(
-            type(value), writer.add_string
+            type(value), writer.add_array if isinstance(value, list) else writer.add_string
         )
         add(f"{architecture}.{name}", value)
 
@@ -336,11 +440,25 @@ def _file_name(name: str, names: Any) -> str:
         return f"blk.{layer}.ffn_{part}_exps.weight"
     if name.endswith("block_sparse_moe.router.weight"):
         return f"blk.{layer}.ffn_gate_inp.weight"
+    if name.endswith(".dt_bias"):
+        return f"blk.{layer}.ssm_dt.bias"
+    if name.endswith((".A_log", ".D")):
+        return str(names.get_name(name))
+    if name.endswith("shared_mlp.input_linear.weight"):
+        return f"blk.{layer}.shared_gate_up.weight"
     base, _, end = name.rpartition(".")
     return f"{names.get_name(base)}.{end}"
 
 
-def _parts(name: str, weight: torch.Tensor, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _rounded(rows: torch.Tensor, kind: gguf.GGMLQuantizationType) -> torch.Tensor:
+    """The numbers that a file has of some rows."""
+    blocks = gguf.quantize(rows.contiguous().numpy(), kind)
+    return torch.from_numpy(gguf.dequantize(blocks, kind))
+
+
+def _parts(
+    name: str, weight: torch.Tensor, config: Any, kind: gguf.GGMLQuantizationType
+) -> Iterator[tuple[str, torch.Tensor]]:
     """A file's tensors of one of a model's: gates and what they gate are two for experts, and so
     are products to keys and to values.
     """
@@ -350,6 +468,18 @@ def _parts(name: str, weight: torch.Tensor, config: Any) -> Iterator[tuple[str, 
         keys, values = of_heads.split(sizes, 1)
         yield name.replace("kv_b", "k_b"), keys.transpose(1, 2)
         yield name.replace("kv_b", "v_b"), values
+        return
+    if name.endswith(".shared_gate_up.weight"):
+        end = "_shexp" if config.num_local_experts else ""
+        for part, half in zip(("gate", "up"), weight.chunk(2), strict=True):
+            yield name.replace("shared_gate_up", f"ffn_{part}{end}"), half
+        return
+    if name.endswith("ffn_down_shexp.weight") and not getattr(config, "num_local_experts", 1):
+        yield name.replace("_shexp", ""), weight
+        return
+    if name.endswith(".ssm_in.weight") and config.model_type == "qwen3_next":
+        weight.copy_(_rounded(weight, kind))
+        yield from recurrent.queries_to_gates(name, weight, config)
         return
     if "gate_up_exps" in name:
         for part, half in zip(("gate", "up"), weight.chunk(2, 1), strict=True):
@@ -365,7 +495,7 @@ def _is_turned(name: str, case: Case) -> bool:
 
 def _moved(name: str, part: torch.Tensor, case: Case, config: Any) -> torch.Tensor:
     """Numbers as a file has them."""
-    if case.norms and name.endswith("norm.weight"):
+    if case.norms and name.endswith("norm.weight") and "ssm_norm" not in name:
         return part + 1
     if part.ndim == 2 and _is_turned(name, case):
         return part.T.contiguous()

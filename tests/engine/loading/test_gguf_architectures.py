@@ -20,9 +20,12 @@ from tests.engine.loading.gguf_written import (
     CASES,
     CONTEXT_LEN,
     DEEPSEEK_V2,
+    GRANITE_HYBRID_DENSE,
+    GRANITE_SHARED,
     HEAD_DIM,
     LAYERS,
     VOCAB_SIZE,
+    Case,
     tiny,
     write_model,
 )
@@ -39,8 +42,23 @@ def test_logits_are_those_of_the_folder(architecture: str, form: str, tmp_path: 
     path = tmp_path / "tiny.gguf"
     write_model(path, architecture, model, form)
     served = _loaded(path, tmp_path)
-    assert served.config.model_type == model.config.model_type
+    assert served.config.model_type == (CASES[architecture].served_as or model.config.model_type)
     expected = _logits(model)
+    close = 2e-5 * float(expected.abs().max())
+    torch.testing.assert_close(_logits(served), expected, rtol=0.0, atol=close)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "case"),
+    [("granitehybrid", GRANITE_HYBRID_DENSE), ("granitemoe", GRANITE_SHARED)],
+)
+def test_another_model_of_the_same_name(
+    architecture: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CASES, architecture, case)
+    write_model(path := tmp_path / "tiny.gguf", architecture, model := tiny(case), "Q8_0")
+    served, expected = _loaded(path, tmp_path), _logits(model)
+    assert served.config.model_type == model.config.model_type
     close = 2e-5 * float(expected.abs().max())
     torch.testing.assert_close(_logits(served), expected, rtol=0.0, atol=close)
 

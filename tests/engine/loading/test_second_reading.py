@@ -41,11 +41,12 @@ def swapped(one: str, two: str) -> Change:
 
 
 def unturned(tensor: IndexedTensor) -> IndexedTensor:
-    return msgspec.structs.replace(tensor, heads=0)
+    return msgspec.structs.replace(tensor, rows=())
 
 
 def other_heads(tensor: IndexedTensor) -> IndexedTensor:
-    return msgspec.structs.replace(tensor, heads=2 * tensor.heads)
+    rows = tuple(it._replace(times=2 * it.times, outer=it.outer // 2) for it in tensor.rows)
+    return msgspec.structs.replace(tensor, rows=rows)
 
 
 def shifted(tensor: IndexedTensor) -> IndexedTensor:

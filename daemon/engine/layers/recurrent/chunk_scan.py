@@ -60,11 +60,11 @@ def _chunk(
     read: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The outputs of L tokens [N, H, L, ...], and the state [N, H, P, N] behind them."""
-    total = decay.cumsum(-2)
-    between = total - total.transpose(-1, -2)
+    total = decay.double().cumsum(-2)  # of two long sums, float32 would round the difference
+    between = (total - total.transpose(-1, -2)).to(state.dtype)
     later = torch.ones(between.shape[-2:], dtype=torch.bool, device=total.device).triu(1)
     weights = (read @ write.transpose(-1, -2)) * between.masked_fill(later, -torch.inf).exp()
-    output = weights @ inputs + (read * total.exp()) @ state.transpose(-1, -2)
-    last = total[..., -1:, :]
-    taken = inputs.transpose(-1, -2) @ (write * (last - total).exp())
-    return output, state * last.exp() + taken
+    since, last = total.exp().to(state.dtype), total[..., -1:, :]
+    output = weights @ inputs + (read * since) @ state.transpose(-1, -2)
+    taken = inputs.transpose(-1, -2) @ (write * (last - total).exp().to(state.dtype))
+    return output, state * since[..., -1:, :] + taken

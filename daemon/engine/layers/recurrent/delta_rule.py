@@ -62,20 +62,20 @@ def _chunk(
     beta: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The reads of L tokens [N, H, L, ...], and the state behind them."""
-    total = decay.cumsum(-2)
-    since = total.exp()
+    total = decay.double().cumsum(-2)  # of two long sums, float32 would round the difference
+    since = total.exp().to(state.dtype)
     missing = beta * (value - (key * since) @ state)
     system = beta * _decayed_products(key, key, total)
     written = torch.linalg.solve_triangular(system, missing, upper=False, unitriangular=True)
     read = (query * since) @ state + _decayed_products(query, key, total) @ written
     last = total[..., -1:, :]
-    kept = (key * (last - total).exp()).transpose(-1, -2)
-    return read, state * last.exp().transpose(-1, -2) + kept @ written
+    kept = (key * (last - total).exp().to(state.dtype)).transpose(-1, -2)
+    return read, state * since[..., -1:, :].transpose(-1, -2) + kept @ written
 
 
 def _decayed_products(left: torch.Tensor, right: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """left_i . right_j exp(total_i - total_j) for j <= i, else 0: [..., L, L]."""
-    between = total.unsqueeze(-2) - total.unsqueeze(-3)  # [..., L, L, 1 or dk]
+    between = (total.unsqueeze(-2) - total.unsqueeze(-3)).to(left.dtype)  # [..., L, L, 1 or dk]
     later = torch.ones(between.shape[-3:-1], dtype=torch.bool, device=left.device).triu(1)
     factors = between.masked_fill(later.unsqueeze(-1), -torch.inf).exp()
     if total.shape[-1] == 1:

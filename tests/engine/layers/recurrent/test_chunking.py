@@ -184,3 +184,52 @@ def test_any_cut_is_transformers_whole_pass(
             found[number][first : first + count] = part
     for ours, theirs in zip(found, expected, strict=True):
         assert float((ours - theirs).abs().max() / theirs.abs().max()) < TOLERANCE
+
+
+FAR_APART = torch.cat([torch.full((40,), -20.0), torch.full((24,), -0.01)])
+"""Logarithms of decays whose sums are large where those between the last tokens are small."""
+
+
+def test_decays_of_late_tokens_are_not_rounded_as_sums_over_all_before_are() -> None:
+    torch.manual_seed(5)
+    rows = TokenRows(np.array([0]), np.array([64]))
+    delta, scan = delta_columns(64), scan_columns(64)
+    delta |= {"decay": FAR_APART[:, None].repeat(1, 4)}
+    found = our_delta(delta, torch.zeros(1, 4, 8, 6), rows)
+    expected = delta_in_turn(**delta)
+    assert float((found - expected).abs().max() / expected.abs().max()) < 2e-6
+    steps = -FAR_APART[:, None].repeat(1, 4)
+    inputs, _, write, read = scan.values()
+    parts = inputs, steps, torch.full((4,), -1.0), write, read
+    found = chunk_scan(*parts, None, torch.zeros(1, 4, 6, 5), rows)
+    expected = scan_in_turn(*parts)
+    late = slice(42, None)  # what the long steps write is much larger
+    assert float((found - expected)[late].abs().max() / expected[late].abs().max()) < 2e-6
+
+
+def delta_in_turn(**columns: torch.Tensor) -> torch.Tensor:
+    """The gated delta rule in float64, token by token; [T, H, dv]."""
+    query, key, value, decay, beta = (column.double() for column in columns.values())
+    query, key = (
+        (each / (each.square().sum(-1, keepdim=True) + 1e-6).sqrt()).repeat_interleave(2, 1)
+        for each in (query, key)
+    )
+    state, found = torch.zeros(4, 8, 6, dtype=torch.float64), []
+    for q, k, v, g, b in zip(query, key, value, decay, beta, strict=True):
+        state = state * g.exp()[:, None, None]
+        missing = (v - torch.einsum("hk,hkv->hv", k, state)) * b[:, None]
+        state = state + torch.einsum("hk,hv->hkv", k, missing)
+        found.append(torch.einsum("hk,hkv->hv", q, state) * 8**-0.5)
+    return torch.stack(found)
+
+
+def scan_in_turn(*columns: torch.Tensor) -> torch.Tensor:
+    """Mamba 2's scan in float64, token by token; [T, H, P]."""
+    inputs, steps, rates, write, read = (column.double() for column in columns)
+    write, read = (each.repeat_interleave(2, 1) for each in (write, read))
+    state, found = torch.zeros(4, 6, 5, dtype=torch.float64), []
+    for x, dt, b, c in zip(inputs, steps, write, read, strict=True):
+        taken = torch.einsum("h,hp,hn->hpn", dt, x, b)
+        state = state * (dt * rates).exp()[:, None, None] + taken
+        found.append(torch.einsum("hpn,hn->hp", state, c))
+    return torch.stack(found)

@@ -46,7 +46,10 @@ _ARGS: dict[str, dict[str, dict[str, Any]]] = {
     "smollm3": {"a layer without positions": {"no_rope_layers": [1, 0]}},
     "gpt_neox": {"whole rotary": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}},
     "qwen3_5_moe_text": {"states, attention": {"layer_types": _STATES_AND_ATTENTION}},
-    "qwen3_5_text": {"states, attention": {"layer_types": _STATES_AND_ATTENTION}},
+    "qwen3_5_text": {
+        "states, attention": {"layer_types": _STATES_AND_ATTENTION},
+        "long keys": {"layer_types": _STATES_AND_ATTENTION, "linear_key_head_dim": 600},
+    },
     "qwen3_next": {"states, attention": {"layer_types": _STATES_AND_ATTENTION}},
     "lfm2": {"convolution": {"layer_types": ["conv", _FULL]}},
     "qwen2": {

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.house.source import ROOT
+from tests.zoo.build import build
 from tests.zoo.judge import EQUAL, REFUSED, outcome
+from tests.zoo.oracle import TOLERANCE, Oracle, Verdict
 from tests.zoo.table import rows, rows_of
 from tests.zoo.types import types, variants_of
 from tests.zoo.variant import Variant
@@ -40,6 +42,7 @@ SERVED = (
     "deepseek_v2/base",
     "minicpm3/base",
     "qwen3_5_text/states, attention",
+    "qwen3_next/norm_topk_prob=false",
     "falcon_h1/base",
     "mamba/bfloat16",
     "lfm2/convolution",
@@ -73,6 +76,22 @@ def test_it_is_equal_and_its_mutants_are_not(label: str) -> None:
 def test_layers_with_windows_are_tried_unrounded_too() -> None:
     found = outcome(replace(find("gemma3_text/full, sliding"), dtype="bfloat16"))
     assert found.what == EQUAL, found
+
+
+def test_a_delta_net_is_no_further_from_float64_than_transformers_is(tmp_path: Path) -> None:
+    """Here its own float32 is beyond the bound."""
+    build(find("qwen3_next/norm_topk_prob=false"), tmp_path / "m")
+    oracle = Oracle(tmp_path / "m", "float32")
+    largest = oracle.float64[2].abs().max()
+
+    def shifted(share: float) -> Verdict:
+        rows = [(2, at, row + share * largest) for at, row in enumerate(oracle.float64[2])]
+        return oracle.judge_rows(rows)
+
+    allowed = shifted(1e-3).allowed
+    assert TOLERANCE < allowed < 1e-4
+    assert shifted(0.99 * allowed).equal
+    assert not shifted(1.01 * allowed).equal
 
 
 @pytest.mark.parametrize("label", UNSERVED)

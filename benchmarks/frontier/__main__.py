@@ -1,7 +1,7 @@
 """What a short mean costs in long pauses: mean latency against the longest gap, policy by policy.
 
---bounds  `gittins` with the predictors `mean` and `noisy:0.5` against both baselines: every cell,
-          under loads of 0.7, 0.9 and 1.3, one seed.
+--bounds  `gittins` with the predictors `features` (the default), `mean` and `noisy:0.5` against
+          both baselines: every cell, under loads of 0.7, 0.9 and 1.3, one seed.
 --sweep   `gittins` with every pause and `mean`, and with its own pause and every predictor, and the
           other policies: ShareGPT, `skew` and `book` under Gamma arrivals, 0.9, three seeds.
 --search  measures capacities and keeps them in benchmarks/results/frontier-capacity.json.
@@ -28,8 +28,8 @@ stretched until its mean rate is what was asked; the load as it was drawn is pri
 seeds are fresh: 0 to 2 tuned `gittins`, and 3 and 4 were looked at.
 
 `gittins:2` has `max_pause_s` = 2, `gittins` the daemon's own 4, and `gittins:inf` promises nothing.
-Predictions concern `speculative` and `gittins` alone. `features` is left out: it reads prompts, and
-these workloads have only lengths.
+Predictions concern `speculative` and `gittins` alone. `features` reads prompts, and these workloads
+have only lengths: its stand-in errs as it did on real answers.
 
     python -m benchmarks.frontier --bounds [--cells sharegpt,skew/gamma:4] [--json FILE]
 """
@@ -46,7 +46,7 @@ from benchmarks.frontier.figure import plot
 from benchmarks.frontier.measures import Results
 from benchmarks.frontier.runs import Plan, results
 from benchmarks.frontier.tables import markdown, shown
-from benchmarks.frontier.ways import chosen_ways, swept
+from benchmarks.frontier.ways import FEATURES, chosen_ways, swept
 from benchmarks.studies.scheduling import NOISY
 
 
@@ -59,7 +59,8 @@ class Mode(NamedTuple):
     seeds: str
 
 
-BOUNDS = Mode(",".join(CELLS), f"gittins mean,gittins {NOISY}", "0.7,0.9,1.3", "5")
+TOLD = ",".join(f"gittins {told}" for told in (FEATURES, "mean", NOISY))
+BOUNDS = Mode(",".join(CELLS), TOLD, "0.7,0.9,1.3", "5")
 SWEEP = Mode("sharegpt/gamma:4,skew/gamma:4,book/gamma:4", swept(), "0.9", "5,6,7")
 
 

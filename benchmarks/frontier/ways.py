@@ -19,8 +19,12 @@ def know_unpaced() -> None:
 
 
 BASELINES = (Way("sarathi", RECOMPUTE), Way("sarathi"))
+FEATURES = "features"
+"""The daemon's own predictor; in its place stands one that errs as much, as there is no text."""
+
 PAUSES_S = (0.5, 1.0, 2.0, PAUSE_S, 8.0)
-PREDICTORS = ("none", "mean", NOISY, "oracle", "adversary")
+PREDICTORS = ("none", "mean", FEATURES, NOISY, "oracle", "adversary")
+
 PLAIN = (Way("vllm"), Way("mlfq"))
 TOLD = (
     Way("speculative"),

@@ -90,6 +90,7 @@ WAYS = (
     Way("speculative", "", "none"),
     Way("speculative", "", "adversary"),
     Way("gittins", "", NOISY),
+    Way("gittins", "", "features"),
     Way("gittins", "", "mean"),
     Way("gittins", "", "none"),
     Way("gittins", "", "adversary"),

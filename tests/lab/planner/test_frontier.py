@@ -64,8 +64,8 @@ def test_a_sweep_is_of_pauses_with_one_predictor_and_of_predictors_with_one_paus
     ways = [WAYS[name] for name in swept().split(",")]
     gittins = [way for way in ways if way.policy in ("gittins", Unpaced.name)]
     assert {way.predictor for way in gittins if ":" in way.name.partition(" ")[0]} == {"mean"}
-    assert len({way.predictor for way in gittins if way.name.startswith("gittins ")}) == 4
-    assert len(gittins) == len({way.name for way in gittins}) == 10
+    assert len({way.predictor for way in gittins if way.name.startswith("gittins ")}) == 5
+    assert len(gittins) == len({way.name for way in gittins}) == 11
 
 
 def test_every_way_can_be_simulated_in_every_cell_that_has_its_requests(

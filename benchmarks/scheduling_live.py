@@ -52,6 +52,9 @@ from daemon.scheduler.decode_admission import RESERVE_PEAK
 WORKLOAD, MAX_LEN = "sharegpt", 96
 ARRIVALS = "gamma:4"
 BASE = Row(Way("sarathi", RECOMPUTE))
+DEFAULT = Row(Way("gittins", predictor="features"))
+"""As a daemon serves that is asked for nothing else."""
+
 TRUE, NEAR = "noisy:0", "noisy:0.3"
 LENDING = (
     BASE,
@@ -98,12 +101,13 @@ WAYS = {
         Row(Way("mlfq", "defer")),
         Row(Way("speculative")),
         Row(Way("speculative", predictor=NOISY)),
+        DEFAULT,
         Row(Way("gittins", predictor="mean")),
         Row(Way("gittins", predictor=NOISY)),
         Row(Way("srtf")),
     )
 }
-USUAL = "sarathi,mlfq,speculative,gittins"
+USUAL = f"sarathi,mlfq,speculative,{name_of(DEFAULT)}"
 GROUPS = {
     "lending": ",".join(map(name_of, LENDING)),
     "ablations": ",".join(map(name_of, ABLATIONS)),

@@ -10,6 +10,7 @@ from daemon.engine.cpu import recurrent_kernels as kernels
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.team import HERE_ELEMENTS, Team
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Scan
 from daemon.memory.state_layout import CONV, SSM, StateLayout
 from daemon.wire.columns import Int64
 
@@ -73,46 +74,31 @@ class CpuRecurrence:
         pool = cache.raw.data_ptr(), cache.block_bytes
         self._rows = np.array([pages, batch.state_pages.shape[1], *others, *pool], np.int64)
 
-    def convolve(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        activated: bool,
-    ) -> torch.Tensor:
+    def convolve(self, layer: int, convolution: Convolution) -> torch.Tensor:
         """See `Recurrence`."""
         stretches = self._places.stretches(layer, CONV)
-        inputs, weight = _dense(inputs, 1), weight.contiguous()
+        inputs, weight = _dense(convolution.inputs, 1), convolution.weight.contiguous()
         output = torch.empty(inputs.shape)
         self._run(
             len(stretches),
             weight.shape[1] * inputs.numel(),
-            kernels.convolved(weight.shape[1], activated),
+            kernels.convolved(weight.shape[1], convolution.activated),
             _address(stretches),
             len(stretches),
             inputs.data_ptr(),
             inputs.stride(0),
             weight.data_ptr(),
-            0 if bias is None else bias.data_ptr(),
+            _or_none(convolution.bias),
             output.data_ptr(),
             inputs.shape[1],
         )
         return output
 
-    def delta_rule(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        decay: torch.Tensor,
-        beta: torch.Tensor,
-    ) -> torch.Tensor:
+    def delta_rule(self, layer: int, rule: DeltaRule) -> torch.Tensor:
         """See `Recurrence`."""
-        units, (num_heads, size) = self._places.units(layer), value.shape[1:]
-        query, key, value = (_dense(part, 2) for part in (query, key, value))
-        decay, beta = decay.contiguous(), beta.contiguous()
+        units, (num_heads, size) = self._places.units(layer), rule.value.shape[1:]
+        query, key, value = (_dense(part, 2) for part in rule[:3])
+        decay, beta = rule.decay.contiguous(), rule.beta.contiguous()
         output = torch.empty(value.shape)
         columns = _lanes(size)
         self._run(
@@ -132,20 +118,11 @@ class CpuRecurrence:
         )
         return output
 
-    def chunk_scan(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        steps: torch.Tensor,
-        rates: torch.Tensor,
-        write: torch.Tensor,
-        read: torch.Tensor,
-        direct: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def chunk_scan(self, layer: int, scan: Scan) -> torch.Tensor:
         """See `Recurrence`."""
-        units, (num_heads, num_inputs) = self._places.units(layer), inputs.shape[1:]
-        inputs, write, read = (_dense(part, 2) for part in (inputs, write, read))
-        steps, rates = steps.contiguous(), rates.contiguous()
+        units, (num_heads, num_inputs) = self._places.units(layer), scan.inputs.shape[1:]
+        inputs, write, read = (_dense(part, 2) for part in (scan.inputs, scan.write, scan.read))
+        steps, rates = scan.steps.contiguous(), scan.rates.contiguous()
         output = torch.empty(inputs.shape)
         size = write.shape[2]
         self._run(
@@ -161,27 +138,19 @@ class CpuRecurrence:
             *(part.data_ptr() for part in (write, read)),
             *(part.stride(0) for part in (write, read)),
             write.shape[1],
-            0 if direct is None else direct.data_ptr(),
+            _or_none(scan.direct),
             num_inputs,
             size,
             output.data_ptr(),
         )
         return output
 
-    def selective_scan(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        steps: torch.Tensor,
-        rates: torch.Tensor,
-        write: torch.Tensor,
-        read: torch.Tensor,
-        direct: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def selective_scan(self, layer: int, scan: Scan) -> torch.Tensor:
         """See `Recurrence`."""
         stretches = self._places.stretches(layer, SSM)
-        inputs, steps, write, read = (_dense(part, 1) for part in (inputs, steps, write, read))
-        rates = rates.contiguous()
+        inputs, steps = _dense(scan.inputs, 1), _dense(scan.steps, 1)
+        write, read = _dense(scan.write, 1), _dense(scan.read, 1)
+        rates = scan.rates.contiguous()
         output = torch.empty(inputs.shape)
         self._run(
             len(stretches),
@@ -196,7 +165,7 @@ class CpuRecurrence:
             rates.data_ptr(),
             *(part.data_ptr() for part in (write, read)),
             *(part.stride(0) for part in (write, read)),
-            0 if direct is None else direct.data_ptr(),
+            _or_none(scan.direct),
             rates.shape[1],
             output.data_ptr(),
             inputs.shape[1],
@@ -225,6 +194,11 @@ class MakeRecurrence:
         if self._places is None or self._places.layout is not cache.layout.states:
             self._places = StatePlaces(cache.layout.states)
         return CpuRecurrence(batch, cache, self._places, self._team)
+
+
+def _or_none(numbers: torch.Tensor | None) -> int:
+    """Their address; 0 where there are none."""
+    return 0 if numbers is None else numbers.data_ptr()
 
 
 def _address(array: Int64) -> int:

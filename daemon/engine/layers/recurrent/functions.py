@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.functional import silu
 
 from daemon.engine.layers.recurrent.chunk_scan import time_steps
-from daemon.engine.layers.recurrent.recurrence import Recurrence
+from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Recurrence, Scan
 
 _recurrence: ContextVar[Recurrence | None] = ContextVar("recurrence", default=None)
 _layer: ContextVar[int] = ContextVar("layer")
@@ -104,9 +104,8 @@ def _convolve(
     """[1, C, T] in and out."""
     if activation not in (None, "silu", "swish"):
         raise ValueError(f"its convolutions are activated by {activation}")
-    activated = activation is not None
-    inputs = hidden_states[0].T
-    return recurrence.convolve(_layer.get(), inputs, weight, bias, activated).T.unsqueeze(0)
+    convolution = Convolution(hidden_states[0].T, weight, bias, activation is not None)
+    return recurrence.convolve(_layer.get(), convolution).T.unsqueeze(0)
 
 
 def _delta_rule(
@@ -122,8 +121,8 @@ def _delta_rule(
     """[1, T, heads, dim] in and out."""
     if not use_qk_l2norm_in_kernel:
         raise ValueError("its queries and keys are no unit vectors")
-    columns = (column[0] for column in (query, key, value, g, beta))
-    return recurrence.delta_rule(_layer.get(), *columns).unsqueeze(0), None
+    rule = DeltaRule(query[0], key[0], value[0], g[0], beta[0])
+    return recurrence.delta_rule(_layer.get(), rule).unsqueeze(0), None
 
 
 def _chunk_scan(
@@ -143,8 +142,8 @@ def _chunk_scan(
 ) -> torch.Tensor:
     """[1, T, H, P] in and out. Results do not depend on `chunk_size`."""
     steps = time_steps(dt[0], dt_bias, dt_softplus, dt_limit)
-    parts = hidden_states[0], steps, A, B[0], C[0], D
-    output = recurrence.chunk_scan(_layer.get(), *parts).unsqueeze(0)
+    scan = Scan(hidden_states[0], steps, rates=A, write=B[0], read=C[0], direct=D)
+    output = recurrence.chunk_scan(_layer.get(), scan).unsqueeze(0)
     return output if z is None else output * silu(z)
 
 
@@ -163,8 +162,8 @@ def _selective_scan(
 ) -> torch.Tensor:
     """[1, C, T] in and out."""
     steps = time_steps(dt[0].T, delta_bias, delta_softplus)
-    parts = hidden_states[0].T, steps, A, B[0].T, C[0].T, D
-    output = recurrence.selective_scan(_layer.get(), *parts).T.unsqueeze(0)
+    scan = Scan(hidden_states[0].T, steps, rates=A, write=B[0].T, read=C[0].T, direct=D)
+    output = recurrence.selective_scan(_layer.get(), scan).T.unsqueeze(0)
     return output if z is None else output * silu(z)
 
 

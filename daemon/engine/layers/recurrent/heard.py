@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Scan
 from daemon.memory.state_layout import CONV, SSM, StatePart
 
 
@@ -31,58 +32,28 @@ class HeardRecurrence:
         ours, theirs = next(pair for pair in zip(wanted, heard, strict=True) if len({*pair}) > 1)
         return [f"it keeps {_words(theirs)}, where its configuration says {_words(ours)}"]
 
-    def convolve(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        activated: bool,
-    ) -> torch.Tensor:
+    def convolve(self, layer: int, convolution: Convolution) -> torch.Tensor:
         """See `Recurrence`."""
-        self._heard.append((layer, CONV, len(weight), weight.shape[1] - 1))
-        return torch.zeros_like(inputs)
+        num_channels, taps = convolution.weight.shape
+        self._heard.append((layer, CONV, num_channels, taps - 1))
+        return torch.zeros_like(convolution.inputs)
 
-    def delta_rule(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        decay: torch.Tensor,
-        beta: torch.Tensor,
-    ) -> torch.Tensor:
+    def delta_rule(self, layer: int, rule: DeltaRule) -> torch.Tensor:
         """See `Recurrence`."""
-        self._heard.append((layer, SSM, value.shape[1], key.shape[2] * value.shape[2]))
-        return torch.zeros_like(value)
+        num_heads, size = rule.value.shape[1:]
+        self._heard.append((layer, SSM, num_heads, rule.key.shape[2] * size))
+        return torch.zeros_like(rule.value)
 
-    def chunk_scan(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        steps: torch.Tensor,
-        rates: torch.Tensor,
-        write: torch.Tensor,
-        read: torch.Tensor,
-        direct: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def chunk_scan(self, layer: int, scan: Scan) -> torch.Tensor:
         """See `Recurrence`."""
-        self._heard.append((layer, SSM, inputs.shape[1], inputs.shape[2] * write.shape[2]))
-        return inputs.new_zeros(inputs.shape, dtype=torch.float32)
+        num_heads, size = scan.inputs.shape[1:]
+        self._heard.append((layer, SSM, num_heads, size * scan.write.shape[2]))
+        return torch.zeros_like(scan.inputs, dtype=torch.float32)
 
-    def selective_scan(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        steps: torch.Tensor,
-        rates: torch.Tensor,
-        write: torch.Tensor,
-        read: torch.Tensor,
-        direct: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def selective_scan(self, layer: int, scan: Scan) -> torch.Tensor:
         """See `Recurrence`."""
-        self._heard.append((layer, SSM, *rates.shape))
-        return inputs.new_zeros(inputs.shape, dtype=torch.float32)
+        self._heard.append((layer, SSM, *scan.rates.shape))
+        return torch.zeros_like(scan.inputs, dtype=torch.float32)
 
 
 def _words(state: tuple[int, str, int, int]) -> str:

@@ -1,6 +1,6 @@
 """The recurrent layers of one step, by what transformers' code asks of them, and in plain torch."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch.nn.functional import conv1d, silu
@@ -15,55 +15,54 @@ from daemon.engine.layers.recurrent.selective_scan import selective_scan
 from daemon.memory.state_layout import CONV, SSM
 
 
+class Convolution(NamedTuple):
+    """The arguments of one step's convolution of channels."""
+
+    inputs: torch.Tensor  # [T, C]
+    weight: torch.Tensor  # [C, K]
+    bias: torch.Tensor | None  # [C]
+    activated: bool  # by silu
+
+
+class DeltaRule(NamedTuple):
+    """The arguments of one step's gated delta rule: those of `delta_rule` but for the states."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    decay: torch.Tensor
+    beta: torch.Tensor
+
+
+class Scan(NamedTuple):
+    """The arguments of one step's scan of heads (Mamba 2) or of channels (Mamba 1): those of
+    `chunk_scan` and `selective_scan` but for the states.
+    """
+
+    inputs: torch.Tensor
+    steps: torch.Tensor
+    rates: torch.Tensor
+    write: torch.Tensor
+    read: torch.Tensor
+    direct: torch.Tensor | None
+
+
 class Recurrence(Protocol):
     """One step's recurrent layers: each reads its sequences' states from the pool and writes them
     back as they are behind the step's tokens.
     """
 
-    def convolve(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        activated: bool,
-    ) -> torch.Tensor:
-        """`inputs` [T, C] convolved by `weight` [C, K], then silu where `activated`: [T, C]."""
+    def convolve(self, layer: int, convolution: Convolution) -> torch.Tensor:
+        """Its inputs convolved, then silu where it is activated: [T, C]."""
 
-    def delta_rule(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        decay: torch.Tensor,
-        beta: torch.Tensor,
-    ) -> torch.Tensor:
-        """See `daemon.engine.layers.recurrent.delta_rule`."""
+    def delta_rule(self, layer: int, rule: DeltaRule) -> torch.Tensor:
+        """The values that the rule reads, shaped as those that it writes."""
 
-    def chunk_scan(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        steps: torch.Tensor,
-        rates: torch.Tensor,
-        write: torch.Tensor,
-        read: torch.Tensor,
-        direct: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """See `daemon.engine.layers.recurrent.chunk_scan`."""
+    def chunk_scan(self, layer: int, scan: Scan) -> torch.Tensor:
+        """A scan of heads, shaped as its inputs."""
 
-    def selective_scan(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        steps: torch.Tensor,
-        rates: torch.Tensor,
-        write: torch.Tensor,
-        read: torch.Tensor,
-        direct: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """See `daemon.engine.layers.recurrent.selective_scan`."""
+    def selective_scan(self, layer: int, scan: Scan) -> torch.Tensor:
+        """A scan of channels, shaped as its inputs."""
 
 
 def convolve(
@@ -96,66 +95,32 @@ class TorchRecurrence:
         self._pages = StatePages(batch, cache)
         self._rows = TokenRows(batch.row_offsets.astype(int), batch.counts.astype(int))
 
-    def convolve(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        activated: bool,
-    ) -> torch.Tensor:
+    def convolve(self, layer: int, convolution: Convolution) -> torch.Tensor:
         """See `Recurrence`."""
         states = self._pages.read(layer, CONV)
-        output = convolve(inputs, weight, bias, activated, states, self._rows)
+        output = convolve(*convolution, states, self._rows)
         self._pages.write(layer, CONV, states)
         return output
 
-    def delta_rule(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        decay: torch.Tensor,
-        beta: torch.Tensor,
-    ) -> torch.Tensor:
+    def delta_rule(self, layer: int, rule: DeltaRule) -> torch.Tensor:
         """See `Recurrence`."""
         states = self._pages.read(layer, SSM)
-        matrices = states.unflatten(-1, (key.shape[-1], value.shape[-1]))
-        output = delta_rule(query, key, value, decay, beta, matrices, self._rows)
+        matrices = states.unflatten(-1, (rule.key.shape[-1], rule.value.shape[-1]))
+        output = delta_rule(*rule, matrices, self._rows)
         self._pages.write(layer, SSM, states)
         return output
 
-    def chunk_scan(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        steps: torch.Tensor,
-        rates: torch.Tensor,
-        write: torch.Tensor,
-        read: torch.Tensor,
-        direct: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def chunk_scan(self, layer: int, scan: Scan) -> torch.Tensor:
         """See `Recurrence`."""
         states = self._pages.read(layer, SSM)
-        matrices = states.unflatten(-1, (inputs.shape[-1], write.shape[-1]))
-        parts = inputs, steps, rates, write, read, direct
-        output = chunk_scan(*parts, matrices, self._rows)
+        matrices = states.unflatten(-1, (scan.inputs.shape[-1], scan.write.shape[-1]))
+        output = chunk_scan(*scan, matrices, self._rows)
         self._pages.write(layer, SSM, states)
         return output
 
-    def selective_scan(
-        self,
-        layer: int,
-        inputs: torch.Tensor,
-        steps: torch.Tensor,
-        rates: torch.Tensor,
-        write: torch.Tensor,
-        read: torch.Tensor,
-        direct: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def selective_scan(self, layer: int, scan: Scan) -> torch.Tensor:
         """See `Recurrence`."""
         states = self._pages.read(layer, SSM)
-        output = selective_scan(inputs, steps, rates, write, read, direct, states, self._rows)
+        output = selective_scan(*scan, states, self._rows)
         self._pages.write(layer, SSM, states)
         return output

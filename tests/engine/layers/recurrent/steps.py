@@ -8,7 +8,7 @@ import torch
 
 from daemon.engine.batch.flat_batch import FlatBatch, flatten
 from daemon.engine.kv.pool import PagedKV
-from daemon.engine.layers.recurrent.recurrence import Recurrence
+from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Recurrence, Scan
 from daemon.memory.layout import KVLayout
 from daemon.memory.state_layout import CONV, SSM, StatePart, state_layout
 from daemon.state.batch import Batch
@@ -66,7 +66,7 @@ def convolution(num_channels: int, taps: int, has_bias: bool, activated: bool) -
         weight = randn(fixed, num_channels, taps)
         bias = randn(fixed, num_channels) if has_bias else None
         inputs = randn(chance, count, num_channels + 3)[:, :num_channels]
-        return made.convolve(LAYER, inputs, weight, bias, activated)
+        return made.convolve(LAYER, Convolution(inputs, weight, bias, activated))
 
     return Layer((StatePart(CONV, num_channels, taps - 1),), compute)
 
@@ -79,7 +79,8 @@ def delta_net(num_keys: int, num_heads: int, sizes: tuple[int, int], channels: b
         value, beta = randn(chance, count, num_heads, sizes[1]), randn(chance, count, num_heads)
         shape = (num_heads, sizes[0]) if channels else (num_heads,)
         decay = -randn(chance, count, *shape).exp()
-        return made.delta_rule(LAYER, query, key, value, decay, beta.sigmoid())
+        rule = DeltaRule(query, key, value, decay, beta.sigmoid())
+        return made.delta_rule(LAYER, rule)
 
     return Layer((StatePart(SSM, num_heads, sizes[0] * sizes[1], is_float32=True),), compute)
 
@@ -92,8 +93,8 @@ def mamba_2(num_groups: int, num_heads: int, sizes: tuple[int, int], has_direct:
         rates, direct = -randn(fixed, num_heads).exp(), randn(fixed, num_heads)
         inputs, steps = randn(chance, count, num_heads, sizes[0]), randn(chance, count, num_heads)
         write, read = (randn(chance, count, num_groups, sizes[1]) for _ in range(2))
-        parts = inputs, steps.exp(), rates, write, read
-        return made.chunk_scan(LAYER, *parts, direct if has_direct else None)
+        scan = Scan(inputs, steps.exp(), rates, write, read, direct if has_direct else None)
+        return made.chunk_scan(LAYER, scan)
 
     return Layer((StatePart(SSM, num_heads, sizes[0] * sizes[1], is_float32=True),), compute)
 
@@ -106,7 +107,8 @@ def mamba_1(num_channels: int, size: int) -> Layer:
         rates, direct = -randn(fixed, num_channels, size).exp(), randn(fixed, num_channels)
         inputs, steps = (randn(chance, count, num_channels) for _ in range(2))
         write, read = (randn(chance, count, size) for _ in range(2))
-        return made.selective_scan(LAYER, inputs, steps.exp(), rates, write, read, direct)
+        scan = Scan(inputs, steps.exp(), rates, write, read, direct)
+        return made.selective_scan(LAYER, scan)
 
     return Layer((StatePart(SSM, num_channels, size, is_float32=True),), compute)
 

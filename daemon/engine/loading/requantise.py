@@ -27,13 +27,14 @@ from daemon.engine.loading.resolve import read_config
 from daemon.engine.process import keep_compiled, stay_offline
 from daemon.engine.quantised.nearest import nearest_blocks
 from daemon.engine.quantised.place import claimed
-from daemon.engine.quantised.stored import LoadMeter, Stored, read_exactly, stored_tensors
+from daemon.engine.quantised.stored import LoadMeter, Stored, bytes_of, read_rows, stored_tensors
 from daemon.memory.sizing import WEIGHT_KINDS
 from daemon.models.containers import text_names
 from daemon.models.formats import FORMATS, WeightFormat
 from daemon.models.gguf_index import OWN_FILE, OWN_INDEX, GgufIndex, IndexedTensor
 from daemon.models.quantise_plan import VALUES, is_quantised, planned_index
 from daemon.models.quantised_folder import beside_weights
+from daemon.models.rank_shares import Range
 from daemon.models.shape import ModelError
 from daemon.models.weights import weight_files, weight_headers
 from daemon.wire.parent import die_with_parent
@@ -85,7 +86,7 @@ def requantise(source: Path, target: Path, kind: str, tell: Callable[[float], No
             stack.callback(os.close, file)
             stored |= stored_tensors(path, file, name_of)
         meter = LoadMeter(sum(tensor.size_bytes for tensor in stored.values()), tell)
-        _write_others(target, index, stored)
+        _write_others(target, index, stored, meter)
         with (target / OWN_FILE).open("wb") as blocks:
             for tensor in index.tensors:
                 blocks.seek(tensor.start)
@@ -113,13 +114,10 @@ def _parts(tensor: IndexedTensor, stored: Stored, meter: LoadMeter) -> Iterator[
     columns = tensor.shape[-1]
     height = max(_STRIP_ELEMENTS // columns, 1)
     num_rows = math.prod(tensor.shape[:-1])
-    row_bytes = columns * stored.dtype.itemsize
+    flat = stored._replace(shape=(num_rows, columns))
     for first in range(0, num_rows, height):
-        rows = torch.empty(min(height, num_rows - first), columns, dtype=stored.dtype)
-        data = _bytes_of(rows)
-        read_exactly(stored.file, stored.start + first * row_bytes, data)
-        meter.add(len(data))
-        yield data if not is_quantised(tensor) else _bytes_of(_nearest(tensor.name, form, rows))
+        strip = read_rows(flat, meter, Range(first, min(first + height, num_rows)))
+        yield bytes_of(_nearest(tensor.name, form, strip) if is_quantised(tensor) else strip)
 
 
 def _nearest(name: str, form: WeightFormat, rows: torch.Tensor) -> torch.Tensor:
@@ -129,17 +127,12 @@ def _nearest(name: str, form: WeightFormat, rows: torch.Tensor) -> torch.Tensor:
     return nearest_blocks(form, wide)
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    return memoryview(tensor.view(-1).view(torch.uint8).numpy())
-
-
-def _write_others(target: Path, index: GgufIndex, stored: Mapping[str, Stored]) -> None:
+def _write_others(
+    target: Path, index: GgufIndex, stored: Mapping[str, Stored], meter: LoadMeter
+) -> None:
     """Write the tensors that a file of blocks cannot hold to a safetensors file, as they are."""
     held = {tensor.name for tensor in index.tensors}
-    others = {}
-    for name in stored.keys() - held:
-        others[name] = torch.empty(stored[name].shape, dtype=stored[name].dtype)
-        read_exactly(stored[name].file, stored[name].start, _bytes_of(others[name]))
+    others = {name: read_rows(stored[name], meter) for name in stored.keys() - held}
     if others:
         save_file(others, target / "model.safetensors", {"format": "pt"})
 

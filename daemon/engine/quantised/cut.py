@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from daemon.engine.quantised.stored import CHUNK_BYTES, LoadMeter, Stored, read_exactly
+from daemon.engine.quantised.stored import CHUNK_BYTES, LoadMeter, Stored, read_rows
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.rank_shares import Range
 from daemon.models.shape import ModelError
@@ -62,18 +62,10 @@ def read_cut(stored: Stored, cut: Cut, meter: LoadMeter) -> torch.Tensor:
     row_bytes = max(stored.size_bytes // max(stored.shape[0], 1), 1)
     rows = max(1, CHUNK_BYTES // row_bytes)
     if cut.dim == 0:
-        pieces = [_read_rows(stored, part, row_bytes, meter) for part in cut.ranges]
+        pieces = [read_rows(stored, meter, part) for part in cut.ranges]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
     parts = []
     for first in range(0, stored.shape[0], rows):
         some = Range(first, min(first + rows, stored.shape[0]))
-        parts.append(cut.of(_read_rows(stored, some, row_bytes, meter)))
+        parts.append(cut.of(read_rows(stored, meter, some)))
     return torch.cat(parts)
-
-
-def _read_rows(stored: Stored, rows: Range, row_bytes: int, meter: LoadMeter) -> torch.Tensor:
-    found = torch.empty((rows.size, *stored.shape[1:]), dtype=stored.dtype)
-    flat = memoryview(found.view(-1).view(torch.uint8).numpy())
-    read_exactly(stored.file, stored.start + rows.first * row_bytes, flat)
-    meter.add(len(flat))
-    return found

@@ -17,10 +17,11 @@ from daemon.engine.quantised.repack import (
     spread,
     transposed,
 )
-from daemon.engine.quantised.stored import LoadMeter, Stored, chunks, read_exactly
+from daemon.engine.quantised.stored import LoadMeter, Stored, read_rows
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
 from daemon.models.quantised_layers import QuantisedLayer
+from daemon.models.rank_shares import Range
 from daemon.models.shape import ModelError
 
 _ONES = {"int4": 0x11111111, "int8": 0x01010101}
@@ -148,25 +149,13 @@ class _Reader:
         return scales if scales.ndim == 2 else scales.view(-1, 1)
 
     def _take(self, what: str) -> torch.Tensor:
-        return self._read(self._stored[self._layer.tensors[what]])
+        return read_rows(self._stored[self._layer.tensors[what]], self._meter)
 
     def _take_place(self, what: str) -> torch.Tensor:
         """The layer's own part of a tensor of several layers."""
         stored = self._stored[self._layer.tensors[what]]
-        size_bytes = stored.size_bytes // stored.shape[0]
-        start = stored.start + self._layer.place * size_bytes
-        return self._read(
-            stored._replace(start=start, size_bytes=size_bytes, shape=stored.shape[1:])
-        )
-
-    def _read(self, stored: Stored) -> torch.Tensor:
-        found = torch.empty(stored.shape, dtype=stored.dtype)
-        flat = memoryview(found.view(-1).view(torch.uint8).numpy())
-        for start, count in chunks(stored):
-            done = start - stored.start
-            read_exactly(stored.file, start, flat[done : done + count])
-            self._meter.add(count)
-        return found
+        place = self._layer.place
+        return read_rows(stored, self._meter, Range(place, place + 1))[0]
 
     def _error(self, said: str) -> ModelError:
         return ModelError(f"{self._layer.name}: {said}")

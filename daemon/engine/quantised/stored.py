@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from daemon.models.rank_shares import Range
 from daemon.models.shape import ModelError
 from daemon.models.weights import safetensors_header
 
@@ -104,3 +105,22 @@ def read_exactly(file: int, start: int, buffer: memoryview) -> None:
         if not count:
             raise ModelError("a file of weights became shorter while it was read")
         buffer, start = buffer[count:], start + count
+
+
+def read_rows(stored: Stored, meter: LoadMeter, rows: Range | None = None) -> torch.Tensor:
+    """Rows of a tensor, or all of it, read a chunk at a time. Raises ModelError."""
+    first, shape = 0, stored.shape
+    if rows is not None:
+        first, shape = rows.first, (rows.size, *shape[1:])
+    found = torch.empty(shape, dtype=stored.dtype)
+    start = stored.start + first * (stored.size_bytes // max(1, *stored.shape[:1]))
+    buffer = bytes_of(found)
+    for at, size_bytes in chunks(stored._replace(start=start, size_bytes=found.nbytes)):
+        read_exactly(stored.file, at, buffer[at - start : at - start + size_bytes])
+        meter.add(size_bytes)
+    return found
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The memory of a dense tensor."""
+    return memoryview(tensor.view(-1).view(torch.uint8).numpy())

@@ -61,9 +61,9 @@ from daemon.models.gguf_index import read_index
 from daemon.models.kept_folder import is_converted
 from daemon.models.quantisation import read_quantisation
 from daemon.models.quantised_folder import NONE, plain_folder, planned, quantised_shape
-from daemon.models.rank_shares import largest_share
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape, read_json
+from daemon.models.stages import largest_part
 from daemon.models.unread import unread_notes
 from daemon.models.vocabulary import read_tokenizer
 from daemon.models.weights import predicting_weights
@@ -202,7 +202,7 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
     config = _serve_by(found, config, find(config, found.shape, devices))
     for spec in found.served.instances:
         try:
-            share = largest_share(found.shape, num_ranks(spec))
+            share = largest_part(found.shape, spec)
         except ModelError as error:
             found.cannot(str(error))
             continue
@@ -257,7 +257,7 @@ def print_text(found: Checked) -> None:
             ranks = num_ranks(spec)
             if ranks > 1:
                 print(f"  ranks        {ranks}; the pool and the weights are those of the largest")
-            share = largest_share(found.shape, ranks)
+            share = largest_part(found.shape, spec)
             print("\n".join(pool_lines(share, found.plans[spec.name])))
         if found.loaded is not None:
             print(limits_line(instance_limits(found.loaded.config, spec)))

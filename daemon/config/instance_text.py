@@ -14,6 +14,7 @@ from daemon.state.role import Role
 CPU = "cpu"
 _DEVICES = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*")
 _PARALLEL = re.compile(r"(?:tp|pp)([1-9][0-9]{0,3})")
+_STAGES = "pp"
 
 _ROLES = tuple(role.value for role in Role)
 MOST_RANKS = 16
@@ -58,6 +59,11 @@ def num_ranks(spec: InstanceSpec) -> int:
     return int(found[1]) if found else 1
 
 
+def num_stages(spec: InstanceSpec) -> int:
+    """The number of pipeline stages of an instance; 1 where its ranks share layers."""
+    return num_ranks(spec) if spec.parallel.startswith(_STAGES) else 1
+
+
 def placed(spec: InstanceSpec) -> str:
     """The device of an instance as viewers see it, its ranks included: `cpu:tp2`."""
     return ":".join(part for part in (spec.device, _needed(spec.parallel)) if part)
@@ -95,9 +101,7 @@ def role_fault(role: str) -> str:
 def engine_fault(spec: InstanceSpec) -> str:
     """Why no worker can compute on these devices; empty: one can."""
     if spec.device == CPU:
-        parallel = _needed(spec.parallel)
-        said = f"{parallel} on the CPU is not supported yet: its ranks share layers, as tpN"
-        return said if parallel.startswith("pp") else ""
+        return ""
     if num_devices(spec.device) == 1:
         return ""
     return f"{spec.parallel} over {spec.device} is not supported yet: {_ONE_DEVICE}"

@@ -43,6 +43,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     finds_size: bool = False  # measure the target forward size
     weight_dtype: str = ""  # of weights that are not quantised; empty: `dtype`
     exact: bool = True  # matrix products round no states
+    stage_layers: tuple[int, ...] = ()  # of each pipeline stage; empty: ranks share layers
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):

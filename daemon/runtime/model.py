@@ -12,7 +12,7 @@ from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Card, Devices, ask_for, check_devices
 from daemon.config.find import DeviceCandidate, Found, find
-from daemon.config.instance_text import num_ranks, placed
+from daemon.config.instance_text import num_ranks, num_stages, placed
 from daemon.config.instances import (
     finds_size,
     instance_limits,
@@ -32,9 +32,9 @@ from daemon.models.gguf_header import whole_name
 from daemon.models.hub import hub_name
 from daemon.models.kept_folder import Tell
 from daemon.models.quantised_folder import ensure_quantised, plain_folder
-from daemon.models.rank_shares import largest_share
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
+from daemon.models.stages import largest_part, stage_layers
 from daemon.protocol.worker import Load
 from daemon.runtime.start_times import StartTimes, start_name
 from daemon.state.role import Role
@@ -73,6 +73,7 @@ class ServedModel(msgspec.Struct, frozen=True):
         pool, cores = self.pools[instance], self.cores[instance].of_rank(rank)
         config = msgspec.structs.replace(config, instance=self.instances)
         limits = worker_limits(config, self.instances[instance])
+        stages = num_stages(self.instances[instance])
         return Load(
             model=str(self.folder),
             device=self.instances[instance].device,
@@ -94,6 +95,7 @@ class ServedModel(msgspec.Struct, frozen=True):
             finds_size=finds_size(config, self.instances[instance]),
             weight_dtype=pool.weight_dtype,
             exact=config.model.dtype == "float32",
+            stage_layers=stage_layers(self.shape, stages) if stages > 1 else (),
         )
 
     def _wakes_in_s(self, config: Config, instance: int, times: StartTimes | None) -> float:
@@ -122,7 +124,8 @@ class ServedModel(msgspec.Struct, frozen=True):
                     spec.name,
                     Role(spec.role),
                     placed(spec),
-                    ahead=spec.device.startswith("cuda"),
+                    stages=num_stages(spec),
+                    ahead=spec.device.startswith("cuda") or num_stages(spec) > 1,
                     **asdict(instance_limits(config, spec)),
                     chunk_is_own=not says_chunk(said, shared),
                     budget_is_own=not says_budget(said, shared),
@@ -185,8 +188,7 @@ def find_model(
         log.log(logging.WARNING if in_place else logging.INFO, "%s", line)
     config = with_instances(config, found)
     pools = tuple(
-        plan_pool(config, largest_share(shape, num_ranks(spec)), spec, devices)
-        for spec in found.instances
+        plan_pool(config, largest_part(shape, spec), spec, devices) for spec in found.instances
     )
     if unused := without_effect(config.model.generation_config, folder):
         log.warning("generation_config.json says what has no effect here: %s", ", ".join(unused))

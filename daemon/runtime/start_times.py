@@ -24,7 +24,8 @@ MOST_KEPT = 64
 
 def start_name(load: Load) -> str:
     """The name under which a worker's start times are kept: others load as long."""
-    ranks = f" tp{load.world_size}" if load.world_size > 1 else ""
+    kind = "pp" if load.stage_layers else "tp"
+    ranks = f" {kind}{load.world_size}" if load.world_size > 1 else ""
     return f"{load.model} {load.dtype} {load.device}{ranks}"
 
 

@@ -8,6 +8,7 @@ from daemon.config.instance_text import (
     engine_fault,
     format_instance,
     num_ranks,
+    num_stages,
     parse_instance,
     placed,
 )
@@ -96,7 +97,9 @@ def test_no_worker_computes_on_several_devices_yet() -> None:
 
 def test_ranks_share_a_cpu_alone() -> None:
     assert engine_fault(parse_instance("cpu:tp2")) == ""
-    assert "pp2 on the CPU is not supported yet" in engine_fault(parse_instance("cpu:pp2"))
+    assert engine_fault(parse_instance("cpu:pp2")) == ""
+    assert num_stages(parse_instance("cpu:pp2")) == 2
+    assert num_stages(parse_instance("cpu:tp2")) == num_stages(parse_instance("cpu")) == 1
     assert num_ranks(parse_instance("cpu:tp3")) == 3
     assert num_ranks(parse_instance("cpu:tp1")) == num_ranks(parse_instance("cuda:4")) == 1
     assert placed(parse_instance("cpu:tp3")) == "cpu:tp3"

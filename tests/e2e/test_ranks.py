@@ -27,6 +27,7 @@ ASKED = [
 SMALL = ("--set", "memory.kv_blocks=34", "--set", "scheduler.max_running=6")
 STATES = ("decode", "swap", "loading", "prefill", "idle")
 """What the instance is about when one of its ranks gets a signal."""
+INSTANCES = ("cpu:tp2", "cpu:pp2")
 RANK_PROCESSES = (b"daemon.engine.worker.main", b"tests.nursery.worker")
 
 
@@ -57,21 +58,30 @@ def rank_pids(daemon: LiveDaemon) -> list[int]:
     )
 
 
-async def test_ranks_give_the_texts_of_one_worker(folder: Path, expected: list[str]) -> None:
-    with LiveDaemon("--model", str(folder), "--instance", "cpu:tp2", *SMALL) as daemon:
-        assert daemon.snapshot().instances[0].device == "cpu:tp2"
+@pytest.mark.parametrize("instance", INSTANCES)
+async def test_ranks_give_the_texts_of_one_worker(
+    instance: str, folder: Path, expected: list[str]
+) -> None:
+    with LiveDaemon("--model", str(folder), "--instance", instance, *SMALL) as daemon:
+        assert daemon.snapshot().instances[0].device == instance
         assert await texts(daemon) == expected
         assert await texts(daemon) == expected, "from the prefix cache"
         assert daemon.snapshot().counters.swaps_out
 
 
-async def test_a_lost_rank_takes_no_answer_with_it(folder: Path, expected: list[str]) -> None:
-    await lose(folder, expected, signal.SIGKILL, tries(2, 100), {})
+@pytest.mark.parametrize("instance", INSTANCES)
+async def test_a_lost_rank_takes_no_answer_with_it(
+    instance: str, folder: Path, expected: list[str]
+) -> None:
+    await lose(instance, folder, expected, signal.SIGKILL, tries(2, 100), {})
 
 
 @pytest.mark.soak
-async def test_a_stopped_rank_takes_no_answer_with_it(folder: Path, expected: list[str]) -> None:
-    await lose(folder, expected, signal.SIGSTOP, 20, REAL)
+@pytest.mark.parametrize("instance", INSTANCES)
+async def test_a_stopped_rank_takes_no_answer_with_it(
+    instance: str, folder: Path, expected: list[str]
+) -> None:
+    await lose(instance, folder, expected, signal.SIGSTOP, 20, REAL)
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.soak)])
@@ -104,10 +114,15 @@ class Gaps:
 
 
 async def lose(
-    folder: Path, expected: list[str], number: signal.Signals, count: int, env: dict[str, str]
+    instance: str,
+    folder: Path,
+    expected: list[str],
+    number: signal.Signals,
+    count: int,
+    env: dict[str, str],
 ) -> None:
     """Send a rank a signal, again and again, in each state in turn; all answers are whole."""
-    flags = "--instance", "cpu:tp2", "--set", f"daemon.restarts={3 * count}"
+    flags = "--instance", instance, "--set", f"daemon.restarts={3 * count}"
     chance, gaps = random.Random(count), Gaps()
     with LiveDaemon("--model", str(folder), *flags, *SMALL, env=env) as daemon:
         model = daemon.model()["id"]

@@ -35,6 +35,7 @@ from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.layers.ops import Norm
 from daemon.engine.layers.ranks import GatheredHead, RankPart, Ranks, SummedPart, bare
+from daemon.engine.layers.stages import StageHead
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.sampler.sample_columns import EDIT_COLUMNS, RULE_COLUMNS
@@ -100,12 +101,18 @@ class StepPrograms:
         self._team.run_program(program.table)
         if self._ranks is not None:
             self._ranks.check()
-        return program.logits
+        if not isinstance(self._decoder.vocabulary, StageHead):
+            return program.logits
+        if (behind := self._decoder.behind) is not None:
+            behind.send(program.states)
+        return self._decoder.vocabulary.shared(program.logits)
 
     def repeated(self, batch: FlatBatch, rules: DrawRules) -> Repeated | None:
         """See `Programs`; None where calls look no tokens up."""
         times = rules.times
         if _looked_up(self._decoder.embeddings) is None or len(batch.chunk_rows):
+            return None
+        if isinstance(self._decoder.vocabulary, StageHead):  # another stage samples
             return None
         program = self._prepared(batch)
         used = int(batch.positions.max() + times - 1) // self._cache.block_size + 1
@@ -195,7 +202,7 @@ def possible(decoder: Decoder, cache: PagedKV) -> bool:
 
 def _in_calls(decoder: Decoder, count: int) -> bool:
     """Whether a step of `count` tokens is calls alone."""
-    products: list[object] = [decoder.vocabulary]
+    products: list[object] = [] if decoder.behind is not None else [decoder.vocabulary]
     for layer in decoder.layers:
         inner = layer.heads.products()
         products += [layer.query_key_value, layer.output]
@@ -322,7 +329,7 @@ class _Program:
         self._cache = cache
         self._constants = constants
         self._buffers = buffers
-        self._states, self._normed = (
+        self.states, self._normed = (
             buffers.floats(name, count, width) for name in ("states", "normed")
         )
         self._angles = [(cos[:count], sin[:count]) for cos, sin in buffers.angles]
@@ -340,7 +347,7 @@ class _Program:
         """Fill the buffers for one step of `tokens` int64 [T]."""
         buffers, count = self._buffers, self._count
         if self._looked_up is None:
-            self._states.copy_(self._decoder.embeddings(tokens))
+            self.states.copy_(self._decoder.embeddings(tokens))
         else:
             buffers.tokens[:count].copy_(tokens)
         positions = torch.from_numpy(batch.positions)
@@ -381,11 +388,11 @@ class _Program:
         decoder, written = self._decoder, _Calls()
         if self._looked_up is not None:
             tokens = self._buffers.tokens[: self._count]
-            picked = unpacked(self._looked_up, range(self._count), self._states, tokens)
+            picked = unpacked(self._looked_up, range(self._count), self.states, tokens)
             written.add("embedding", picked)
             if decoder.embeddings.scale != 1:
                 factor = self._constants.address(decoder.embeddings.scale)
-                written.add("embedding", calls.scale(self._states, factor))
+                written.add("embedding", calls.scale(self.states, factor))
         added: torch.Tensor | None = None
         of_added: Norm | None = None
         for index, layer in enumerate(decoder.layers):
@@ -395,8 +402,10 @@ class _Program:
             written.add("norm", self._added(output, layer.output_norm, layer.mlp_norm))
             added, of_added = self._mlp(written, layer.mlp), layer.mlp_output_norm
             if layer.scale != 1.0:
-                written.add("norm", calls.scale(self._states, self._constants.address(layer.scale)))
+                written.add("norm", calls.scale(self.states, self._constants.address(layer.scale)))
         written.add("norm", self._added(added, of_added, decoder.norm))
+        if decoder.behind is not None:
+            return self.states[: self._num_sampled, :0], written
         sampled = self._sampled(written)
         logits = self._product(written, decoder.vocabulary, sampled, "logits")
         if isinstance(decoder.vocabulary, GatheredHead):
@@ -533,5 +542,5 @@ class _Program:
 
     def _added(self, added: torch.Tensor | None, of_added: Norm | None, norm: Norm) -> Call:
         """The states with something, or its norm, added; and their own norm."""
-        parts = self._states, added, norm, self._normed, of_added
+        parts = self.states, added, norm, self._normed, of_added
         return norm_call(self._constants, *parts)

@@ -42,7 +42,7 @@ def _now_ns(clock):
 
 
 @_strictly
-def _waits(begun, left, number, limit_ns, clock):
+def waits(begun, left, number, limit_ns, clock):
     """The fault of a rank that has not begun operation `number`; 0 once it has.
 
     `begun` and `left`: addresses of its columns. Most waits are short: a rank spins, then lets
@@ -78,7 +78,7 @@ def _meet(a, does):
     count_up(int64_pointer(own), 1)
     for rank in range(a[9]):
         line = a[5] + 8 * LINE * rank
-        wrong = _waits(line, line + 8 * IS_GONE, number, int64_pointer(a[10])[1], a[10] + 16)
+        wrong = waits(line, line + 8 * IS_GONE, number, int64_pointer(a[10])[1], a[10] + 16)
         if wrong == 0 and int64_pointer(line)[_DOES + (number & 1)] != does:
             wrong = OTHERWISE
         if wrong != 0:
@@ -125,7 +125,7 @@ def sum_item(a, _item):
 
 
 @_strictly
-def _copy(source, target, size_bytes):
+def copy_bytes(source, target, size_bytes):
     """Bytes from one address to another; eight at a time where both lie so."""
     whole = 0
     if (source | target) & 7 == 0:
@@ -148,11 +148,11 @@ def gather_item(a, _item):
     while first < a[12] and int64_pointer(a[10])[0] == 0:
         count = min(a[15], a[12] - first)
         number = int64_pointer(a[5] + 8 * LINE * a[8])[0] + 1
-        _copy(a[11] + first * own_bytes, _area(a, a[8], number), count * own_bytes)
+        copy_bytes(a[11] + first * own_bytes, _area(a, a[8], number), count * own_bytes)
         if _meet(a, _GATHER + count * all_bytes) == 0 and a[14] != 0:
             for rank in range(a[9]):
                 part, size_bytes = _area(a, rank, number), begins[rank + 1] - begins[rank]
                 for row in range(count):
                     target = a[14] + (first + row) * all_bytes + begins[rank]
-                    _copy(part + row * size_bytes, target, size_bytes)
+                    copy_bytes(part + row * size_bytes, target, size_bytes)
         first += count

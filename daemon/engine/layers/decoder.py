@@ -19,6 +19,7 @@ from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
 from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.layers.ranks import bare
 from daemon.engine.layers.rotary import RotaryTable
+from daemon.engine.layers.stages import StageHead, StageLinks
 
 Prepare = Callable[[Any], Any]
 """Turns a linear layer, or the experts of a mixture, into the module that computes it here."""
@@ -75,6 +76,12 @@ class Decoder:
         """The embeddings, or this rank's."""
         return self.embeddings.own if isinstance(self.embeddings, SplitRows) else self.embeddings
 
+    @property
+    def behind(self) -> StageLinks | None:
+        """The links of a stage that hands states over to another."""
+        head = self.vocabulary
+        return head.links if isinstance(head, StageHead) and not head.links.is_last else None
+
     def small_weights(self) -> list[torch.Tensor]:
         """The weights that belong to no product: norms, routers, and embeddings that are plain."""
         norms = [self.norm, *(norm for layer in self.layers for norm in layer.norms())]
@@ -92,6 +99,8 @@ class Decoder:
         paged: PagedAttention,
     ) -> torch.Tensor:
         """The states of some tokens [R, width] as `head` takes them; `wanted` indexes them."""
+        if self.behind is not None:
+            return self._handed_over(tokens, positions, paged)[wanted]
         some = wanted if len(wanted) < len(tokens) else None
         return self._normed(*self._through_layers(tokens, positions, paged, some))
 
@@ -104,7 +113,19 @@ class Decoder:
         self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
     ) -> torch.Tensor:
         """The states of all tokens [T, width] as `head` takes them."""
+        if self.behind is not None:
+            return self._handed_over(tokens, positions, paged)
         return self._normed(*self._through_layers(tokens, positions, paged))
+
+    def _handed_over(
+        self, tokens: torch.Tensor, positions: torch.Tensor, paged: PagedAttention
+    ) -> torch.Tensor:
+        """The residual [T, width] behind the last layer, all added, which the next stage gets."""
+        states, added = self._through_layers(tokens, positions, paged)
+        self._normed(states, added)  # adds what is still to be added, in place
+        assert self.behind is not None
+        self.behind.send(states)
+        return states
 
     def _normed(self, states: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
         return self.ops.norm(states, added, self.norm, self.layers[-1].mlp_output_norm)

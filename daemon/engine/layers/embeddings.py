@@ -7,6 +7,7 @@ from torch.nn.functional import embedding
 
 from daemon.engine.layers.ops import Ops
 from daemon.engine.layers.ranks import SplitEmbedding, own_rows
+from daemon.engine.layers.stages import ReceivedRows, StageEntry
 from daemon.engine.quantised.linear import QuantisedEmbedding, scale_of, scaled
 from daemon.engine.quantised.weight import QuantisedWeight
 
@@ -89,6 +90,8 @@ class SplitRows:
 
 def embeddings_of(module: Any, ops: Ops) -> Embeddings:
     """How to look tokens up in a model's embedding."""
+    if isinstance(module, StageEntry):
+        return ReceivedRows(module)
     if isinstance(module, SplitEmbedding):
         return SplitRows(module, embeddings_of(module.inner, ops))
     if isinstance(module, QuantisedEmbedding):

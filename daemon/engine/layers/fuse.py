@@ -292,7 +292,7 @@ def _layer(
 
 def _prepared(layer: Any, prepare: Prepare) -> Any:
     """A layer as it is computed here, or this rank's part of it."""
-    return layer.over(prepare(layer.inner)) if isinstance(layer, RankPart) else prepare(layer)
+    return layer.prepared(prepare) if isinstance(layer, RankPart) else prepare(layer)
 
 
 def _gated(mlp: Any, prepare: Prepare) -> GatedMlp:

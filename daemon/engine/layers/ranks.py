@@ -4,7 +4,7 @@ A layer split by rows gives a part of its output, and the next one, split by col
 part: their results are added up over all ranks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -36,8 +36,41 @@ class Ranks(Protocol):
         tensor on a rank that only gives its own (`reads` is false).
         """
 
+    def tell(self, rows: torch.Tensor) -> None:
+        """Give int64 `rows` [R, width] to all other ranks; the first rank does."""
+
+    def hear(self, num_rows: int, width: int) -> torch.Tensor:
+        """The rows that the first rank told next, int64 [R, width]."""
+
     def close(self) -> None:
         """Leave: whoever waits for this rank gets an error at once."""
+
+
+class TellsByGather:
+    """Ranks that are told rows as they gather them: all meet."""
+
+    rank: int
+    world_size: int
+
+    def gather(
+        self, rows: torch.Tensor, widths: Sequence[int], *, reads: bool = True
+    ) -> torch.Tensor:
+        """See `Ranks`."""
+        raise NotImplementedError
+
+    def tell(self, rows: torch.Tensor) -> None:
+        """See `Ranks`."""
+        self.gather(rows, self._widths(rows.shape[1]), reads=False)
+
+    def hear(self, num_rows: int, width: int) -> torch.Tensor:
+        """See `Ranks`."""
+        return self.gather(self._nothing(num_rows), self._widths(width))
+
+    def _nothing(self, num_rows: int) -> torch.Tensor:
+        return torch.empty((num_rows, 0), dtype=torch.int64)
+
+    def _widths(self, width: int) -> list[int]:
+        return [width, *[0] * (self.world_size - 1)]
 
 
 class RankPart(nn.Module):
@@ -51,6 +84,10 @@ class RankPart(nn.Module):
     def over(self, inner: Any) -> "RankPart":
         """The same around another part: one that is prepared for this device."""
         return type(self)(inner, self.ranks)
+
+    def prepared(self, prepare: Callable[[Any], Any]) -> "RankPart":
+        """The same around the part that `prepare` makes of this one."""
+        return self.over(prepare(self.inner))
 
     @property
     def weight(self) -> torch.Tensor:

@@ -21,11 +21,13 @@ from daemon.engine.layers.attention import ATTENTION_NAME, register
 from daemon.engine.layers.ranks import Ranks
 from daemon.engine.layers.recurrent.functions import replace_functions
 from daemon.engine.loading.resolve import read_config, resolved_of
-from daemon.engine.loading.shards import Shards, shards_of, with_shards
+from daemon.engine.loading.shards import RankShare, shards_of, with_share
+from daemon.engine.loading.stages import share_of
 from daemon.engine.loading.weights import open_weights
 from daemon.engine.quantised.cut import Cut
 from daemon.engine.quantised.files import Packed
 from daemon.engine.quantised.place import PackedPlaces, check_sizes, claimed, fill, with_layers
+from daemon.engine.ranks.stages import Stages
 from daemon.models.formats import FORMATS
 from daemon.models.gguf_index import read_index
 from daemon.models.quantisation import read_quantisation
@@ -70,8 +72,8 @@ def load_model(
 
     Weights stored in blocks stay so. On a CPU weights may be narrower than the computation:
     `weight_dtype`, where it is given. `tell` gets, from any thread, the share of the weights that
-    is loaded. Of several `ranks` each has its part of the layers, and no other's weights. Raises
-    ModelError.
+    is loaded. Of several `ranks` each has its part of the layers, or as a stage some of
+    them, and no other's weights. Raises ModelError.
     """
     register()
     computes_in = torch_dtype(dtype)
@@ -110,21 +112,21 @@ def _loaded(
     if quantisation is not None and hasattr(config, "quantization_config"):
         del config.quantization_config  # the layers are ours, not those of transformers
     sides = _sides(folder, quantisation)
-    model_class, shards, cuts = _split(folder, model_class, config, quantisation, sides, ranks)
+    model_class, share, cuts = _split(folder, model_class, config, quantisation, sides, ranks)
     has_memory = device.type != "meta"
     opened = open_weights(
         folder, device if has_memory else _CPU, tell, computes_in, narrow, quantisation, cuts
     )
     with opened as (weights, packed):
-        unused = shards.unused if shards is not None else frozenset()
+        unused = share.unused if share is not None else frozenset()
         given = weights if has_memory else _shells({name: sides[name] for name in weights})
         places, model, report = _made(
             folder, model_class, config, packed, given, unused, (device, computes_in)
         )
         if has_memory:
             fill(model, places, packed)
-            if shards is not None:
-                shards.join(model)
+            if share is not None:
+                share.join(model)
         else:
             check_sizes(model, places, sides)
         # Older quantising tools give every layer a bias, of zeros where the model has none.
@@ -186,15 +188,19 @@ def _split(
     quantisation: Quantisation | None,
     sides: Mapping[str, tuple[int, ...]],
     ranks: Ranks | None,
-) -> tuple[Any, Shards | None, Mapping[str, Cut]]:
+) -> tuple[Any, RankShare | None, Mapping[str, Cut]]:
     """The class of a rank's part of a model, that part, and the cuts of the folder's tensors; the
     whole model where there is one rank. Raises ModelError.
     """
     if ranks is None or ranks.world_size == 1:
         return model_class, None, {}
+    resolved = resolved_of(config)
+    if isinstance(ranks, Stages):
+        stage = share_of(model_class, config, resolved, ranks, sides)
+        return with_share(model_class, stage), stage, {}
     block_lens = _block_lens(folder, quantisation)
-    shards, cuts = shards_of(model_class, config, resolved_of(config), ranks, sides, block_lens)
-    return with_shards(model_class, shards), shards, cuts
+    shards, cuts = shards_of(model_class, config, resolved, ranks, sides, block_lens)
+    return with_share(model_class, shards), shards, cuts
 
 
 def _sides(folder: Path, quantisation: Quantisation | None) -> dict[str, tuple[int, ...]]:

@@ -9,7 +9,7 @@ head and the embedding are cut by tokens. What is in blocks is cut between block
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -63,7 +63,7 @@ class Shards:
     def shrink(self, model: nn.Module) -> None:
         """Give a new model, which has no weights yet, parameters of this rank's sizes."""
         for name, cut in self.cuts.items():
-            owner, own = _place(model, name)
+            owner, own = place_of(model, name)
             whole = getattr(owner, own)
             sides = [*whole.shape]
             sides[cut.dim] = cut.size
@@ -72,7 +72,7 @@ class Shards:
                 _count_sides(owner)
         for name in self.once:
             if not self.has(name):
-                owner, own = _place(model, name)
+                owner, own = place_of(model, name)
                 setattr(owner, own, None)
         for name, share in self.heads.items():
             module = model.get_submodule(name)
@@ -86,7 +86,7 @@ class Shards:
         """Put around each part of a loaded model what joins it with the others."""
         for name in self.once:
             if self.has(name) and self.ranks.rank:
-                owner, own = _place(model, name)
+                owner, own = place_of(model, name)
                 setattr(owner, own, nn.Parameter(torch.zeros_like(getattr(owner, own)), False))
         own_tokens = self.tokens[self.ranks.rank]
         widths = [each.size for each in self.tokens]
@@ -98,11 +98,12 @@ class Shards:
             ),
         }
         for name, make in joined.items():
-            owner, own = _place(model, name)
+            owner, own = place_of(model, name)
             setattr(owner, own, make(getattr(owner, own)))
 
 
-def _place(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+def place_of(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that holds a part of a model, and its name there."""
     parent, _, own = name.rpartition(".")
     return model.get_submodule(parent), own
 
@@ -116,7 +117,21 @@ def _count_sides(module: Any) -> None:
         module.num_embeddings, module.padding_idx = rows, None
 
 
-def with_shards(model_class: Any, shards: Shards) -> Any:
+class RankShare(Protocol):
+    """A rank's part of a model, cut from each layer or of whole layers."""
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The stored tensors that the rank does not take."""
+
+    def shrink(self, model: nn.Module) -> None:
+        """Take from a new model, which has no weights yet, what other ranks have."""
+
+    def join(self, model: nn.Module) -> None:
+        """Put around the parts of a loaded model what joins them with those of others."""
+
+
+def with_share(model_class: Any, share: RankShare) -> Any:
     """A model class whose models have this rank's part alone."""
 
     class Sharded(model_class):
@@ -124,7 +139,7 @@ def with_shards(model_class: Any, shards: Shards) -> Any:
 
         def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
             super().__init__(config, *args, **kwargs)
-            shards.shrink(self)
+            share.shrink(self)
 
     for said in ("__name__", "__qualname__", "__module__"):
         setattr(Sharded, said, getattr(model_class, said))
@@ -149,7 +164,7 @@ def shards_of(
     plan = getattr(config, "base_model_tp_plan", None) or _OWN_PLANS.get(resolved.model_type)
     if not plan:
         raise _cannot(resolved, "transformers has no plan of its layers")
-    parts = _StoredParts(model, stored)
+    parts = StoredParts(model, stored)
     lens = dict[str, int]()
     for name, length in block_lens.items():
         parameter = parts.parameters[name]
@@ -302,7 +317,7 @@ class _Planner:
         self._summed.append(name)
 
 
-class _StoredParts:
+class StoredParts:
     """Which parameters a folder's tensors become, as a whole or as parts: of experts."""
 
     def __init__(self, model: Any, stored: Mapping[str, tuple[int, ...]]) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from daemon.engine.layers.ranks import RankError
+from daemon.engine.layers.ranks import RankError, TellsByGather
 
 LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_ASYNC_ERROR_HANDLING": "1"}
 """Settings of NCCL: no other network, and an operation that is late ends its process."""
 
 
-class NcclRanks:
+class NcclRanks(TellsByGather):
     """This rank's end; see `daemon.engine.layers.ranks.Ranks`."""
 
     def __init__(self, meeting: Path, rank: int, world_size: int, deadline_s: float) -> None:

@@ -7,9 +7,7 @@ sleeps in the kernel unless a rank is late by milliseconds.
 
 import mmap
 import os
-import socket
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +17,7 @@ from daemon.engine.cpu import rank_kernels
 from daemon.engine.cpu.kernels import BY_ADDRESS, run_program
 from daemon.engine.cpu.rank_kernels import LATE, LEFT, LINE, WORLD
 from daemon.engine.cpu.team import Call, Team
-from daemon.engine.layers.ranks import RankError, Ranks
-from daemon.protocol.worker import Load, RankMemory
-from daemon.wire.columns import decoder
+from daemon.engine.layers.ranks import RankError, TellsByGather
 
 AREA_BYTES = 4 << 20
 """Bytes that a rank hands over at once: 256 tokens of 4096 numbers."""
@@ -29,11 +25,7 @@ AREA_BYTES = 4 << 20
 MOST_RANKS = WORLD
 """Most ranks of an instance."""
 
-LOADING_LATE_S = 240.0
-"""Longest time for which a rank waits for another while they load: their disks may be unlike."""
-
 _LINE_BYTES = 8 * LINE
-_MESSAGE_BYTES = 1 << 10
 
 
 def shared_bytes(world_size: int) -> int:
@@ -41,21 +33,24 @@ def shared_bytes(world_size: int) -> int:
     return world_size * (_LINE_BYTES + 2 * AREA_BYTES)
 
 
-class SharedMemoryRanks:
+class SharedMemoryRanks(TellsByGather):
     """This rank's end of the memory; see `daemon.engine.layers.ranks.Ranks`."""
 
-    def __init__(self, memory: int, rank: int, world_size: int, deadline_s: float) -> None:
+    def __init__(
+        self, memory: int, rank: int, world_size: int, deadline_s: float, beside_bytes: int = 0
+    ) -> None:
         """`memory`: a descriptor of a memfd that was empty at first; it may be closed afterwards.
-        `deadline_s`: how long a rank may be late.
+        `deadline_s`: how long a rank may be late; `beside_bytes`: shared behind what all use.
         """
         self.rank, self.world_size = rank, world_size
         self._deadline_s = deadline_s
-        os.ftruncate(memory, shared_bytes(world_size))  # every rank does, to the same size
-        self._mapped = mmap.mmap(memory, shared_bytes(world_size))
+        size_bytes = shared_bytes(world_size) + beside_bytes
+        os.ftruncate(memory, size_bytes)  # every rank does, to the same size
+        self._mapped = mmap.mmap(memory, size_bytes)
         self._lines = np.frombuffer(self._mapped, np.int64, LINE * world_size).reshape(-1, LINE)
         self._wrong = np.zeros(4, np.int64)
         self.deadline_s = deadline_s
-        lines = self._lines.ctypes.data
+        lines = self._address = self._lines.ctypes.data
         self._place = (
             lines,
             lines + world_size * _LINE_BYTES,
@@ -80,7 +75,7 @@ class SharedMemoryRanks:
     def sum_call(self, states: torch.Tensor) -> Call:
         """The call that sums dense float32 `states` in place, for programs; `check` afterwards."""
         place = *self._place, states.data_ptr(), states.numel()
-        return 1, BY_ADDRESS, _address(rank_kernels.sum_item), *place
+        return 1, BY_ADDRESS, address(rank_kernels.sum_item), *place
 
     def sum(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ranks`; narrow numbers are added in float32 and rounded once."""
@@ -112,7 +107,7 @@ class SharedMemoryRanks:
         return (
             1,
             BY_ADDRESS,
-            _address(rank_kernels.gather_item),
+            address(rank_kernels.gather_item),
             *self._place,
             rows.data_ptr(),
             len(rows),
@@ -137,28 +132,6 @@ class SharedMemoryRanks:
         self._lines[self.rank, rank_kernels.IS_GONE] = 1
 
 
-def _address(kernel: Any) -> int:
+def address(kernel: Any) -> int:
+    """A kernel's address, as calls name it."""
     return int(kernel.address)
-
-
-def meet(links: socket.socket, load: Load) -> Ranks:
-    """This rank's end; the memory is the first thing that comes over the socket for links.
-
-    Raises RankError.
-    """
-    payload, descriptors, _, _ = socket.recv_fds(links, _MESSAGE_BYTES, 1)
-    if not payload or len(descriptors) != 1:
-        raise RankError(f"rank {load.rank} gets no memory to share with the others")
-    decoder(RankMemory).decode(payload)
-    memory = descriptors[0]
-    place = load.rank, load.world_size, LOADING_LATE_S
-    try:
-        if load.device == "cpu":
-            return SharedMemoryRanks(memory, *place)
-        # Not before it is needed: few builds of torch have NCCL.
-        from daemon.engine.ranks.nccl import NcclRanks
-
-        return NcclRanks(Path(f"/proc/self/fd/{memory}"), *place)
-    finally:
-        if load.device == "cpu":
-            os.close(memory)

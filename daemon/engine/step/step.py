@@ -30,7 +30,7 @@ from daemon.engine.swap.link import SwapLink
 from daemon.protocol.worker import Plan, Reply
 from daemon.state.batch import Batch
 from daemon.state.request import FinishReason
-from daemon.wire.columns import int32
+from daemon.wire.columns import Column, int32
 
 _NOT_NUMBERS = "the model's output for this answer is not a number: no token can be sampled from it"
 
@@ -121,10 +121,7 @@ class Engine:
         if batch.times > 1:
             return self._begin_several(batch, (came_s, waited_s))
         rows = rows_of(plan, self.slots, self.model.alike)
-        flat = flatten(rows.batch, rows.inputs, self.slots.block_table, *self.cache.shape)
-        if self.swap is not None and self.swap.pool.compressed:
-            for blocks in (flat.blocks, *(blocks for blocks, _ in flat.further)):
-                self.cache.fill(blocks, flat.offsets)
+        flat = self._flat(rows.batch, rows.inputs)
         logits, scored = self._compute(flat)
         drawn = self._draw(flat, logits, rows.drafted)
         kept = None
@@ -147,6 +144,14 @@ class Engine:
         self.slots.change_tables(batch)
         self.cache.copy(batch.copy_sources, batch.copy_targets)
         return waited_s
+
+    def _flat(self, batch: Batch, inputs: Column) -> FlatBatch:
+        """A batch as one row of tokens, whose places in blocks are noted where they are packed."""
+        flat = flatten(batch, inputs, self.slots.block_table, *self.cache.shape)
+        if self.swap is not None and self.swap.pool.compressed:
+            for blocks in (flat.blocks, *(blocks for blocks, _ in flat.further)):
+                self.cache.fill(blocks, flat.offsets)
+        return flat
 
     def _begin_several(self, batch: Batch, began: tuple[float, float]) -> Begun:
         """Compute a multi-step plan, though rows end meanwhile: the next plan may be made already,

@@ -130,7 +130,7 @@ class EngineWorker:
 
     def _meet(self, load: Load) -> "Ranks":
         """This rank's end of what it does together with the others."""
-        from daemon.engine.ranks.shared_memory import meet
+        from daemon.engine.ranks.meet import meet
 
         if self._links_sock is None:
             raise ValueError("a rank of several needs a socket for links")

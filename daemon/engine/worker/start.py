@@ -17,6 +17,7 @@ from daemon.engine.layers.attention import BY_ROWS
 from daemon.engine.layers.latent import keep_rows
 from daemon.engine.layers.ranks import Ranks
 from daemon.engine.layers.rotary import settle_rotary
+from daemon.engine.layers.stages import StageHead
 from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import Backend, choose_backend, on_ranks
@@ -24,7 +25,13 @@ from daemon.engine.process import keep_to
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
 from daemon.engine.sampler.ops import SamplerOps, TorchSamplerOps
-from daemon.engine.step.following import FollowingSampler, LeadingSampler, NoGrammars
+from daemon.engine.step.following import (
+    FollowingSampler,
+    FollowingStage,
+    LeadingSampler,
+    NoGrammars,
+    NoScores,
+)
 from daemon.engine.step.grammar import SlotGrammars
 from daemon.engine.step.scoring import PromptScorer
 from daemon.engine.step.step import Engine
@@ -43,6 +50,7 @@ from daemon.memory.sizing import block_bytes, model_layout, packed_block_bytes
 from daemon.models.grammar import Compiler
 from daemon.models.rank_shares import shape_of_rank
 from daemon.models.shape import ModelError, ModelShape
+from daemon.models.stages import shape_of_stage, stage_of
 from daemon.protocol.worker import WEIGHTS_END, Load
 
 GPU_RESERVE = 0.9
@@ -90,6 +98,7 @@ def start(
     if device.type == "cuda":
         torch.cuda.set_device(device)
     progress("weights", 0.0)
+    shape = _own_shape(shape_here(Path(load.model)), load)
     model = load_model(
         Path(load.model),
         load.dtype,
@@ -99,7 +108,6 @@ def start(
         ranks=ranks,
     )
     check_reading(model, Path(load.model))
-    shape = shape_of_rank(shape_here(Path(load.model)), load.rank, load.world_size)
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
     backend = choose_backend(device, torch_dtype(load.dtype), torchs, fallen)
     if ranks is not None:
@@ -109,6 +117,13 @@ def start(
     engine = assemble(model, shape, load, progress, backend)
     progress("warm-up", 0.9)
     return engine, *warm_up(engine, load)
+
+
+def _own_shape(shape: ModelShape, load: Load) -> ModelShape:
+    """The shape of this worker's part of a model. Raises ModelError."""
+    if load.stage_layers:
+        return shape_of_stage(shape, stage_of(load.rank, load.world_size), load.stage_layers)
+    return shape_of_rank(shape, load.rank, load.world_size)
 
 
 def assemble(
@@ -144,8 +159,13 @@ def assemble(
     own = backend.sampler_ops or (lambda size: sampler_ops_of(size, device, backend.by_torch))
     slots = Slots(load.max_slots, num_cells, shape.eos_token_ids, device)
     follows = backend.ranks is not None and backend.ranks.rank > 0
-    return Engine(
-        model=fastest(model, shape, load, TrialPool(cache, slots, backend), progress, verdict),
+    found = fastest(model, shape, load, TrialPool(cache, slots, backend), progress, verdict)
+    head = model.get_output_embeddings()
+    if isinstance(head, StageHead):
+        head.trial.goes_on = False
+    made = FollowingStage if follows and load.stage_layers else Engine
+    return made(
+        model=found,
         cache=cache,
         slots=slots,
         sampler=_sampler(shape, own(shape.vocab_size), device, backend.ranks),
@@ -154,7 +174,7 @@ def assemble(
             shape.vocab_size,
             shape.eos_token_ids,
         ),
-        scorer=PromptScorer(),
+        scorer=NoScores() if follows and load.stage_layers else PromptScorer(),
         backend=backend,
         swap=swap,
         stream=compute_stream(device),

@@ -10,6 +10,7 @@ import torch
 from daemon.cost.curve import Curve
 from daemon.cost.forward_size import forward_size
 from daemon.engine.batch.streams import StreamError
+from daemon.engine.layers.ranks import from_all
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.sampler import Sampler
 from daemon.engine.step.step import Engine
@@ -114,12 +115,20 @@ def measure_size(engine: Engine, load: Load) -> int:
         plan = _plan(0, length, np.zeros(length, np.int32), (), ())
         # The first step of a size also prepares for it.
         tries = [engine.run(plan).elapsed_s for _ in range(_SIZE_ROUNDS)]
-        spent_s += sum(tries)
+        spent_s += _of_all(engine, sum(tries))
         times[length] = min(tries)
         length = min(most, 2 * length)
     engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
     curve = Curve(tuple(times), tuple(times.values()))
     return forward_size(curve, max(times), min(times)).within(load.max_batch_tokens)
+
+
+def _of_all(engine: Engine, elapsed_s: float) -> float:
+    """The longest time of all ranks, which have to go the same way."""
+    ranks = engine.backend.ranks
+    if ranks is None:
+        return elapsed_s
+    return max(from_all(ranks, int(1e9 * elapsed_s), engine.cache.raw.device)) / 1e9
 
 
 def measure_copy(swap: SwapLink) -> float:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Self
 
@@ -9,6 +10,7 @@ import msgspec
 
 from daemon.protocol.worker import Copied, Failed, Load, Plan, RankMemory, Ready, Reply, Shutdown
 from daemon.wire.columns import encoder
+from tests.engine.driver import Driver
 from tests.engine.process import WorkerProcess
 
 
@@ -43,8 +45,16 @@ class RankGroup:
 
     def run(self, plan: Plan) -> Reply:
         """The first rank's reply to a plan; copies are not told."""
+        self.send(plan)
+        return self.reply()
+
+    def send(self, plan: Plan) -> None:
+        """Give all ranks a plan."""
         for worker in self.ranks:
             worker.send(plan)
+
+    def reply(self) -> Reply:
+        """The first rank's next reply."""
         while isinstance(answer := self.ranks[0].receive(), Copied):
             pass
         assert isinstance(answer, Reply), answer
@@ -55,3 +65,27 @@ class RankGroup:
         for worker in self.ranks:
             worker.send(Shutdown())
         return [worker.exit_status() for worker in self.ranks]
+
+
+def texts_of(
+    group: RankGroup, texts: Sequence[list[int]], block_size: int, num_blocks: int, num_outputs: int
+) -> list[list[int]]:
+    """The answers to all texts at once; in the middle the last one's blocks go to the host pool,
+    and come back elsewhere.
+    """
+    plans = Driver(block_size, list(range(num_blocks)))
+    sequences = [plans.add(slot, tokens) for slot, tokens in enumerate(texts)]
+    moved = sequences[-1]
+    while going := [s for s in sequences if len(s.outputs) < num_outputs]:
+        work = [(s, len(s.tokens) - s.num_computed) for s in going]
+        if len(moved.outputs) == 3:
+            plans.outs = [(block, place) for place, block in enumerate(moved.blocks)]
+            plans.take([], group.run(plans.plan([])))
+            for place in range(len(moved.blocks)):
+                block = plans.free_blocks.pop()
+                plans.table.append((moved.slot, place, block))
+                plans.ins.append((place, block))
+                moved.blocks[place] = block
+            plans.awaits = plans.step + 1  # this very plan's
+        plans.take(work, group.run(plans.plan(work)))
+    return [sequence.outputs for sequence in sequences]

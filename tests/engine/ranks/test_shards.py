@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from daemon.protocol.worker import Failed, Load, Ready
-from tests.engine.driver import Driver
 from tests.engine.process import cpu_load
-from tests.engine.ranks.group import RankGroup
+from tests.engine.ranks.group import RankGroup, texts_of
 from tests.engine.tiny import VOCAB_SIZE, greedy, reference, save
 
 NUM_BLOCKS, BLOCK_SIZE = 96, 8
@@ -41,23 +40,9 @@ def test_ranks_give_the_text_of_the_whole_model(
         readies = group.ready()
         assert all(isinstance(ready, Ready) for ready in readies), readies
         assert {ready.num_blocks for ready in readies if isinstance(ready, Ready)} == {NUM_BLOCKS}
-        plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
-        texts = prompts()
-        sequences = [plans.add(slot, tokens) for slot, tokens in enumerate(texts)]
-        while going := [s for s in sequences if len(s.outputs) < NUM_OUTPUTS]:
-            work = [(s, len(s.tokens) - s.num_computed) for s in going]
-            if len(sequences[2].outputs) == 3:  # its first blocks go, and come back elsewhere
-                plans.outs = [(block, place) for place, block in enumerate(sequences[2].blocks)]
-                plans.take([], group.run(plans.plan([])))
-                for place in range(len(sequences[2].blocks)):
-                    block = plans.free_blocks.pop()
-                    plans.table.append((2, place, block))
-                    plans.ins.append((place, block))
-                    sequences[2].blocks[place] = block
-                plans.awaits = plans.step + 1  # this very plan's
-            plans.take(work, group.run(plans.plan(work)))
-        for sequence, tokens in zip(sequences, texts, strict=True):
-            assert sequence.outputs == greedy(reference(name), tokens, NUM_OUTPUTS)
+        outputs = texts_of(group, prompts(), BLOCK_SIZE, NUM_BLOCKS, NUM_OUTPUTS)
+        whole = reference(name)
+        assert outputs == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
         assert group.shut_down() == [0] * world_size
 
 

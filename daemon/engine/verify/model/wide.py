@@ -22,6 +22,7 @@ from daemon.engine.layers.embeddings import PlainEmbeddings
 from daemon.engine.layers.fuse import fuse
 from daemon.engine.layers.mlp import Layer, Mixture
 from daemon.engine.layers.ops import Norm, Ops
+from daemon.engine.layers.stages import ReceivedRows
 from daemon.engine.quantised.linear import PIECE_ELEMENTS, QuantisedEmbedding, QuantisedLinear
 from daemon.engine.quantised.weight import Unpack
 from daemon.models.formats import WeightFormat
@@ -173,6 +174,8 @@ def wide_decoder(
     if any(_narrow(parameter) for module in modules for parameter in module.parameters()):
         return None
     embeddings = decoder.embeddings
+    if isinstance(embeddings, ReceivedRows):  # which the first stage has looked up so
+        return decoder
     rows = embeddings.rows(vocabulary.to(model.device)).float()
     return replace(decoder, embeddings=PlainEmbeddings(rows, embeddings.scale))
 

@@ -1,0 +1,124 @@
+"""Pipeline stages: which layers of a model each worker of an instance computes.
+
+The last stage is the first rank: it has the head, so it samples and answers. The ranks behind it
+are the stages from the first one on.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import msgspec
+
+from daemon.config.instance_text import num_ranks, num_stages
+from daemon.config.schema import InstanceSpec
+from daemon.models.rank_shares import Range, largest_share
+from daemon.models.shape import ModelError, ModelShape
+
+
+def stage_of(rank: int, num_stages: int) -> int:
+    """The stage that a rank computes."""
+    return (rank - 1) % num_stages
+
+
+def rank_of(stage: int, num_stages: int) -> int:
+    """The rank that computes a stage."""
+    return (stage + 1) % num_stages
+
+
+def layers_of(stage: int, stage_layers: Sequence[int]) -> Range:
+    """The layers of a stage, where `stage_layers` counts those of each."""
+    begins = [0, *accumulate(stage_layers)]
+    return Range(begins[stage], begins[stage + 1])
+
+
+def stage_refusals(shape: ModelShape) -> Iterator[str]:
+    """Every reason why the layers of a model of this shape cannot be stages."""
+    if shape.layer_states:
+        yield "it has recurrent layers"
+    if any(shape.windows):
+        yield "its layers have windows"
+    if any(heads.latent for heads in shape.layer_heads):
+        yield "its layers keep latent rows"
+    elif shape.layer_heads:
+        yield "its layers have unlike heads"
+
+
+def _check(shape: ModelShape, num_stages: int) -> None:
+    for reason in stage_refusals(shape):
+        raise ModelError(f"{shape.model_type} cannot be split into stages yet: {reason}")
+    if shape.num_layers < num_stages:
+        raise ModelError(f"{shape.num_layers} layers cannot be split into {num_stages} stages")
+
+
+def split_layers(
+    layer_costs: Sequence[float], first_cost: float, last_cost: float, num_stages: int
+) -> tuple[int, ...]:
+    """The layers of each stage, at least one, such that the slowest stage is as fast as can be.
+
+    `layer_costs`: of each layer; `first_cost`, `last_cost`: what the first and the last stage have
+    to do beside. Of equal splits it is the one whose first stages have the fewest layers.
+    """
+    total = [0.0, *accumulate(layer_costs)]
+    num_layers = len(layer_costs)
+    # worst[n]: the slowest of the stages so far, where they have the first n layers.
+    worst: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for stage in range(num_stages):
+        beside = (first_cost if stage == 0 else 0.0) + (
+            last_cost if stage + 1 == num_stages else 0.0
+        )
+        left = num_stages - stage - 1
+        found: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for last in range(stage + 1, num_layers - left + 1):
+            found[last] = min(
+                (max(slowest, total[last] - total[first] + beside), (*counts, last - first))
+                for first, (slowest, counts) in worst.items()
+                if first < last
+            )
+        worst = found
+    return worst[num_layers][1]
+
+
+def stage_layers(shape: ModelShape, num_stages: int) -> tuple[int, ...]:
+    """The layers of each stage of a model on equal devices, by the numbers that a step reads.
+
+    Raises ModelError where the model cannot be split so.
+    """
+    _check(shape, num_stages)
+    head, layer = _numbers(shape)
+    return split_layers([layer] * shape.num_layers, 0.0, head, num_stages)
+
+
+def _numbers(shape: ModelShape) -> tuple[float, float]:
+    """The weights of the head, which may be the embedding's, and of a layer."""
+    head = shape.vocab_size * shape.hidden_size
+    return head, max(shape.num_params - head, shape.num_layers) / shape.num_layers
+
+
+def shape_of_stage(shape: ModelShape, stage: int, stage_layers: Sequence[int]) -> ModelShape:
+    """The shape of what a stage holds, its weights too. Raises ModelError."""
+    _check(shape, len(stage_layers))
+    if sum(stage_layers) != shape.num_layers:
+        said = f"{shape.num_layers} layers are not those of stages of {[*stage_layers]}"
+        raise ModelError(f"{shape.model_type}: {said}")
+    own = layers_of(stage, stage_layers)
+    head, layer = _numbers(shape)
+    ends = (stage == 0) + (stage + 1 == len(stage_layers) and len(stage_layers) > 1)
+    part = min(1.0, (ends * head + own.size * layer) / shape.num_params)
+    return msgspec.structs.replace(
+        shape,
+        num_layers=own.size,
+        num_params=-int(-shape.num_params * part),
+        packed_params=-int(-shape.packed_params * part),
+        packed_bytes=-int(-shape.packed_bytes * part),
+    )
+
+
+def largest_part(shape: ModelShape, spec: InstanceSpec) -> ModelShape:
+    """The shape of the worker of an instance that holds the most. Raises ModelError."""
+    if num_stages(spec) == 1:
+        return largest_share(shape, num_ranks(spec))
+    counts = stage_layers(shape, num_stages(spec))
+    parts = [shape_of_stage(shape, stage, counts) for stage in range(len(counts))]
+    most = max(part.num_layers for part in parts)
+    largest = max(parts, key=lambda part: part.num_params)
+    return msgspec.structs.replace(largest, num_layers=most)

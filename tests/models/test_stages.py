@@ -1,0 +1,80 @@
+"""Layers of pipeline stages: as even as can be, and what each stage holds."""
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.config.instance_text import parse_instance
+from daemon.memory.layout import KVHeads
+from daemon.models.shape import ModelError
+from daemon.models.stages import (
+    largest_part,
+    layers_of,
+    rank_of,
+    shape_of_stage,
+    split_layers,
+    stage_layers,
+    stage_of,
+)
+from tests.shapes import tiny_shape
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    st.integers(0, 20),
+    st.integers(0, 20),
+    st.data(),
+)
+def test_no_other_split_has_a_faster_slowest_stage(
+    costs: list[int], first: int, last: int, data: st.DataObject
+) -> None:
+    num_stages = data.draw(st.integers(1, len(costs)))
+
+    def slowest(counts: tuple[int, ...]) -> float:
+        sums = [sum(costs[slice(*layers_of(stage, counts))]) for stage in range(len(counts))]
+        sums[0] += first
+        sums[-1] += last
+        return max(sums)
+
+    found = split_layers(costs, first, last, num_stages)
+    assert len(found) == num_stages and sum(found) == len(costs) and min(found) > 0
+    places = combinations(range(1, len(costs)), num_stages - 1)
+    every = [tuple(b - a for a, b in pairwise((0, *cut, len(costs)))) for cut in places]
+    assert slowest(found) == min(map(slowest, every))
+
+
+@given(st.integers(2, 16))
+def test_the_first_rank_has_the_last_stage(num_stages: int) -> None:
+    stages = [stage_of(rank, num_stages) for rank in range(num_stages)]
+    assert stages == [num_stages - 1, *range(num_stages - 1)]
+    assert [rank_of(stage, num_stages) for stage in stages] == list(range(num_stages))
+
+
+def test_a_stage_holds_its_layers_and_an_end_the_tokens_too() -> None:
+    shape = tiny_shape(num_layers=10, num_params=193 * 64 + 10 * 5000)
+    assert stage_layers(shape, 2) == (6, 4)
+    first, last = (shape_of_stage(shape, stage, (6, 4)) for stage in (0, 1))
+    assert (first.num_layers, last.num_layers) == (6, 4)
+    assert (first.num_params, last.num_params) == (12352 + 30_000, 12352 + 20_000)
+    largest = largest_part(shape, parse_instance("cpu:pp2"))
+    assert (largest.num_layers, largest.num_params) == (6, first.num_params)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"windows": (0, 8)}, "llama cannot be split into stages yet: its layers have windows"),
+        ({"layer_heads": (KVHeads(2, 16), KVHeads(1, 32))}, "its layers have unlike heads"),
+        ({"num_layers": 1}, "1 layers cannot be split into 2 stages"),
+    ],
+)
+def test_what_cannot_be_split_is_said(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        stage_layers(tiny_shape(**changes), 2)
+
+
+def test_stages_have_all_layers() -> None:
+    with pytest.raises(ModelError, match=r"2 layers are not those of stages of \[2, 1\]"):
+        shape_of_stage(tiny_shape(), 0, (2, 1))

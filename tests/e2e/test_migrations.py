@@ -116,7 +116,11 @@ async def move_about(
         moving = asyncio.create_task(mover.move(count, kinds))
         while not moving.done():
             asking = (choices(session, model, body) for body in asked)
-            for got, expected in zip(await asyncio.gather(*asking), alone, strict=True):
+            try:
+                answers = await asyncio.gather(*asking)
+            except aiohttp.ServerDisconnectedError as error:
+                raise AssertionError(daemon.text()) from error
+            for got, expected in zip(answers, alone, strict=True):
                 assert_same(got, expected)
         await moving
     seen = daemon.idle_snapshot()

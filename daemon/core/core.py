@@ -10,6 +10,7 @@ from typing import Any
 
 from daemon.core.chores import Chores
 from daemon.core.instance.instance import Instance, WorkerState
+from daemon.core.instance.steady_steps import Flying, SteadySteps, StepClock, steady_steps
 from daemon.core.migration.migration import Migrator
 from daemon.core.placing.dispatch import Dispatch, Timed, untimed
 from daemon.core.placing.intake import accepted, refused
@@ -62,6 +63,7 @@ from daemon.scheduler.in_flight import Answer
 from daemon.scheduler.suspects import DEADLY
 from daemon.state.pause import Cause
 from daemon.state.request import NO_PLACE, FinishReason, State
+from daemon.state.role import Role
 from daemon.state.sequence import Sequence
 from daemon.state.story import MAX_ENDED, What
 
@@ -215,6 +217,50 @@ class Core:
             self.emptied = True
             self._actions.append(Emptied())
         return self._actions
+
+    def take_steps(
+        self,
+        index: int,
+        now: float,
+        until_s: float,
+        in_flight: list[Flying],
+        num_plain: int,
+        clock: StepClock,
+    ) -> tuple[SteadySteps, list[Action]] | None:
+        """Take an instance's events at once, of which the first is due now, as long as they are
+        steady decodes and before `until_s`, by which no other event may touch it: as `handle` would
+        with a `StepDone` and a tick each. None: nothing was done, and the first needs its event.
+
+        Returns their outcome, which counts for `Submit`, `Deliver` and `WakeAt` of each, and the
+        actions behind the last one.
+        """
+        instance, many = self.instances[index], len(self.instances) > 1
+        if self.chores.left or self._wakes.any_asked or instance.drained:
+            return None
+        if many and not self._is_quiet(instance):
+            return None
+        until_s = min(until_s, self.dispatch.asleep.due_s, self.watcher.due_s)
+        steps = steady_steps(instance, now, until_s, in_flight, num_plain, clock)
+        if steps is None:
+            return None
+        self._actions = []
+        for step in steps.answered:
+            self.counters.computed_tokens += step.work.num_decodes
+            self.counters.output_tokens += step.work.num_decodes
+        if many:
+            self.dispatch.forget((index,))
+        self._wakes.set(index, instance.due_s)
+        self._ask_wake(self._wakes.next_s)
+        return steps, self._actions
+
+    def _is_quiet(self, instance: Instance) -> bool:
+        """Whether nothing goes on between an instance and others."""
+        if self.touched or self.held_back or self.watcher.on or self.mixed_pool.on:
+            return False
+        if instance.scheduler.waiting.num or instance.pace.any_paused:
+            return False
+        prefills = any(home.role is Role.PREFILL for home in self.instances)
+        return self._balancer.is_quiet and self.migrator.idle and not prefills
 
     def touch(self, index: int) -> Instance:
         """Note that this event changes an instance, so it is asked for a step and balanced."""
@@ -432,7 +478,9 @@ class Core:
                 wakes.set(index, instance.due_s)
             elif not instance.scheduler.rests:
                 wakes.ask_again(index)
-        wake_at_s = now if self.chores.left else wakes.next_s
+        self._ask_wake(now if self.chores.left else wakes.next_s)
+
+    def _ask_wake(self, wake_at_s: float) -> None:
         if wake_at_s != self.wake_at_s and wake_at_s != NEVER:
             self._actions.append(WakeAt(wake_at_s))
         self.wake_at_s = wake_at_s

@@ -33,6 +33,11 @@ class Wakes:
         """Ask an instance without a plan again at the next event: time alone may change that."""
         self._asked.append(instance)
 
+    @property
+    def any_asked(self) -> bool:
+        """Whether the next event asks an instance, whichever it is."""
+        return bool(self._asked)
+
     def take(self, now: float) -> list[int]:
         """Take the instances whose steps should be planned by now, in order, each once."""
         heap, due_s = self._heap, self._due_s

@@ -67,6 +67,11 @@ class StepTimeModel:
             self._learn()
 
     @property
+    def fits_next(self) -> bool:
+        """Whether the next step that it learns from changes its terms."""
+        return len(self._window) + 1 == _WINDOW or self._count + 1 in _EARLY_FITS
+
+    @property
     def terms(self) -> tuple[float, ...]:
         """(base, a, b, c, d), as learned so far."""
         return self._terms

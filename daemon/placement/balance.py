@@ -50,6 +50,11 @@ class Balancer:
         self._givers: set[int] = set()  # where sequences wait
         self._content: set[int] = set()  # of them, without a stuck sequence
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no sequence is stuck where it waits, so that none would move."""
+        return self._givers == self._content
+
     def balance(self, touched: Iterable[int], now: float) -> set[int]:
         """Move what should move; `touched` instances changed since the last call. Returns the
         changed ones.

@@ -134,6 +134,14 @@ class Residency:
         """Whether any sequence with a slot is not computed."""
         return bool(self._returning or self._held)
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether the next plan moves KV, or waits for what is moved; copies may be in flight."""
+        coming = self.remote_kvs.fetches or self.remote_kvs.coming
+        return bool(
+            self.any_still or self._unplanned or self._awaits or self.space.has_orders or coming
+        )
+
     def is_returning(self, sequence: Sequence) -> bool:
         """Whether it has a slot and waits for copies to its blocks."""
         return sequence.residence.where is _RETURNING
@@ -509,6 +517,21 @@ class Residency:
         blocks = kv.lasting(sequence.slot, first, count)
         self.space.copy_out(sequence.residence, blocks, step)
         kv.pool.name_in_copy(blocks, step)
+
+    def lacks_reserve(
+        self, kv: KVCache, num_running: int, now: float, num_taken: int, sure: bool
+    ) -> bool:
+        """Whether copies ahead would be wanted, once so many blocks more are taken; `sure`: a step
+        is planned now.
+        """
+        reserve = self.reserve
+        if not sure:  # as if it had been asked
+            self.reserve = BurstReserve.restored(reserve.state())
+        kept = self._num_reserve
+        wanted = self._reserve_blocks(kv, num_running, now) + num_taken
+        if not sure:
+            self.reserve, self._num_reserve = reserve, kept
+        return wanted > kv.pool.num_available
 
     def _reserve_blocks(self, kv: KVCache, num_running: int, now: float) -> int:
         most = int(MAX_RESERVE * kv.pool.num_blocks)

@@ -239,6 +239,11 @@ class Scheduler:
     # For the Core's counts and views
 
     @property
+    def decodes_steadily(self) -> bool:
+        """Whether its newest plan was a steady decode."""
+        return self.steady_decodes.newest is not None
+
+    @property
     def looks_for_drafts(self) -> bool:
         """Whether some drafts would pay."""
         return self.drafting.looks

@@ -40,7 +40,7 @@ class SteadyDecode:
         self.counts, self.samples = counts[: slots.size], samples[: slots.size]
         self.fed = fed[: slots.size]
         self.starts = starts  # of the next step
-        self._sequences = table.sequence[slots]
+        self.sequences = table.sequence[slots]  # [B]
         self._room = kv.table.held[slots] * kv.block_size - starts
         self._attended = table.num_computed_tokens + slots.size
         left = table.last_position[slots] - starts
@@ -91,16 +91,67 @@ class SteadyDecode:
         table.num_computed_tokens += num_rows * times
         table.known[slots] = delivered = ends + ONE
         table.note_step(slots, step)
+        return self.flown(step, delivered, work, table.departures)
+
+    def flown(self, step: int, delivered: Int32, work: StepWork, departures: int) -> InFlightStep:
+        """The record of the step with this number, until it answers."""
         return InFlightStep(
             step=step,
-            slots=slots,
-            sequences=self._sequences,
+            slots=self.slots,
+            sequences=self.sequences,
             firsts=_NO_SLOTS,
             finals=_NO_SLOTS,
             delivered=delivered,
-            departures=table.departures,
+            departures=departures,
             work=work,
         )
+
+    # Many steps at once
+
+    @property
+    def attended(self) -> int:
+        """Tokens that all rows of the next step attend to, their own included."""
+        return self._attended
+
+    @property
+    def num_left(self) -> int:
+        """Tokens until the first sequence ends by its limit."""
+        return self._left
+
+    @property
+    def num_unwritten(self) -> int:
+        """Places for further tokens in the blocks of the rows."""
+        return int(np.add.reduce(self._room))
+
+    def is_of(self, flown: InFlightStep, departures: int) -> bool:
+        """Whether a step in flight is one of these, whose rows all still run and go on."""
+        if flown.slots is not self.slots or flown.departures != departures:
+            return False
+        plain = flown.work.times == 1 and not flown.work.chunks
+        return plain and not (flown.firsts.size or flown.finals.size or flown.drafts.size)
+
+    def fits(self, kv: KVCache) -> bool:
+        """Whether each row has less than a block of room: it lacks one once in each block."""
+        return int(self._room[self._room.argmax()]) < kv.block_size
+
+    def lacking_after(self, num_steps: int) -> Slots:
+        """The slots whose blocks are full after so many further steps, less than a block's."""
+        lacking: Slots = self.slots[self._room == np.int32(num_steps)]
+        return lacking
+
+    def count_more(self, num_steps: int, table: SlotTable, kv: KVCache, step: int) -> None:
+        """Count the tokens of further steps as computed, the newest with this number; their blocks
+        are there.
+        """
+        slots, num_tokens = self.slots, self.slots.size * num_steps
+        self.starts = ends = self.starts + np.int32(num_steps)
+        self._room = kv.table.held[slots] * kv.block_size - ends
+        self._left -= num_steps
+        self._attended += num_tokens
+        table.computed[slots] = ends
+        table.num_computed_tokens += num_tokens
+        table.known[slots] = ends + ONE
+        table.note_step(slots, step)
 
 
 class SteadyDecodes:
@@ -112,6 +163,11 @@ class SteadyDecodes:
         self._max_batch_tokens = max_batch_tokens
         self._newest: SteadyDecode | None = None  # None: the newest plan was another
         self.most_times = 1  # times that the worker can compute a step
+
+    @property
+    def newest(self) -> SteadyDecode | None:
+        """The newest plan, if it was a steady decode and the next one may go on from it."""
+        return self._newest
 
     def forget(self) -> None:
         """Do not go on from the newest step: sequences are no longer where it expects them."""

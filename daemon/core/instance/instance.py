@@ -34,6 +34,7 @@ from daemon.scheduler.policies.base import Policy
 from daemon.scheduler.prompt_delay import PromptDelay
 from daemon.scheduler.reserved_view import reserved_status, written_share
 from daemon.scheduler.scheduler import Scheduler
+from daemon.scheduler.steady_run import calm_plans
 from daemon.scheduler.step import Limits
 from daemon.state.batch import Batch
 from daemon.state.role import Role
@@ -138,6 +139,15 @@ class Instance:
     def capacity_tokens(self) -> int:
         """The longest sequence that its whole pool can hold."""
         return self.kv.capacity_tokens
+
+    @property
+    def calm_plans(self) -> float:
+        """The number of plans that it can surely make, without an arrival, before anyone waits
+        there or goes elsewhere.
+        """
+        if self.drained or self.role is Role.PREFILL:
+            return 0.0
+        return calm_plans(self.scheduler)
 
     def can_hold(self, num_tokens: int) -> bool:
         """Whether its worker lives and its whole pool could hold `num_tokens`."""
@@ -245,14 +255,17 @@ class Instance:
     def submitted(self, batch: Batch, now: float) -> InFlightStep:
         """Note that a step was planned; returns its record until it answers."""
         flying = self.scheduler.in_flight.steps
-        if len(flying) == 1:
-            self.step_began_s = now
-        self.batch_rows = batch.slots.size
         flown = flying[-1]
-        self.newest_work = work = flown.work
-        self._newest_works.append(work)
-        self.update_due()
+        self.planned(flown.work, batch.slots.size, len(flying), now)
         return flown
+
+    def planned(self, work: StepWork, num_rows: int, num_flying: int, now: float) -> None:
+        """Note a plan, with which so many steps are in flight."""
+        if num_flying == 1:
+            self.step_began_s = now
+        self.batch_rows, self.newest_work = num_rows, work
+        self._newest_works.append(work)
+        self.due_s = self._due_s(num_flying)
 
     def answered(self, event: StepDone) -> Answer | None:
         """Take a step's answer and learn from its time; None if it is not the awaited one."""
@@ -264,39 +277,51 @@ class Instance:
             self.behind_prompts = delay.answered(flying[0], began_s, event.now, self.scheduler)
         answer = self.scheduler.complete(event.step, event.reasons, event.counts, event.offers)
         if answer is not None:
-            work = answer.work
-            if work.num_decodes and not work.chunks:
-                self._note_time(answer, event.now)
-            if work.num_decodes or work.chunks:
-                self.scheduler.step_time.observe(work, event.elapsed_s)
-            self.step_began_s = event.now
-            self.update_due()
+            num_drafting = answer.drafts[0]
+            self.learn(answer.work, event.elapsed_s, event.now, len(flying), num_drafting > 0)
         return answer
 
-    def _note_time(self, answer: Answer, now: float) -> None:
-        """Have drafting learn a decode step's time from plan to answer."""
-        expected_s = self.step_time.predict_s(answer.work)
-        if expected_s > 0.0:
-            ratio = (now - self.step_began_s) / expected_s
-            self.scheduler.on_step_time(ratio, has_drafts=answer.drafts[0] > 0)
+    def learn(
+        self, work: StepWork, elapsed_s: float, now: float, num_flying: int, drafts: bool = False
+    ) -> None:
+        """Learn from the time of an answered step; so many are left in flight. Drafting learns
+        that of a decode step from plan to answer.
+        """
+        step_time = self.step_time
+        if work.num_decodes and not work.chunks:
+            expected_s = step_time.predict_s(work)
+            if expected_s > 0.0:
+                ratio = (now - self.step_began_s) / expected_s
+                self.scheduler.on_step_time(ratio, has_drafts=drafts)
+        if work.num_decodes or work.chunks:
+            step_time.observe(work, elapsed_s)
+        self.step_began_s = now
+        self.due_s = self._due_s(num_flying)
+
+    @property
+    def waits_for_prompts(self) -> bool:
+        """Whether the newest steps had no decodes, so that streams wait behind prompts."""
+        return self._prompt_delay.since_s >= 0.0
 
     def update_due(self) -> None:
         """Update the time to plan its next step: at once, late in the running step, or never.
 
         It changes with its worker's state and the steps in flight alone.
         """
-        flying = len(self.scheduler.in_flight.steps)
+        self.due_s = self._due_s(len(self.scheduler.in_flight.steps))
+
+    def _due_s(self, num_flying: int) -> float:
         if self.state is not _READY:
-            self.due_s = NEVER
-        elif not flying:
-            self.due_s = AT_ONCE
-        elif flying >= self.depth or self.scheduler.holds_back:
-            self.due_s = NEVER
-        elif self.config.stages > 1:
-            self.due_s = AT_ONCE
-        else:
-            expected_s = self.scheduler.step_time.predict_s(self.newest_work)
-            self.due_s = max(self.step_began_s, self.step_began_s + expected_s - PLAN_GAP_S)
+            return NEVER
+        if not num_flying:
+            return AT_ONCE
+        if num_flying >= self.depth or self.scheduler.holds_back:
+            return NEVER
+        if self.config.stages > 1:
+            return AT_ONCE
+        began_s = self.step_began_s
+        expected_s = self.step_time.predict_s(self.newest_work)
+        return max(began_s, began_s + expected_s - PLAN_GAP_S)
 
     @property
     def wait_s(self) -> float:

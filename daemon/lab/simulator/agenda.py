@@ -23,22 +23,34 @@ class Rank(IntEnum):
     WAKE = 12
 
 
+_OF_STEPS = (Rank.ANSWER, Rank.WAKE)
+
+
 class Agenda:
-    """A heap of (time, rank, serial, what)."""
+    """Two heaps of (time, rank, serial, what): the events of steps, and all others."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, int, Any]] = []
+        self._steps: list[tuple[float, int, int, Any]] = []
+        self._others: list[tuple[float, int, int, Any]] = []
         self._serial = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._steps) + len(self._others)
 
     def add(self, time_s: float, rank: Rank, what: Any) -> None:
         """Add a future event."""
         self._serial += 1
-        heappush(self._heap, (time_s, rank, self._serial, what))
+        heap = self._steps if rank in _OF_STEPS else self._others
+        heappush(heap, (time_s, rank, self._serial, what))
+
+    @property
+    def other_s(self) -> float:
+        """The time of the next event that is not of a step; infinity if there is none."""
+        return self._others[0][0] if self._others else float("inf")
 
     def pop(self) -> tuple[float, int, Any]:
         """The next (time, rank, what). Raises IndexError when there is none."""
-        time_s, rank, _, what = heappop(self._heap)
+        steps, others = self._steps, self._others
+        heap = steps if not others or (steps and steps[0] < others[0]) else others
+        time_s, rank, _, what = heappop(heap)
         return time_s, rank, what

@@ -3,6 +3,7 @@
 import math
 from statistics import fmean
 
+from daemon.core.instance.steady_steps import StepClock
 from daemon.cost.work import StepWork
 from daemon.lab.simulator.copies import CopiesEnded
 from daemon.lab.simulator.journal import Incident, JournalInstance
@@ -84,6 +85,15 @@ class RecordedWorker:
         if one did.
         """
         return max(end_s, math.nextafter(self._lost_s.get(step, -math.inf), math.inf))
+
+    @property
+    def clock(self) -> StepClock | None:
+        """None: a step takes as long as the journal's."""
+        return None
+
+    def least_s(self, num_steps: int) -> float:
+        """Zero: it is unknown."""
+        return 0.0
 
     @property
     def computed_s(self) -> float:

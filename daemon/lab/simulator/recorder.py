@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from daemon.core.instance.instance import Instance
+from daemon.core.instance.steady_steps import SteadySteps
 from daemon.core.values.events import InstanceConfig
 from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
@@ -93,18 +94,50 @@ class Recorder:
         self._idle[instance.index] = True
         self._sample(instance, now)
 
+    @property
+    def wants_each_step(self) -> bool:
+        """Whether steps are wanted one by one, or their operators, or power over time."""
+        wants_parts = self.spans is not None or self.costs is not None
+        return wants_parts or self.workers is not None
+
+    def took(self, instance: Instance, steps: SteadySteps, delivery_s: float) -> None:
+        """Many steady decodes were answered, after which others are in flight."""
+        answered = steps.answered
+        if not answered:
+            return
+        log, flops = self.instances[instance.index], self._flops[instance.index]
+        self._token_s += [step.end_s + delivery_s for step in answered]
+        self._token_sequences += [steps.sequences] * len(answered)
+        num_rows = steps.sequences.size
+        for number, step in enumerate(answered):
+            log.steps += 1
+            log.busy_s += step.busy_s
+            log.flops += flops.of(step.work)
+            if log.steps % SAMPLE_STEPS == 0:
+                held, unwritten = steps.num_held[number], steps.num_unwritten[number]
+                self._note(instance, step.end_s, held, unwritten, num_rows)
+        log.tokens += num_rows * len(answered)
+
     def _sample(self, instance: Instance, now: float) -> None:
+        kv, running = instance.kv, instance.scheduler.running
+        held = kv.pool.num_held
+        unwritten = held * kv.block_size - kv.num_written(running.slots, running.computed)
+        busy = not self._idle[instance.index]
+        num_tokens = instance.newest_work.once.num_tokens if busy else 0
+        self._note(instance, now, held, unwritten, num_tokens)
+
+    def _note(
+        self, instance: Instance, now: float, held: int, unwritten: int, num_tokens: int
+    ) -> None:
+        """Take a sample: blocks with an owner, free places in them, and tokens of the step."""
         log, scheduler = self.instances[instance.index], instance.scheduler
-        kv, running = instance.kv, scheduler.running
-        ledger = kv.pool.ledger()
-        written = kv.num_written(running.slots, running.computed)
+        total, block_size = instance.kv.pool.num_blocks, instance.kv.block_size
         log.sample_s.append(now)
-        log.sample_allocated.append(ledger.held / max(1, ledger.total))
-        log.sample_written.append(written / max(1, ledger.total * kv.block_size))
+        log.sample_allocated.append(held / max(1, total))
+        log.sample_written.append((held * block_size - unwritten) / max(1, total * block_size))
         log.sample_running.append(scheduler.num_running)
         log.sample_waiting.append(len(scheduler.waiting))
-        busy = not self._idle[instance.index]
-        log.sample_step_tokens.append(instance.newest_work.once.num_tokens if busy else 0)
+        log.sample_step_tokens.append(num_tokens)
         if self.workers is not None:
             spent_j = self.workers[instance.index].energy_j(now)
             if spent_j is not None:

@@ -2,6 +2,7 @@
 
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Listing
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import numpy as np
 
 from daemon.core.core import Core
 from daemon.core.instance.instance import Instance, WorkerState
+from daemon.core.instance.steady_steps import Flying, SteadySteps
 from daemon.core.placing.dispatch import Decide
 from daemon.core.values.actions import (
     Action,
@@ -102,6 +104,12 @@ def note_alone(log: RequestLog, workers: Listing[Worker]) -> None:
     )
 
 
+_Flown = tuple[StepDone, StepWork, Computed]
+
+PLANS_AHEAD = 1024
+"""The most plans that an instance is looked at for, while another goes ahead of it."""
+
+
 class SimulationError(RuntimeError):
     """The run stopped with sequences left that no event would move, or without a
     written journal.
@@ -141,6 +149,12 @@ class Extras:
     ticks: Mapping[float, float] = field(default_factory=dict)
     """When ticks come that are asked for at these times; others come in time."""
 
+    @property
+    def want_each_event(self) -> bool:
+        """Whether anything depends on single events of steps."""
+        looked_at = self.journal is not None or self.after_event is not None
+        return looked_at or self.drafts is not None or bool(self.hashes or self.ticks)
+
 
 class Simulator:
     """Drives one Core over one workload until no events are left."""
@@ -164,6 +178,7 @@ class Simulator:
         self._recorder = recorder
         self._journal = self._extras.journal
         self._num_ended = 0
+        self._many = not (self._extras.want_each_event or recorder.wants_each_step)
         self._guesses: dict[int, float] = {}  # of the predictor, by request
         self._lookup = Lookup(self._extras.drafts) if self._extras.drafts is not None else None
         self._blocks: AnswerBlocks | None = None
@@ -171,6 +186,8 @@ class Simulator:
             self._blocks = AnswerBlocks(self._extras.hashes, config.block_size)
         self._lives = [0] * len(machine.workers)  # events of an earlier life are dropped
         self._wake_s = float("inf")
+        # Steps in flight by instance, as in the agenda: (StepDone, its work, its times).
+        self._flying = [deque[_Flown]() for _ in machine.workers]
         self._host = SimulatedLink("host link", "weights", "instance", recorder.spans)
         self._transfers = self._transfers_of(machine, config.block_size)
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
@@ -323,8 +340,12 @@ class Simulator:
 
     def _answer(self, now: float, what: tuple[int, StepDone, StepWork, Computed]) -> Event | None:
         life, event, _, _ = what
-        if life != self._lives[event.instance]:
+        flying = self._flying[event.instance]
+        if life != self._lives[event.instance] or flying[0][0] is not event:
+            return None  # its worker died, or it was taken with others
+        if self._many and self._take_steps(now, event.instance):
             return None
+        flying.popleft()
         if self._lookup is not None:
             looks = self.core.instances[event.instance].may_draft
             offers = self._lookup.offers(event.instance, event.step, looks)
@@ -347,6 +368,7 @@ class Simulator:
         if self.core.instances[instance].state is WorkerState.ASLEEP:
             return None  # there is none to lose
         self._lives[instance] += 1
+        self._flying[instance].clear()
         self._machine.workers[instance].clear(now)
         if self._transfers is not None:
             self._transfers.lost(now, instance)
@@ -396,7 +418,75 @@ class Simulator:
         if wake_s != self._wake_s:
             return None
         self._wake_s = float("inf")
+        if self._many:
+            due = [home.index for home in self.core.instances if home.due_s <= now]
+            taken = [self._take_steps(now, index) for index in due]
+            if taken and all(taken):
+                return None
         return Tick(now)
+
+    # Many steps at once
+
+    def _take_steps(self, now: float, index: int) -> bool:
+        """Have the Core take an instance's next steps without an event for each, as far as nothing
+        else may happen to it; whether there were any.
+        """
+        flying, worker = self._flying[index], self._machine.workers[index]
+        clock, instance = worker.clock, self.core.instances[index]
+        if clock is None or not flying or not instance.scheduler.decodes_steadily:
+            return False
+        until_s = self._undisturbed_s(now, index)
+        if until_s <= now or (self._transfers is not None and self._transfers.layers_s(index)):
+            return False
+        in_flight = [
+            Flying(done.start_s, done.end_s, done.busy_s, work) for _, work, done in flying
+        ]
+        ends = (number for number, (event, _, _) in enumerate(flying) if event.reasons.any())
+        num_plain = next(ends, len(flying))
+        taken = self.core.take_steps(index, now, until_s, in_flight, num_plain, clock)
+        if taken is None:
+            return False
+        steps, actions = taken
+        self._recorder.took(instance, steps, self._machine.delivery_s)
+        self._fly(instance, steps)
+        for action in actions:
+            self._carry_out[type(action)](now, action)
+        return True
+
+    def _fly(self, instance: Instance, steps: SteadySteps) -> None:
+        """Put the steps that were planned, and have not answered, into the agenda."""
+        flying, index = self._flying[instance.index], instance.index
+        for _ in range(min(len(steps.answered), len(flying))):
+            flying.popleft()
+        flown = instance.scheduler.in_flight.steps
+        reasons = np.zeros(steps.sequences.size, np.uint8)
+        for number in range(len(flying), len(flown)):
+            step, times = flown[number], steps.flying[number]
+            elapsed_s = times.end_s - times.start_s
+            answer = StepDone(times.end_s, index, step.step, reasons, elapsed_s)
+            done = Computed(times.start_s, times.end_s, times.busy_s, reasons, None)
+            flying.append((answer, step.work, done))
+            self._agenda.add(
+                times.end_s, Rank.ANSWER, (self._lives[index], answer, step.work, done)
+            )
+
+    def _undisturbed_s(self, now: float, index: int) -> float:
+        """The time before which nothing but its own steps touches an instance: no other event
+        comes, and no other instance has somebody wait, who might move here.
+        """
+        until_s = self._agenda.other_s
+        for other in self.core.instances:
+            if other.index == index or other.calm_plans > PLANS_AHEAD:
+                continue
+            sure_plans = other.calm_plans - 2 - other.depth
+            sure_s = now + max(0.0, sure_plans) * self._machine.workers[other.index].least_s(
+                PLANS_AHEAD
+            )
+            if sure_s < until_s:
+                flying = self._flying[other.index]
+                next_s = min(other.due_s, flying[0][0].now if flying else float("inf"))
+                until_s = min(until_s, max(sure_s, next_s))
+        return until_s
 
     # Actions
 
@@ -421,6 +511,7 @@ class Simulator:
             elapsed_s=elapsed_s,
             counts=done.counts,
         )
+        self._flying[instance].append((answer, work, done))
         self._agenda.add(done.end_s, Rank.ANSWER, (life, answer, work, done))
         if done.copies is not None:
             copies = done.copies

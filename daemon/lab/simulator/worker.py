@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from daemon.core.instance.steady_steps import Flying, StepClock
 from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
 from daemon.cost.work import StepWork, within_windows
@@ -19,6 +20,8 @@ from daemon.wire.columns import Int32, UInt8, all_true, int32
 
 _DRAWS = 4096
 _WARM_TOKENS = 256
+LEAST_SHARE = 0.25
+"""No step of any profile takes less than this share of a decode alone."""
 _ONE_EACH = int32()
 
 
@@ -31,14 +34,25 @@ class Noise:
         self._sigma = sigma
         self._chance = chance
         self._factors: list[float] = []
+        self._least = 1.0  # of these
+
+    def least(self, count: int) -> float:
+        """No more than any of the next `count` factors."""
+        if self._sigma and len(self._factors) < count:
+            self._draw()
+        return self._least
+
+    def _draw(self) -> None:
+        logs = self._chance.normal(-0.5 * self._sigma**2, self._sigma, _DRAWS)
+        self._factors[:0] = np.exp(logs).tolist()
+        self._least = min(self._factors)
 
     def factor(self) -> float:
         """The next step's factor."""
         if not self._sigma:
             return 1.0
         if not self._factors:
-            logs = self._chance.normal(-0.5 * self._sigma**2, self._sigma, _DRAWS)
-            self._factors = np.exp(logs).tolist()
+            self._draw()
         return self._factors.pop()
 
 
@@ -87,6 +101,13 @@ class Worker(Protocol):
     @property
     def capped_s(self) -> float:
         """The steps' time in which the power cap bound."""
+
+    @property
+    def clock(self) -> StepClock | None:
+        """The times of its next decodes, without their plans; None: it needs each plan."""
+
+    def least_s(self, num_steps: int) -> float:
+        """A time that none of its next steps, as many as this, falls short of."""
 
     def clear(self, now: float) -> None:
         """Drop all steps and copies: the process died."""
@@ -147,6 +168,14 @@ class Answers:
         reasons: UInt8 = (counts >= left).view(np.uint8)
         return reasons, np.minimum(counts, left.clip(0)) + np.int32(1)
 
+    def num_plain(self, slots: Int32, starts: Int32) -> int:
+        """How many further steps of these rows, from these positions on, end no answer."""
+        if slots is not self._slots:
+            self._slots = slots
+            self._last_starts = self._by_slot[slots.astype(np.intp)] - np.int32(1)
+        left = self._last_starts - starts
+        return max(0, int(left[left.argmin()]))
+
     def _reasons(self, batch: Batch) -> UInt8:
         """STOP for each sampled row whose answer ends with this token."""
         stops = self._by_slot
@@ -199,6 +228,7 @@ class SimulatedWorker:
         self._windows = windows
         self._stage_free_s = [0.0] * profile.pp
         self._gap_s = profile.edges.gap_s
+        self._alone_s = cost.step_s(StepWork(1, 1, (), 1))
 
     def compute(self, now: float, batch: Batch, work: StepWork, more_s: float = 0.0) -> Computed:
         """Take a plan, whose step takes `more_s` longer. A worker computes plans in order."""
@@ -232,6 +262,28 @@ class SimulatedWorker:
             copies=copies,
             counts=counts,
         )
+
+    @property
+    def clock(self) -> StepClock | None:
+        """Itself, if it is one device whose steps take as long whatever their positions are."""
+        return None if self._handovers or any(self._windows) else self
+
+    def num_plain(self, slots: Int32, starts: Int32) -> int:
+        """How many further steps of these rows, from these positions on, end no answer."""
+        return self._answers.num_plain(slots, starts)
+
+    def decode(self, now: float, work: StepWork) -> Flying:
+        """Take the plan of a step of decodes without copies, as `compute` does."""
+        step_s = self._cost.step_s(work) * self._noise.factor() * self._power.slowdown(work)
+        free = self._stage_free_s
+        start_s = max(now + self._gap_s, free[0])
+        free[0] = end_s = start_s + step_s
+        self._power.spend(work, step_s)
+        return Flying(start_s, end_s, step_s, work)
+
+    def least_s(self, num_steps: int) -> float:
+        """A quarter of the shortest step's time: tables of step times may dip, but less."""
+        return LEAST_SHARE * self._alone_s * self._noise.least(num_steps)
 
     @property
     def computed_s(self) -> float:

@@ -1,0 +1,153 @@
+"""Many steady decodes of an instance at once, as a simulated clock tells their times.
+
+A driver that knows when steps will end needs no event for each: from an instance's newest plan on,
+steps are planned and answered one after another as `Core.handle` would with a tick and a `StepDone`
+each, up to the first one that needs a decision, or to a given time.
+"""
+
+from collections import deque
+from typing import Protocol
+
+import msgspec
+
+from daemon.core.instance.instance import PLAN_GAP_S, Instance
+from daemon.cost.work import StepWork
+from daemon.scheduler.steady_run import SteadyRun
+from daemon.wire.columns import Int32, Int64
+
+
+class StepClock(Protocol):
+    """The driver's knowledge of one worker's steps: their times, and where answers end."""
+
+    def num_plain(self, slots: Int32, starts: Int32) -> int:
+        """How many further steps of these rows, from these positions on, end no answer."""
+
+    def decode(self, now: float, work: StepWork) -> "Flying":
+        """The next step, of decodes, which is planned now."""
+
+
+class Flying(msgspec.Struct, frozen=True, gc=False):
+    """A step in flight: the times at which it began and will end."""
+
+    start_s: float
+    end_s: float
+    busy_s: float  # of that, the time in which its device computes
+    work: StepWork
+
+
+class SteadySteps(msgspec.Struct, gc=False):
+    """The outcome of a run of steps: what a driver would have heard and seen at each answer."""
+
+    sequences: Int64  # [R]: each answered step delivers a token of each
+    answered: list[Flying] = []
+    num_held: list[int] = []  # blocks with an owner, after each answer
+    num_unwritten: list[int] = []  # places for tokens that the rows' blocks have left, likewise
+    num_plans: int = 0
+    flying: list[Flying] = []
+
+
+def steady_steps(
+    instance: Instance,
+    now: float,
+    until_s: float,
+    in_flight: list[Flying],
+    num_plain: int,
+    clock: StepClock,
+) -> SteadySteps | None:
+    """Take all steps of an instance that are before `until_s`, of which the first is due now, and
+    need no decision; None: there is none. Of the steps in flight the first `num_plain` end no
+    answer.
+    """
+    run = SteadyRun.of(instance.scheduler)
+    if run is None or instance.waits_for_prompts:
+        return None
+    taking = _Taking(instance, run, in_flight, num_plain, clock)
+    if not taking.go_on(now, until_s):
+        return None
+    return taking.end()
+
+
+class _Taking:
+    """The steps being taken."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        run: SteadyRun,
+        in_flight: list[Flying],
+        num_plain: int,
+        clock: StepClock,
+    ) -> None:
+        self._instance, self._run, self._clock = instance, run, clock
+        self._flying = deque(in_flight)
+        self._answers_left = num_plain
+        self._plans_left = 0
+        if num_plain == len(in_flight):
+            self._plans_left = clock.num_plain(*run.columns)
+        self._oldest = instance.scheduler.in_flight.steps[0].step
+        steady = instance.scheduler.in_flight.newest
+        self._did = SteadySteps(sequences=steady.sequences)
+
+    def go_on(self, now: float, until_s: float) -> bool:
+        """Take the steps; whether there was one."""
+        instance, flying = self._instance, self._flying
+        if instance.due_s < now:
+            return False  # it has been asked, and had nothing to plan
+        did = False
+        while True:
+            end_s, due_s = flying[0].end_s, instance.due_s
+            if due_s < end_s:
+                if due_s >= until_s or not self._may_plan(due_s, len(flying), sure=True):
+                    return did
+                self._plan(due_s)
+            elif end_s < until_s and self._answers_left and self._may_answer(end_s):
+                self._answer(end_s)
+            else:
+                return did
+            did = True
+
+    def _may_plan(self, now: float, num_flying: int, sure: bool) -> bool:
+        """Whether all steps may be planned that could be planned now, with so many in flight."""
+        num_steps = max(1, self._instance.depth - num_flying)
+        return num_steps <= self._plans_left and self._run.may_plan(now, num_steps, sure)
+
+    def _may_answer(self, now: float) -> bool:
+        """Whether no plan follows on the answer at once, or it may be made here."""
+        num_left, step_time = len(self._flying) - 1, self._instance.step_time
+        if num_left and not step_time.fits_next:
+            expected_s = step_time.predict_s(self._flying[-1].work)
+            if max(now, now + expected_s - PLAN_GAP_S) > now:
+                return True
+        return self._may_plan(now, num_left, sure=not num_left)
+
+    def _plan(self, now: float) -> None:
+        """Plan all that is due."""
+        instance, run, flying = self._instance, self._run, self._flying
+        while instance.due_s <= now:
+            work = run.plan()
+            self._plans_left -= 1
+            self._answers_left += 1
+            flying.append(self._clock.decode(now, work))
+            instance.planned(work, run.num_rows, len(flying), now)
+
+    def _answer(self, now: float) -> None:
+        """Take the oldest step's answer, and plan what is due then."""
+        instance, run, did, done = self._instance, self._run, self._did, self._flying.popleft()
+        self._answers_left -= 1
+        run.answer(self._oldest)
+        self._oldest += 1
+        instance.learn(done.work, done.end_s - done.start_s, now, len(self._flying))
+        if instance.due_s <= now:
+            self._plan(now)
+        did.answered.append(done)
+        did.num_held.append(instance.kv.pool.num_held)
+        did.num_unwritten.append(run.num_unwritten)
+
+    def end(self) -> SteadySteps:
+        """Have the instance be as after these steps."""
+        self._run.end()
+        if self._did.answered:
+            self._instance.behind_prompts = None
+        self._did.num_plans = self._run.num_plans
+        self._did.flying = list(self._flying)
+        return self._did

@@ -30,6 +30,7 @@ from daemon.lab.planner.halving import RUNGS
 from daemon.lab.planner.objective import OBJECTIVES, Objective
 from daemon.lab.planner.plan import SEARCHES, DeploymentPlan
 from daemon.lab.planner.plan import plan as make_plan
+from daemon.lab.planner.plan_page import page_of_plan
 from daemon.lab.planner.price import DEFAULT_PRICES, load_prices
 from daemon.lab.planner.session import session
 from daemon.lab.profiles.errors import ProfileError
@@ -37,6 +38,7 @@ from daemon.lab.profiles.load import names
 from daemon.lab.report.numbers import aligned, percent, seconds, three_digits
 from daemon.lab.simulator.journal import read_incident
 from daemon.lab.simulator.scenario import Scenario, ScenarioLimits
+from daemon.lab.workload.workload import SloClass
 from daemon.scheduler.policies import POLICIES
 
 _POLICIES = ("gittins", "sarathi", "vllm")
@@ -117,8 +119,11 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     offer(journal, FILE)
     group.add_argument("--exhaustive", action="store_true", help="simulate every candidate in full")
     group.add_argument("--json", action="store_true", help="print JSON instead of a page")
-    out = group.add_argument("--out", type=Path, metavar="F.toml", help="write the configuration")
-    offer(out, FILE)
+    for flag, form, what in (
+        ("--out", "F.toml", "write the configuration"),
+        ("--html", "FILE", "write a page with the front and the best one's run, for a browser"),
+    ):
+        offer(group.add_argument(flag, type=Path, metavar=form, help=what), FILE)
 
 
 def _add_space(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +193,7 @@ def plan(arguments: argparse.Namespace) -> int:
 def _planned(arguments: argparse.Namespace, objective: Objective, folder: Path) -> int:
     """Search and answer; `folder` is for a journal's requests."""
     is_partial = bool(objective.rate_rps or objective.most_rent or objective.most_power_w)
-    space = _space(arguments, partial=is_partial or objective.name != "goodput")
+    space = _space(arguments, partial=is_partial or objective.name not in ("goodput", "makespan"))
     warn_of_named(unit.profile for unit in space.units)
     now, incident = None, None
     if arguments.journal is not None:
@@ -219,6 +224,7 @@ def _planned(arguments: argparse.Namespace, objective: Objective, folder: Path) 
         half = len(incident.streams) // 2
         was = measured_attainment(incident, problem.goal, half)
         print(f"llmd: the journal's second half attained {percent(was)}", file=sys.stderr)
+        found = replace(found, measured=was)
     _answer(arguments, problem, found)
     return 0
 
@@ -241,6 +247,8 @@ def _answer(arguments: argparse.Namespace, problem: Problem, found: DeploymentPl
             chosen = found.present.candidate
         text = configuration(chosen, problem.goal, path, reasons)
         write_whole(arguments.out, text.encode())
+    if arguments.html is not None:
+        write_whole(arguments.html, page_of_plan(problem, found, reasons).encode())
     if arguments.json:
         encoded = msgspec.json.encode(found.as_json())
         print(msgspec.json.format(encoded.decode(), indent=2), flush=True)
@@ -254,9 +262,7 @@ def as_page(found: DeploymentPlan) -> str:
     lines = [
         f"plan: {best.candidate.text}",
         f"  {three_digits(best.goodput_rps)} requests/s with {found.condition}",
-        f"  {percent(best.attainment)} attained, P99 TTFT {seconds(best.ttft_p99_s)}, "
-        f"P99 TPOT {seconds(best.tpot_p99_s)}",
-        f"  binds: {', '.join(best.limited_by) or 'nothing at this rate'}",
+        *_kept(found),
         f"  spread over held-out slices: {percent(best.spread)} of the rate, "
         f"{percent(best.attainment_spread)} of attainment",
     ]
@@ -296,6 +302,18 @@ def as_page(found: DeploymentPlan) -> str:
     return "\n".join(lines)
 
 
+def _kept(found: DeploymentPlan) -> list[str]:
+    """The latencies of the best candidate, or how long offline work takes."""
+    best = found.best
+    if found.objective.is_offline:
+        return [f"  makespan {seconds(best.makespan_s)} of {found.held_out[0].requests:,} requests"]
+    return [
+        f"  {percent(best.attainment)} attained, P99 TTFT {seconds(best.ttft_p99_s)}, "
+        f"P99 TPOT {seconds(best.tpot_p99_s)}",
+        f"  binds: {', '.join(best.limited_by) or 'nothing at this rate'}",
+    ]
+
+
 def _rungs(requests: int | None) -> tuple[int, ...]:
     if requests is None:
         return RUNGS
@@ -316,6 +334,12 @@ def _problem(arguments: argparse.Namespace) -> Problem:
         attainment=arguments.attainment,
         unserved_fraction=1.0,
     )
+    if arguments.objective == "makespan":
+        if goal != Goal(attainment=goal.attainment, unserved_fraction=1.0):
+            raise PlannerError("makespan: work that comes at once has no SLOs; leave --slo-... out")
+        closed = msgspec.structs.replace(spec, arrivals="closed", classes=(SloClass(),))
+        limits = ScenarioLimits(max_len=arguments.max_len)
+        return Problem(base=Scenario(workload=closed, instance=(), limits=limits), goal=goal)
     promised = any(each.ttft_s or each.tpot_s or each.gap_s for each in spec.classes)
     if not promised and not (goal.p99_queueing_s or goal.normalized_latency_s):
         raise PlannerError("what must be kept? give --slo-ttft S and --slo-tpot S")
@@ -326,6 +350,10 @@ def _problem(arguments: argparse.Namespace) -> Problem:
 def _objective(arguments: argparse.Namespace) -> Objective:
     prices = DEFAULT_PRICES if arguments.prices is None else load_prices(arguments.prices)
     rate, rent, watts = arguments.rate or 0.0, arguments.most_rent, arguments.most_watts
+    if arguments.objective == "makespan" and (
+        rate or arguments.search not in ("vidur", "splitwise")
+    ):
+        raise PlannerError("makespan: all requests come at once, so --rate and --search do not fit")
     if arguments.search == "splitwise" and not (rate or rent or watts):
         raise PlannerError(
             "splitwise: what is equal? give --rate (iso-throughput), --most-rent (iso-cost) or "

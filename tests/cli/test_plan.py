@@ -15,13 +15,15 @@ from daemon.lab.planner.goal import Goal
 from daemon.lab.simulator.run import Options, run
 from tests.lab.planner.toys import toy_problem, toy_trace, toy_units
 
+SLOS = ("0.1", "0.02")
+
 
 @pytest.fixture
 def words(tmp_path: Path) -> list[str]:
     """Two toy devices, as two instances or as one, and short requests."""
     profiles = ",".join(unit.profile for unit in toy_units(tmp_path, 1, 2))
     flags = ["--trace", str(toy_trace(tmp_path)), "--profiles", profiles, "--devices", "toy:2"]
-    slo = ["--slo-ttft", "0.1", "--slo-tpot", "0.02", "--requests", "80", "--workers", "1"]
+    slo = ["--slo-ttft", SLOS[0], "--slo-tpot", SLOS[1], "--requests", "80", "--workers", "1"]
     return ["plan", *flags, *slo, "--policies", "vllm", "--budgets", "128"]
 
 
@@ -43,6 +45,31 @@ def test_a_plan_is_a_configuration_with_its_reasons(
     assert page.startswith("plan: ") and "runner-up: " in page and "binds: " in page
     assert ", 0 simulations" in page
     assert page.splitlines()[0].removeprefix("plan: ") in out.read_text()
+    html = tmp_path / "plan.html"
+    assert main([*words, "--resume", str(kept), "--html", str(html)]) == 0
+    text = html.read_text()
+    assert text.count("<svg") == 2 + 8  # the front by two latencies, and the best one's run
+    assert found["best"]["text"] in text and ">chosen</text>" in text and "runner-up: " in text
+
+
+def test_offline_work_is_planned_for_its_makespan(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All at once and without SLOs: two devices on their own finish before two together."""
+    offline = [word for word in words if not word.startswith("--slo") and word not in SLOS]
+    assert main([*offline, "--objective", "makespan", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    predicted = found["predicted"]
+    assert (
+        found["best"]["text"].startswith("2 x toy") and found["condition"] == "all requests at once"
+    )
+    assert predicted["makespan_s"] * predicted["goodput_rps"] == pytest.approx(80, rel=0.02)
+    assert main([*offline, "--objective", "makespan"]) == 0
+    assert "of 80 requests" in capsys.readouterr().out
+    assert main([*words, "--objective", "makespan"]) == 2
+    assert "has no SLOs; leave --slo-... out" in capsys.readouterr().err
+    assert main([*offline, "--objective", "makespan", "--rate", "3"]) == 2
+    assert "all requests come at once" in capsys.readouterr().err
 
 
 def test_a_configuration_says_what_cannot_be_served_yet() -> None:
@@ -125,3 +152,4 @@ def test_a_journal_is_planned_beside_its_own_configuration(
     assert found["present"]["policy"] == "vllm" and found["present"]["goodput_rps"] > 0
     assert found["present"]["kept"] is False  # it has one of two devices
     assert "the journal's second half attained 9" in shown.err
+    assert 0.9 <= json.loads(shown.out)["measured"]["attainment"] <= 1.0

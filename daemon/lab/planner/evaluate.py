@@ -135,7 +135,7 @@ def rows_of(problem: Problem, part: WorkloadSlice, max_len: int) -> Workload:
     spec = msgspec.structs.replace(
         problem.base.workload, seed=problem.base.workload.seed + part.seed, rate_scale=0.0
     )
-    if not spec.rate and not has_times(spec):
+    if not spec.rate and not has_times(spec) and spec.arrivals != "closed":
         spec = msgspec.structs.replace(spec, rate=1.0)
     if not spec.requests and not has_times(spec):
         spec = msgspec.structs.replace(spec, requests=part.first + part.requests)

@@ -3,7 +3,8 @@
 Each rung simulates more requests than the one before, the same ones for all candidates. In a rung a
 candidate is tried at the rate at which it would be worth as much as the best one so far; if it
 keeps the goal there, its capacity is searched, and it is the best one now. Those that lose are
-ranked by their attainment there. A candidate that could not win by its bound is not simulated.
+ranked by their attainment there. A candidate that could not win by its bound is not simulated. The
+losers of the last rung keep the rate that they had before: verification searches it anew.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class RankedCandidate(msgspec.Struct, kw_only=True):
     bound_rps: float
     guess_rps: float  # what it may sustain, from the bound's terms
     near_rps: float  # where its next capacity search begins
-    rps: float = 0.0  # sustained in its last rung; 0: none, or not searched
+    rps: float = 0.0  # sustained in its last rung, or guessed where it lost there; 0: none
     value: float = 0.0
     attainment: float = 0.0  # where it was tried
     score: Score | None = None  # at `rps`
@@ -152,13 +153,15 @@ class _Rung:
     ) -> None:
         self._session, self._problem, self._objective = session, problem, objective
         self._part, self._width = part, width
-        self._searches_all = is_last
+        self._is_last = is_last
+        self._compares = False  # candidates that must be ranked beyond the best one
         self._exhaustive = exhaustive
         self._best = 0.0
 
     def run(self, alive: Sequence[RankedCandidate]) -> list[RankedCandidate]:
         """All candidates after this rung, without those that are dropped."""
         done: list[RankedCandidate] = []
+        self._compares = self._is_last and len(alive) > FINALISTS
         for begin in range(0, len(alive), BATCH):
             # The first candidate is alone: the others have an incumbent to be tried against.
             batches = [alive[:1], alive[1:BATCH]] if begin == 0 else [alive[begin : begin + BATCH]]
@@ -180,6 +183,8 @@ class _Rung:
 
     def _tried(self, ranked: RankedCandidate) -> RankedCandidate:
         objective, candidate = self._objective, ranked.candidate
+        if objective.is_offline:
+            return self._at_once(ranked)
         if objective.rate_rps:
             return self._at(ranked, objective.rate_rps)
         if not self._best or self._exhaustive:
@@ -188,9 +193,18 @@ class _Rung:
         tried = self._at(ranked, rate)
         if tried.value:
             return self._searched(ranked, 1.1 * rate, self._width)
-        if self._searches_all:  # what the others give up needs no more digits
+        if self._compares:
             return self._searched(ranked, tried.near_rps, _ROUGH * self._width)
-        return tried
+        if not self._is_last or (tried.score is not None and tried.score.error):
+            return tried
+        value = objective.value(candidate, tried.near_rps)
+        return msgspec.structs.replace(tried, rps=tried.near_rps, value=value)
+
+    def _at_once(self, ranked: RankedCandidate) -> RankedCandidate:
+        score = self._session.evaluate(self._problem, ranked.candidate, 0.0, self._part)
+        rps = score.throughput_rps
+        value = self._objective.value(ranked.candidate, rps)
+        return msgspec.structs.replace(ranked, rps=rps, value=value, score=score, attainment=1.0)
 
     def _at(self, ranked: RankedCandidate, rate: float) -> RankedCandidate:
         score = self._session.evaluate(self._problem, ranked.candidate, rate, self._part)
@@ -217,7 +231,7 @@ class _Rung:
             stride=_FAR if ranked.score is None else _NEAR,
         )
         rps = found.rps
-        if found.failed is None and not self._searches_all:
+        if found.failed is None and not self._is_last:
             rps = ranked.guess_rps  # the slice is too short to fill the instances: it tells nothing
         return msgspec.structs.replace(
             ranked,

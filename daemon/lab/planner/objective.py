@@ -14,6 +14,7 @@ OBJECTIVES = {
     "devices": "requests/s for each device in use (DistServe)",
     "cost": "requests/s for each dollar an hour (Vidur)",
     "power": "requests/s for each watt provisioned (Splitwise)",
+    "makespan": "requests/s where all come at once: offline work, no SLOs",
 }
 
 
@@ -37,6 +38,11 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise PlannerError(f"objective: {name} must be 0 or more, got {value:g}")
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether all requests are there at once, so that no rate is asked or searched."""
+        return self.name == "makespan"
 
     def divisor(self, candidate: PlanCandidate) -> float:
         """The cost of a candidate, in the objective's unit. Raises PlannerError."""

@@ -11,7 +11,14 @@ from daemon.lab.planner.bounds import Mix
 from daemon.lab.planner.candidate import PlanCandidate, Space
 from daemon.lab.planner.distserve import placement
 from daemon.lab.planner.errors import PlannerError
-from daemon.lab.planner.evaluate import Problem, WorkloadSlice, has_times, longest, rows_of
+from daemon.lab.planner.evaluate import (
+    Problem,
+    Score,
+    WorkloadSlice,
+    has_times,
+    longest,
+    rows_of,
+)
 from daemon.lab.planner.goal import Goal
 from daemon.lab.planner.halving import RUNGS, RankedCandidate, bounded, exhaust, halve
 from daemon.lab.planner.objective import Objective
@@ -45,6 +52,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p99_s: float | None = None
     tpot_p99_s: float | None = None
     mean_power_w: float | None = None
+    makespan_s: float = 0.0  # the mean over slices, from the first arrival to the last token
 
     @property
     def spread(self) -> float:
@@ -66,6 +74,9 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     present: Verified | None = None  # the journal's own configuration, on the same slices
     workers: tuple[float, float] = (0.0, 0.0)  # k5 and c5 of Aladdin's eq. 7; 0: not fitted
+    measured: float | None = None  # attainment of the journal's second half, as clients had it
+    points: tuple[tuple[PlanCandidate, Score], ...] = ()  # of all candidates that kept the goal
+    held_out: tuple[WorkloadSlice, ...] = ()
 
     @property
     def keeps_present(self) -> bool:
@@ -98,6 +109,8 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
                 "value": self.present.value,
                 "kept": self.keeps_present,
             }
+        if self.measured is not None:
+            more["measured"] = {"attainment": self.measured}
         if self.workers != (0.0, 0.0):
             more["workers"] = dict(zip(("k5", "c5"), self.workers, strict=True))
         return more | {
@@ -109,6 +122,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
                 "ttft_p99_s": best.ttft_p99_s,
                 "tpot_p99_s": best.tpot_p99_s,
                 "mean_power_w": best.mean_power_w,
+                "makespan_s": best.makespan_s,
                 "value": best.value,
                 "limited_by": best.limited_by,
             },
@@ -188,9 +202,7 @@ def plan(
     verified = session.map(lambda each: verify(session, problem, objective, each, held_out), best)
     now = next((each for each in verified if each.candidate == present), None)
     if present is not None and now is None:
-        own = bounded(session, problem, Objective(), [present], mix)
-        own = exhaust(session, problem, objective, own, rungs[-1])
-        now = verify(session, problem, objective, own[0], held_out) if own else None
+        now = _alone(session, problem, objective, present, mix, rungs[-1], held_out)
     verified.sort(key=lambda each: (each.value, each.attainment), reverse=True)
     return DeploymentPlan(
         verified=tuple(each for each in verified if each.value > 0.0),
@@ -204,7 +216,24 @@ def plan(
         wall_s=time.monotonic() - begin_s,
         present=now,
         workers=workers,
+        points=session.points(candidates),
+        held_out=held_out,
     )
+
+
+def _alone(
+    session: Session,
+    problem: Problem,
+    objective: Objective,
+    candidate: PlanCandidate,
+    mix: Mix,
+    requests: int,
+    held_out: Sequence[WorkloadSlice],
+) -> Verified | None:
+    """A candidate that no search has chosen, verified; None: its bound refuses it."""
+    own = bounded(session, problem, Objective(), [candidate], mix)
+    own = exhaust(session, problem, objective, own, requests)
+    return verify(session, problem, objective, own[0], held_out) if own else None
 
 
 def _aladdin(
@@ -237,6 +266,8 @@ def condition(goal: Goal, workload: WorkloadSpec) -> str:
     text = " and ".join(parts) + kept
     if goal.p99_queueing_s:
         text += ("; " if text else "") + f"P99 queueing <= {goal.p99_queueing_s:g} s"
+    if workload.arrivals == "closed":
+        return "all requests at once"
     classes = len(workload.classes)
     return text or f"the promises to {classes} class{'es' * (classes > 1)}"
 
@@ -285,7 +316,10 @@ def verify(
     candidate, asked = ranked.candidate, objective.rate_rps
     rates, scores = [], []
     for part in held_out:
-        if asked:
+        if objective.is_offline:
+            score = session.evaluate(problem, candidate, 0.0, part)
+            rates.append(score.throughput_rps)
+        elif asked:
             score = session.evaluate(problem, candidate, asked, part)
             rates.append(asked if score.sustained else 0.0)
         else:
@@ -317,6 +351,7 @@ def verify(
         ttft_p99_s=_mean([score.ttft_p99_s for score in scores]),
         tpot_p99_s=_mean([score.tpot_p99_s for score in scores]),
         mean_power_w=_mean([score.mean_power_w for score in scores]),
+        makespan_s=float(np.mean([score.makespan_s for score in scores])),
     )
 
 

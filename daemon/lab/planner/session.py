@@ -56,6 +56,8 @@ class Session:
         self.expected = 0  # requests that the whole search may take
         self.what = ""
         self.dropped: Counter[str] = Counter()  # candidates that were not simulated, by reason
+        self.longest: dict[PlanCandidate, Score] = {}
+        """Each candidate's score on its longest slice, at the highest rate that it sustained."""
 
     @property
     def workers(self) -> int:
@@ -79,8 +81,24 @@ class Session:
             self.tried += not was_kept
             self.found += was_kept
             self.requests += score.requests
+            self._note(candidate, score, part)
             self._show(self.requests, max(self.expected, self.requests), self.what)
         return score
+
+    def points(
+        self, candidates: Sequence[PlanCandidate]
+    ) -> tuple[tuple[PlanCandidate, Score], ...]:
+        """Candidates that kept the goal at some rate, each with its score in `longest`."""
+        return tuple((each, self.longest[each]) for each in candidates if each in self.longest)
+
+    def _note(self, candidate: PlanCandidate, score: Score, part: WorkloadSlice) -> None:
+        """Keep a score that may be its candidate's point in a picture; held-out slices are not."""
+        if not score.sustained or part.seed:
+            return
+        known = self.longest.get(candidate)
+        order = score.requests, score.rate_rps
+        if known is None or order > (known.requests, known.rate_rps):
+            self.longest[candidate] = score
 
     def capacity(
         self,

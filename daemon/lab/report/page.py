@@ -56,7 +56,7 @@ figcaption span{white-space:nowrap;margin-right:1em;display:inline-block}
 i{display:inline-block;width:.9em;height:.25em;margin:0 .35em .2em 0;border-radius:2px}
 i.c0{background:var(--c0)}i.c1{background:var(--c1)}i.c2{background:var(--c2)}
 i.c3{background:var(--c3)}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.86rem}
+pre{overflow-x:auto;font-size:.8rem;line-height:1.45;margin:0}.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.86rem}
 th,td{padding:4px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
 th:first-child,td:first-child{text-align:left;padding-left:0}th{color:var(--mute);font-weight:500}
 """
@@ -178,6 +178,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     )
     lines = "".join(f"<tr>{row}</tr>" for row in body)
     return f'<div class="wide"><table><tr>{head}</tr>{lines}</table></div>'
+
+
+def lines_as_written(text: str) -> str:
+    """Lines whose columns stay under each other."""
+    return f"<pre>{escape(text)}</pre>"
 
 
 def figure(title: str, drawn: str, notes: Sequence[tuple[str, str]]) -> str:

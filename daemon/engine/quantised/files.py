@@ -161,7 +161,7 @@ class PlainNumbers:
     def __getitem__(self, _index: object) -> torch.Tensor:
         """The tensor, as wide as it is stored, or in `dtype`."""
         weight = self._take()
-        if kind := PLAIN.get(weight.format.name):
+        if (kind := PLAIN.get(weight.format.name)) and weight.order is None:
             return weight.data.view(getattr(torch, kind)).view(self._shape)
         rows = max(1, PIECE_ELEMENTS // weight.columns)
         pieces = [weight.pick(slice(at, at + rows)) for at in range(0, weight.rows, rows)]

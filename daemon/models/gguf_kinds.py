@@ -88,6 +88,8 @@ _OF_MODEL: dict[str, _Kind] = {
     **dict.fromkeys(("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size"), _SIZE),
     **dict.fromkeys(("ssm.time_step_rank", "ssm.group_count"), _SIZE),
     "full_attention_interval": _SIZE,
+    "shortconv.l_cache": _SIZE,
+    "ssm.dt_b_c_rms": _FLAG,
     "attention.recurrent_layers": _FLAG,
     "rope.scaling.finetuned": _FLAG,
     **dict.fromkeys(("attention.key_length", "attention.value_length"), _SIZE),
@@ -118,7 +120,9 @@ _OF_MODEL: dict[str, _Kind] = {
 }
 """Fields of an architecture, by what comes behind its name; each may be a list by layer."""
 
-_RECURRENT = frozenset({"granitehybrid"})
+_RECURRENT = frozenset(
+    {"granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2", "nemotron_h"}
+)
 """Architectures in which layers, or all of them, may have no heads of attention."""
 _OF_HEADS = frozenset({"attention.head_count", "attention.head_count_kv"})
 

@@ -5,21 +5,31 @@ says, and how its rows were moved when a file was written. All that a file does 
 type's configuration by `daemon.engine.loading.gguf_fields`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from transformers import modeling_gguf_pytorch_utils as reading
 
 from daemon.engine.loading.gguf_layers import (
+    EPSILON,
     INTERVAL,
     KEY_HEADS,
+    OF_MAMBA_1,
     OF_STATES,
     RECURRENT,
+    SHORT,
+    WIDTH,
     LayerFields,
     Own,
     read_delta_net,
+    read_falcon_h1,
     read_granite_hybrid,
+    read_jamba,
+    read_mamba,
+    read_mamba_2,
+    read_nemotron_h,
+    read_short_convolutions,
 )
 from daemon.models.gguf_header import GgufHeader
 
@@ -35,7 +45,7 @@ class GgufArchitecture(NamedTuple):
     norms: bool = False  # weights of norms are larger by 1 in a file
     needs: tuple[str, ...] = ()  # fields without which llama.cpp takes no file
     foretells: bool = False  # layers that foretell more tokens may lie behind the model's own
-    read: Callable[[Own, int], LayerFields] | None = None  # of fields `used`, `needs` among them
+    read: Callable[[Own, int, Collection[str]], LayerFields] | None = None  # of what is `used`
     used: frozenset[str] = frozenset()
     lists: frozenset[str] = frozenset()  # fields that may have a value for each layer
 
@@ -90,6 +100,17 @@ def _granite_mixture(header: GgufHeader) -> GgufArchitecture:
     return GgufArchitecture("granitemoeshared" if shared else "granitemoe", turns=True)
 
 
+def _mamba(header: GgufHeader) -> GgufArchitecture:
+    """Mamba 1, or Falcon's, which norms what steps are made of."""
+    norms = header.fields.get("mamba.ssm.dt_b_c_rms", False)
+    return GgufArchitecture(
+        "falcon_mamba" if norms else "mamba",
+        needs=(*OF_MAMBA_1, EPSILON),
+        read=read_mamba,
+        used=frozenset((*OF_MAMBA_1, *_WITHOUT_ATTENTION, "ssm.dt_b_c_rms")),
+    )
+
+
 def _delta_net(model_type: str, *unread: str) -> GgufArchitecture:
     """`unread`: fields that say nothing of this type."""
     lists = frozenset({"rope.dimension_sections", RECURRENT})
@@ -99,6 +120,10 @@ def _delta_net(model_type: str, *unread: str) -> GgufArchitecture:
     )
 
 
+_POSITIONS = ("rope.scaling.finetuned", "rope.dimension_count", "rope.freq_base")
+"""Fields that say nothing where no layer turns by positions."""
+_WITHOUT_ATTENTION = (EPSILON, "context_length", "attention.head_count", WIDTH)
+"""Fields that say nothing, or that are read here, where no layer attends."""
 _BY_SIGMOID = 2
 """GGUF's number of this way to score experts."""
 _SIGMOID = {"n_group": 1, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0}
@@ -111,6 +136,9 @@ _KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | N
     "dots1": GgufArchitecture("dots1", _SIGMOID, needs=("expert_shared_count",)),
     "ernie4_5": GgufArchitecture("ernie4_5"),
     "exaone4": _exaone,
+    "falcon-h1": GgufArchitecture(
+        "falcon_h1", needs=OF_STATES, read=read_falcon_h1, used=frozenset(OF_STATES)
+    ),
     "gemma": GgufArchitecture("gemma", {"tie_word_embeddings": True}, norms=True),
     "glm4": GgufArchitecture("glm4"),
     "glm4moe": GgufArchitecture(
@@ -128,8 +156,43 @@ _KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | N
     ),
     "granitemoe": _granite_mixture,
     "hunyuan-dense": GgufArchitecture("hunyuan_v1_dense"),
+    "jamba": GgufArchitecture(
+        "jamba",
+        needs=(*OF_MAMBA_1, KEY_HEADS, "expert_count"),
+        read=read_jamba,
+        used=frozenset(OF_MAMBA_1),
+        lists=frozenset({KEY_HEADS}),
+    ),
+    "lfm2": GgufArchitecture(
+        "lfm2",
+        needs=(SHORT, KEY_HEADS),
+        read=read_short_convolutions,
+        used=frozenset({SHORT}),
+        lists=frozenset({KEY_HEADS}),
+    ),
+    "lfm2moe": GgufArchitecture(
+        "lfm2_moe",
+        needs=(SHORT, KEY_HEADS, "expert_count"),
+        read=read_short_convolutions,
+        used=frozenset({SHORT}),
+        lists=frozenset({KEY_HEADS}),
+    ),
     "llama": _llama,
+    "mamba": _mamba,
+    "mamba2": GgufArchitecture(
+        "mamba2",
+        needs=(*OF_STATES, EPSILON),
+        read=read_mamba_2,
+        used=frozenset((*OF_STATES, *_WITHOUT_ATTENTION)),
+    ),
     "mistral3": _mistral,
+    "nemotron_h": GgufArchitecture(
+        "nemotron_h",
+        needs=(*OF_STATES, KEY_HEADS, WIDTH, EPSILON),
+        read=read_nemotron_h,
+        used=frozenset((*OF_STATES, EPSILON, "attention.layer_norm_epsilon", *_POSITIONS)),
+        lists=frozenset({KEY_HEADS, WIDTH}),
+    ),
     "olmo2": _olmo,
     "olmoe": GgufArchitecture("olmoe", {"norm_topk_prob": False}),
     "qwen35": _delta_net("qwen3_5_text"),

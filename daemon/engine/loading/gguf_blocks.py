@@ -49,7 +49,9 @@ _BETAS_AND_DECAYS = re.compile(r"blk\.(\d+)\.ssm_ba\.weight")
 _BELOW = re.compile(r"blk\.(\d+)\.ffn_(gate|up)(_shexp)?\.weight")
 """The rows of a joint layer that Granite's models have for what all tokens take."""
 _OWN_NAMES = (
-    (r"model\.layers\.(\d+)\.(?:linear_attn|mamba)\.dt_bias", "blk.{}.ssm_dt.bias"),
+    (r"(?:model|backbone)\.layers\.(\d+)\.\w+\.dt_bias", "blk.{}.ssm_dt.bias"),
+    (r"model\.layers\.(\d+)\.pre_ff_layernorm\.weight", "blk.{}.ffn_norm.weight"),
+    (r"model\.layers\.(\d+)\.feed_forward\.expert_bias", "blk.{}.exp_probs_b.bias"),
     (r"model\.layers\.(\d+)\.(?:.+\.)?e_score_correction_bias", "blk.{}.exp_probs_b.bias"),
     (r"model\.layers\.(\d+)\.shared_mlp\.output_linear\.weight", "blk.{}.ffn_down.weight"),
     (r"model\.layers\.(\d+)\..+\.experts\.down_proj", "blk.{}.ffn_down_exps"),
@@ -349,11 +351,27 @@ def _names(model: Any, processor: Any, architecture: str) -> dict[str, str]:
     names: dict[str, str] = reading.get_gguf_hf_weights_map(model, processor, architecture)
     sinks = {name: own for name, own in names.items() if name.endswith(".attn_sinks")}
     names |= {f"{name}.weight": own for name, own in sinks.items()}
+    _add_backbone(names, model, architecture)
     for own in model.state_dict():
         for pattern, name in _OWN_NAMES:
             if found := re.fullmatch(pattern, own):
                 names.setdefault(name.format(found[1]), own)
     return names
+
+
+def _add_backbone(names: dict[str, str], model: Any, architecture: str) -> None:
+    """Add weights whose names the `gguf` package has with another beginning, as older checkpoints
+    of Nemotron-H.
+    """
+    numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    if architecture != "nemotron_h":
+        return
+    known = gguf.get_tensor_name_map(numbers[architecture], model.config.num_hidden_layers)
+    for own in model.state_dict():
+        base, dot, end = own.replace("model.", "backbone.", 1).rpartition(".")
+        base, end = (base, dot + end) if end in ("weight", "bias") else (base + dot + end, "")
+        if found := known.get_name(base):
+            names.setdefault(found + end, own)
 
 
 def _each_expert(owner: str, parts: list[str], stack: IndexedTensor) -> Iterator[IndexedTensor]:

@@ -35,7 +35,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     ),
     "expert_count": ("num_experts", "num_local_experts", "n_routed_experts"),
     "expert_shared_count": ("n_shared_experts",),
-    "leading_dense_block_count": ("first_k_dense_replace",),
+    "leading_dense_block_count": ("first_k_dense_replace", "num_dense_layers"),
     "expert_used_count": ("num_experts_per_tok",),
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": (
@@ -63,7 +63,10 @@ _GROUPS = frozenset({"expert_group_count", "expert_group_used_count"})
 """Fields with which 0 says the same as 1."""
 _FACTORS = frozenset({"expert_weights_scale", "embedding_scale", "residual_scale", "logit_scale"})
 """Fields with which 0 says that nothing is multiplied."""
-_SIGMOID, _SIGMOID_TYPES = 2, frozenset({"deepseek_v3", "dots1", "glm4_moe", "minimax_m2"})
+_SIGMOID, _SIGMOID_TYPES = (
+    2,
+    frozenset({"deepseek_v3", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2"}),
+)
 """GGUF's number of the gate that these types compute."""
 _OF_THE_TYPE = frozenset({"partial_rotary_factor", "truncate"})
 """Parameters of rotary positions whose defaults a type keeps where a file does not say."""
@@ -177,7 +180,7 @@ def check_fields(header: GgufHeader) -> None:
     if experts and used > experts:
         raise ModelError(f"{begin}expert_used_count is {used}, and there are {experts} experts")
     width, heads = said[f"{begin}embedding_length"], said[f"{begin}attention.head_count"]
-    if width % heads and not any(begin + name in said for name in _HEAD_DIMS):
+    if heads and width % heads and not any(begin + name in said for name in _HEAD_DIMS):
         raise ModelError(f"{begin}attention.head_count is {heads}, which does not divide {width}")
 
 
@@ -196,7 +199,7 @@ def layer_fields(header: GgufHeader) -> LayerFields:
         return LayerFields({}, {})
     own = {name.removeprefix(begin): value for name, value in header.fields.items()}
     try:
-        return known.read(own, num_layers(header))
+        return known.read(own, num_layers(header), {tensor.name for tensor in header.tensors})
     except ModelError as error:
         raise ModelError(f"{begin}{error}") from None
 
@@ -257,17 +260,18 @@ class _Fields:
         if self._own["block_count"] > self._num_layers:
             self._left.discard("nextn_predict_layers")
         for name, attributes in _ATTRIBUTES.items():
-            if name in self._own:
+            if name in self._left:
                 self._attribute(name, attributes)
         self._expert_width()
         self._gating()
         self._key_heads()
         if "attention.kv_lora_rank" in self._own:
             self._latent_heads()
-        else:
+        elif self._own["attention.head_count"]:
             self._heads()
-        self._positions()
-        self._scale()
+        if self._own["attention.head_count"]:
+            self._positions()
+            self._scale()
         self._window()
         for name in sorted(self._left):
             self._nothing(name)

@@ -3,7 +3,7 @@
 A file says with a number for each layer which of them are recurrent: those without heads of keys.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from daemon.models.shape import ModelError
@@ -15,6 +15,12 @@ KEY_HEADS = "attention.head_count_kv"
 INTERVAL, RECURRENT = "full_attention_interval", "attention.recurrent_layers"
 CONVOLUTION, INNER, STATE = "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size"
 HEADS, GROUPS = "ssm.time_step_rank", "ssm.group_count"
+EPSILON, WIDTH, SHORT = (
+    "attention.layer_norm_rms_epsilon",
+    "feed_forward_length",
+    "shortconv.l_cache",
+)
+OF_MAMBA_1 = (CONVOLUTION, INNER, STATE, HEADS)
 OF_STATES = (CONVOLUTION, INNER, STATE, HEADS, GROUPS)
 """Fields of recurrent layers with heads."""
 _INTERVAL = 4
@@ -28,7 +34,7 @@ class LayerFields(NamedTuple):
     says: dict[str, Any]
 
 
-def read_delta_net(own: Own, num_layers: int) -> LayerFields:
+def read_delta_net(own: Own, num_layers: int, _tensors: Collection[str]) -> LayerFields:
     """Qwen's gated delta nets beside attention. Raises ModelError."""
     _check_above_0(own, *OF_STATES)
     recurrent = own.get(RECURRENT)
@@ -56,7 +62,7 @@ def read_delta_net(own: Own, num_layers: int) -> LayerFields:
     return LayerFields({**sizes, "layer_types": kinds}, {})
 
 
-def read_granite_hybrid(own: Own, num_layers: int) -> LayerFields:
+def read_granite_hybrid(own: Own, num_layers: int, _tensors: Collection[str]) -> LayerFields:
     """Granite 4's Mamba 2 beside attention, with or without experts. Raises ModelError."""
     _check_above_0(own, *OF_STATES)
     kinds, heads = _kinds_by_key_heads(own, num_layers)
@@ -78,6 +84,128 @@ def read_granite_hybrid(own: Own, num_layers: int) -> LayerFields:
         "position_embedding_type": "rope" if own.get("rope.scaling.finetuned", True) else None,
     }
     return LayerFields(settings, {KEY_HEADS: heads, shared: width})
+
+
+def read_mamba(own: Own, _num_layers: int, _tensors: Collection[str]) -> LayerFields:
+    """Mamba 1 alone. Raises ModelError."""
+    settings = {
+        "hidden_size": own["embedding_length"],
+        "expand": _divided(own, INNER, own["embedding_length"]),
+        "state_size": own[STATE],
+        "conv_kernel": own[CONVOLUTION],
+        "time_step_rank": own[HEADS],
+        "layer_norm_epsilon": own[EPSILON],
+    }
+    return LayerFields(settings, {})
+
+
+def read_mamba_2(own: Own, _num_layers: int, _tensors: Collection[str]) -> LayerFields:
+    """Mamba 2 alone. Raises ModelError."""
+    _check_above_0(own, *OF_STATES)
+    settings = {
+        "hidden_size": own["embedding_length"],
+        "expand": _divided(own, INNER, own["embedding_length"]),
+        "num_heads": own[HEADS],
+        "head_dim": _divided(own, INNER, own[HEADS]),
+        "n_groups": own[GROUPS],
+        "state_size": own[STATE],
+        "conv_kernel": own[CONVOLUTION],
+        "layer_norm_epsilon": own[EPSILON],
+    }
+    return LayerFields(settings, {})
+
+
+def read_falcon_h1(own: Own, _num_layers: int, tensors: Collection[str]) -> LayerFields:
+    """Falcon-H1's layers, which attend and carry a state; its multipliers are in a file's weights.
+
+    Raises ModelError.
+    """
+    _check_above_0(own, *OF_STATES)
+    settings = {
+        "hidden_size": own["embedding_length"],
+        "mamba_d_ssm": own[INNER],
+        "mamba_n_heads": own[HEADS],
+        "mamba_d_head": _divided(own, INNER, own[HEADS]),
+        "mamba_n_groups": own[GROUPS],
+        "mamba_d_state": own[STATE],
+        "mamba_d_conv": own[CONVOLUTION],
+        "mamba_norm_before_gate": False,  # as llama.cpp has it
+        "mamba_rms_norm": "blk.0.ssm_norm.weight" in tensors,
+    }
+    return LayerFields(settings, {})
+
+
+def read_short_convolutions(own: Own, num_layers: int, _tensors: Collection[str]) -> LayerFields:
+    """LFM2's convolutions beside attention. Raises ModelError."""
+    kinds, heads = _kinds_by_key_heads(own, num_layers)
+    settings = {
+        "layer_types": [kind if kind == _FULL else "conv" for kind in kinds],
+        "conv_L_cache": own[SHORT],
+        "block_auto_adjust_ff_dim": False,
+    }
+    return LayerFields(settings, {KEY_HEADS: heads})
+
+
+def read_jamba(own: Own, num_layers: int, tensors: Collection[str]) -> LayerFields:
+    """Jamba's Mamba 1 beside attention, and its mixtures, each at even distances. Raises
+    ModelError.
+    """
+    kinds, heads = _kinds_by_key_heads(own, num_layers)
+    attending = [kind == _FULL for kind in kinds]
+    mixed = [f"blk.{layer}.ffn_gate_inp.weight" in tensors for layer in range(num_layers)]
+    attention, experts = _evenly(attending, KEY_HEADS), _evenly(mixed, "expert_count")
+    settings = {
+        "hidden_size": own["embedding_length"],
+        "attn_layer_period": attention[0],
+        "attn_layer_offset": attention[1],
+        "expert_layer_period": experts[0],
+        "expert_layer_offset": experts[1],
+        "mamba_expand": _divided(own, INNER, own["embedding_length"]),
+        "mamba_d_state": own[STATE],
+        "mamba_d_conv": own[CONVOLUTION],
+        "mamba_dt_rank": own[HEADS],
+    }
+    return LayerFields(settings, {KEY_HEADS: heads})
+
+
+def read_nemotron_h(own: Own, num_layers: int, _tensors: Collection[str]) -> LayerFields:
+    """Nemotron-H's layers: each attends, has a state or is an MLP. Raises ModelError."""
+    _check_above_0(own, *OF_STATES)
+    kinds, heads = _kinds_by_key_heads(own, num_layers)
+    widths = own[WIDTH]
+    if not isinstance(widths, list) or len(widths) != num_layers:
+        raise ModelError(f"{WIDTH} is {widths!r}, and must be a list of {num_layers} layers")
+    if len({width for width in widths if width}) != 1:
+        raise ModelError(f"{WIDTH} is {widths[:8]}: not one number for all layers that have an MLP")
+    if any(width and kind == _FULL for width, kind in zip(widths, kinds, strict=True)):
+        raise ModelError(f"{WIDTH} and {KEY_HEADS} are both of a layer, which is of one kind")
+    for name in (EPSILON, "attention.layer_norm_epsilon"):
+        if own.get(name, own[EPSILON]) != own[EPSILON]:
+            raise ModelError(f"{name} is {own[name]}, and {EPSILON} {own[EPSILON]}")
+    settings = {
+        "layers_block_type": [
+            "mlp" if width else kind for width, kind in zip(widths, kinds, strict=True)
+        ],
+        "mamba_num_heads": own[HEADS],
+        "mamba_head_dim": _divided(own, INNER, own[HEADS]),
+        "n_groups": own[GROUPS],
+        "ssm_state_size": own[STATE],
+        "conv_kernel": own[CONVOLUTION],
+        "layer_norm_epsilon": own[EPSILON],
+    }
+    return LayerFields(settings, {KEY_HEADS: heads, WIDTH: max(widths)})
+
+
+def _evenly(chosen: list[bool], name: str) -> tuple[int, int]:
+    """Every how many layers one is chosen, and the first. Raises ModelError."""
+    places = [layer for layer, here in enumerate(chosen) if here]
+    if not places:
+        raise ModelError(f"{name}: no layer of {len(chosen)} is of this kind")
+    first = places[0]
+    period = places[1] - first if len(places) > 1 else len(chosen)
+    if first >= period or chosen != [at % period == first for at in range(len(chosen))]:
+        raise ModelError(f"{name}: layers {places[:8]} lie at no even distances")
+    return period, first
 
 
 def _kinds_by_key_heads(own: Own, num_layers: int) -> tuple[list[str], int]:

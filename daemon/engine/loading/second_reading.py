@@ -133,16 +133,22 @@ class _Reading:
     ) -> None:
         count = tensor.shape[0] if len(tensor.shape) > 1 else 1
         rows = np.unique(np.linspace(0, count - 1, _NUM_ROWS).astype(np.int64))
-        if tensor.packed:
+        if tensor.name in self._weights.packed:
             ours = self._weights.packed[tensor.name]().pick(torch.from_numpy(rows)).numbers()
             theirs = gguf.dequantize(data[self._order(tensor)[rows]], kind)
-            if tensor.name.endswith(".out_proj.weight"):
-                theirs = theirs[:, self._values(tensor.shape[1])]
         else:
-            ours = self._weights.plain[tensor.name][...]
+            ours = self._plain(tensor.name)
             theirs = gguf.dequantize(data, kind)[self._order(tensor)]
+        if tensor.name.endswith(".out_proj.weight"):
+            theirs = theirs[:, self._values(tensor.shape[1])]
         if not np.array_equal(ours.float().numpy(), theirs.astype(np.float32), equal_nan=True):
             raise self._differs(tensor, "its numbers are others")
+
+    def _plain(self, name: str) -> torch.Tensor:
+        """A tensor in plain numbers; of gates and what they gate, which are joined, one half."""
+        weight, joined, half = name.partition(":")
+        numbers = self._weights.plain[weight][...]
+        return numbers.chunk(2)[int(half)] if joined else numbers
 
     def _order(self, tensor: IndexedTensor) -> npt.NDArray[np.int64]:
         """The file's row for each row of the model."""

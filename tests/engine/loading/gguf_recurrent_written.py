@@ -5,25 +5,52 @@ from typing import Any
 
 import torch
 
-ARCHITECTURES = ("granitehybrid", "qwen35", "qwen35moe", "qwen3next")
 _MOVES_VALUES = ("qwen35", "qwen35moe")
+_OF_QWEN = (*_MOVES_VALUES, "qwen3next")
+_MAMBA_2 = ("falcon-h1", "granitehybrid", "mamba2", "nemotron_h")
+ARCHITECTURES = (*_OF_QWEN, *_MAMBA_2, "jamba", "lfm2", "lfm2moe", "mamba")
 
 
 def written(name: str, part: torch.Tensor, architecture: str, config: Any) -> torch.Tensor:
     """Numbers of a tensor that the model has as `part`."""
-    if name.endswith("ssm_conv1d.weight"):
+    if name.endswith(("ssm_conv1d.weight", "shortconv.conv.weight")):
         part = part.squeeze(1)
-    if name.endswith((".ssm_a", ".ssm_d")):
-        part = -part.exp() if name.endswith("a") else part
-        if architecture not in ("qwen35", "qwen35moe", "qwen3next"):
-            part = part[:, None]
-    if name.endswith("ssm_norm.weight") and architecture == "granitehybrid":
-        part = part.view(config.mamba_n_groups, -1)
-    if name.endswith("ffn_gate_inp_shexp.weight"):
+    if name.endswith(".ssm_a"):
+        part = -part.exp()
+    if name.endswith((".ssm_a", ".ssm_d")) and architecture in _MAMBA_2:
+        part = part[:, None]
+    if name.endswith("ssm_norm.weight") and architecture in _MAMBA_2:
+        groups = getattr(config, "mamba_n_groups", None) or config.n_groups
+        part = part.view(groups, -1)
+    if name.endswith("ffn_gate_inp_shexp.weight") and architecture == "qwen35moe":
         part = part.squeeze(0)
     if architecture in _MOVES_VALUES and name.startswith("blk."):
         part = _values_apart(name, part, config)
+    if architecture == "falcon-h1":
+        part = part * _multiplier(name, config)
     return part.contiguous()
+
+
+def _multiplier(name: str, config: Any) -> float | torch.Tensor:
+    """The factor that a file of Falcon-H1 has in a weight."""
+    kind = name.removesuffix(".weight").split(".")[-1]
+    if kind == "ssm_in":
+        inner, of_groups = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
+        sizes = torch.tensor([inner, inner, of_groups, of_groups, config.mamba_n_heads])
+        each = torch.tensor(config.ssm_multipliers).repeat_interleave(sizes)
+        return each[:, None] * float(config.ssm_in_multiplier)
+    factors: dict[str, float] = {
+        "attn_q": config.attention_in_multiplier,
+        "attn_k": config.attention_in_multiplier * config.key_multiplier,
+        "attn_v": config.attention_in_multiplier,
+        "attn_output": config.attention_out_multiplier,
+        "ffn_down": config.mlp_multipliers[1],
+        "ffn_gate": config.mlp_multipliers[0],
+        "output": config.lm_head_multiplier,
+        "ssm_out": config.ssm_out_multiplier,
+        "token_embd": config.embedding_multiplier,
+    }
+    return factors.get(kind, 1.0)
 
 
 def _values_apart(name: str, part: torch.Tensor, config: Any) -> torch.Tensor:

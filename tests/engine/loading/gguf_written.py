@@ -168,6 +168,20 @@ _GRANITE_HYBRID_FIELDS = {
     "rope.scaling.finetuned": False,
     "rope.dimension_count": WIDTH // HEADS,
 }
+_NO_HEADS = {
+    "attention.head_count": 0,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "feed_forward_length": 0,
+}
+_LFM2 = {
+    "layer_types": ["conv", "full_attention"] * (LAYERS // 2),
+    "conv_L_cache": 3,
+    "block_auto_adjust_ff_dim": False,
+}
+_LFM2_FIELDS = {
+    "attention.head_count_kv": [0, KV_HEADS] * (LAYERS // 2),
+    "shortconv.l_cache": 3,
+}
 CASES: dict[str, Case] = {
     "arcee": Case("arcee", _HEAD, _HEAD_FIELDS, turns=True),
     "cohere2": Case(
@@ -192,6 +206,26 @@ CASES: dict[str, Case] = {
     "ernie4_5": Case("ernie4_5", _HEAD, _HEAD_FIELDS),
     "exaone4": Case(
         "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * LAYERS}
+    ),
+    "falcon-h1": Case(
+        "falcon_h1",
+        {
+            **_HEAD,
+            **_MAMBA_2,
+            "mamba_d_ssm": 2 * WIDTH,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "embedding_multiplier": 4.0,
+            "lm_head_multiplier": 0.5,
+            "key_multiplier": 0.25,
+            "attention_in_multiplier": 2.0,
+            "attention_out_multiplier": 0.5,
+            "ssm_in_multiplier": 2.0,
+            "ssm_out_multiplier": 0.5,
+            "mlp_multipliers": [2.0, 0.25],
+            "ssm_multipliers": [0.5, 0.25, 2.0, 4.0, 0.5],
+        },
+        {**_HEAD_FIELDS, **_MAMBA_FIELDS},
     ),
     "gemma": Case("gemma", _HEAD, _HEAD_FIELDS, norms=True),
     "gemma2": Case(
@@ -229,6 +263,80 @@ CASES: dict[str, Case] = {
         "granitemoe", {**_SCALES, **_EXPERTS}, {**_SCALE_FIELDS, **_EXPERT_FIELDS}, turns=True
     ),
     "hunyuan-dense": Case("hunyuan_v1_dense", _HEAD, _HEAD_FIELDS),
+    "jamba": Case(
+        "jamba",
+        {
+            **{name: value for name, value in _MAMBA_2.items() if "heads" not in name},
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": CHOSEN,
+            "attn_layer_period": 3,
+            "attn_layer_offset": 1,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "mamba_dt_rank": 32,
+        },
+        {
+            **_EXPERT_FIELDS,
+            **{name: value for name, value in _MAMBA_FIELDS.items() if "group" not in name},
+            "attention.head_count_kv": [0, KV_HEADS, 0, 0],
+            "ssm.time_step_rank": 32,
+        },
+    ),
+    "lfm2": Case("lfm2", _LFM2, _LFM2_FIELDS),
+    "lfm2moe": Case(
+        "lfm2_moe",
+        {
+            **_LFM2,
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": CHOSEN,
+            "moe_intermediate_size": WIDTH,
+            "num_dense_layers": 1,
+        },
+        {
+            **_LFM2_FIELDS,
+            **_EXPERT_FIELDS,
+            "expert_feed_forward_length": WIDTH,
+            "expert_gating_func": 2,
+            "leading_dense_block_count": 1,
+        },
+    ),
+    "mamba": Case(
+        "mamba",
+        {"state_size": 16, "time_step_rank": 32},
+        {
+            **_NO_HEADS,
+            "ssm.conv_kernel": 4,
+            "ssm.state_size": 16,
+            "ssm.inner_size": 2 * WIDTH,
+            "ssm.time_step_rank": 32,
+            "ssm.dt_b_c_rms": False,
+        },
+    ),
+    "mamba2": Case(
+        "mamba2",
+        {"num_heads": 4, "head_dim": 32, "n_groups": 2, "state_size": 16},
+        {**_NO_HEADS, **_MAMBA_FIELDS},
+    ),
+    "nemotron_h": Case(
+        "nemotron_h",
+        {
+            **_HEAD,
+            "layers_block_type": ["linear_attention", "full_attention", "mlp", "linear_attention"],
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 32,
+            "n_groups": 2,
+            "ssm_state_size": 16,
+        },
+        {
+            **_HEAD_FIELDS,
+            **_MAMBA_FIELDS,
+            "attention.head_count_kv": [0, KV_HEADS, 0, 0],
+            "feed_forward_length": [0, 0, INNER, 0],
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "attention.layer_norm_epsilon": 1e-5,
+            "rope.scaling.finetuned": False,
+        },
+    ),
     "llama": Case("mixtral", _EXPERTS, _EXPERT_FIELDS, turns=True),
     "mistral3": Case(
         "ministral3",
@@ -331,9 +439,9 @@ DEEPSEEK_V2 = Case(
 """Under the same name as DeepSeek V3."""
 
 
-_KEPT = ("ffn_gate_inp", "ssm_a", "ssm_d", "conv1d")
+_KEPT = ("ffn_gate_inp", "ssm_a", "ssm_d", "conv1d", "shortconv.conv")
 """Parts of names of tensors that stay in float32."""
-_TIED = frozenset({"cohere", "cohere2", "gemma", "gemma2", "gpt2"})
+_TIED = frozenset({"cohere", "cohere2", "gemma", "gemma2", "gpt2", "lfm2", "lfm2_moe"})
 
 
 def tiny(case: Case) -> Any:
@@ -355,7 +463,7 @@ def tiny(case: Case) -> Any:
     model = loader.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for name, weight in (*model.named_parameters(), *model.named_buffers()):
-            if name.endswith("inv_freq") or not weight.ndim:
+            if name.endswith(("inv_freq", "mup_vector")) or not weight.ndim:
                 continue
             drawn = torch.randn(weight.shape, generator=generator)
             one = weight.ndim == 1 and name.endswith("norm.weight") and not case.norms
@@ -381,6 +489,7 @@ def write_model(path: Path, architecture: str, model: Any, form: str, foretellin
                 continue
             for own, part in _parts(_file_name(name, names), weight, config, matrices):
                 kept = part.ndim == 1 or any(mark in own for mark in _KEPT)
+                kept = kept or part.shape[-1] % 32 > 0
                 kind = gguf.GGMLQuantizationType.F32 if kept else matrices
                 written = _moved(own, part, case, config)
                 if architecture in recurrent.ARCHITECTURES:
@@ -409,12 +518,16 @@ def _add_fields(
         writer.add_nextn_predict_layers(foretelling)
     writer.add_context_length(CONTEXT_LEN)
     writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    if "attention.head_count_kv" not in case.fields:
+    if "feed_forward_length" not in case.fields:
+        writer.add_feed_forward_length(INNER)
+    if "attention.head_count" not in case.fields:
+        writer.add_head_count(HEADS)
+    if "attention.head_count" not in case.fields and "attention.head_count_kv" not in case.fields:
         writer.add_head_count_kv(1 if case.in_rows else HEADS if case.columns_first else KV_HEADS)
-    if hasattr(config, "rms_norm_eps"):
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if "attention.layer_norm_rms_epsilon" in case.fields:
+        pass
+    elif epsilon := getattr(config, "rms_norm_eps", None) or getattr(config, "norm_eps", None):
+        writer.add_layer_norm_rms_eps(epsilon)
     else:
         writer.add_layer_norm_eps(
             getattr(config, "layer_norm_eps", None) or config.layer_norm_epsilon
@@ -432,7 +545,11 @@ def _add_fields(
 
 def _file_name(name: str, names: Any) -> str:
     """The name of a weight in a file."""
-    layer = name.split(".")[2] if name.startswith("model.layers.") else ""
+    layer = name.split(".")[2] if name.startswith(("model.layers.", "backbone.layers.")) else ""
+    if name.endswith("feed_forward.expert_bias"):
+        return f"blk.{layer}.exp_probs_b.bias"
+    if name.endswith("pre_ff_layernorm.weight"):
+        return f"blk.{layer}.ffn_norm.weight"
     if name.endswith("e_score_correction_bias"):
         return f"blk.{layer}.exp_probs_b.bias"
     if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
@@ -443,11 +560,12 @@ def _file_name(name: str, names: Any) -> str:
     if name.endswith(".dt_bias"):
         return f"blk.{layer}.ssm_dt.bias"
     if name.endswith((".A_log", ".D")):
-        return str(names.get_name(name))
+        return f"blk.{layer}.ssm_{'a' if name.endswith('log') else 'd'}"
     if name.endswith("shared_mlp.input_linear.weight"):
         return f"blk.{layer}.shared_gate_up.weight"
     base, _, end = name.rpartition(".")
-    return f"{names.get_name(base)}.{end}"
+    older = base.replace("model.", "backbone.", 1)
+    return f"{names.get_name(base) or names.get_name(older)}.{end}"
 
 
 def _rounded(rows: torch.Tensor, kind: gguf.GGMLQuantizationType) -> torch.Tensor:

@@ -29,6 +29,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 from transformers.models.cohere.tokenization_cohere import CohereTokenizer
 from transformers.models.gpt_neox.tokenization_gpt_neox import GPTNeoXTokenizer
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+from transformers.models.qwen3_5.tokenization_qwen3_5 import Qwen3_5Tokenizer
 
 from daemon.models.gguf_header import GgufHeader
 from tests.models.hard_strings import hard_strings
@@ -185,6 +186,7 @@ FAMILIES: dict[str, Callable[[], Any]] = {
     "gpt-2": of_class(GPT2Tokenizer),
     "olmo": of_class(GPTNeoXTokenizer),
     "qwen2": of_class(Qwen2Tokenizer),
+    "qwen35": of_class(Qwen3_5Tokenizer),
     "megrez": by_converter(PRETOKENIZE_REGEX, False, False),
     "command-r": of_class(CohereTokenizer),
     "smollm": lambda: ByPatterns(r"\p{N}", GPT_2),

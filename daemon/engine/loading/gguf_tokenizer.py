@@ -58,6 +58,9 @@ _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _ENDING = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _LLAMA_3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}{_ENDING}"
 _QWEN_2 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{_ENDING}"
+_QWEN_3_5 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}" + _ENDING.replace(
+    r"\p{L}", r"\p{L}\p{M}"
+)
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{{0}}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{{0}}"
@@ -91,13 +94,14 @@ _LIKE_GPT_2 = PreTokenizer()
 _BY_DIGITS = PreTokenizer((_DIGIT, _GPT_2))
 PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "falcon3"), _LIKE_LLAMA_3),
-    **dict.fromkeys(("pixtral", "midm-2.0"), _LIKE_LLAMA_3),
+    **dict.fromkeys(("falcon-h1", "lfm2", "pixtral", "midm-2.0"), _LIKE_LLAMA_3),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), PreTokenizer((_LLAMA_3,))),
     "glm4": PreTokenizer((_LLAMA_3,), whole_words=True),
     **dict.fromkeys(
         ("qwen2", "deepseek-r1-qwen", "stablelm2", "f2llmv2"),
         PreTokenizer((_QWEN_2,), composes=True),
     ),
+    "qwen35": PreTokenizer((_QWEN_3_5,), composes=True),
     **dict.fromkeys(("megrez", "kormo", "hunyuan"), PreTokenizer((_QWEN_2,))),
     "tekken": PreTokenizer((_TEKKEN,), whole_words=True, begins=True),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "minimax-m2"), PreTokenizer((_GPT_4O,))),

@@ -55,7 +55,7 @@ def write(
     rng = np.random.default_rng(len(architecture) + tied)
     for name, value in (put or {}).items():
         writer.kv_data[0].pop(name, None)
-        _put(writer, name, value)
+        put_field(writer, name, value)
     for name in drop:
         del writer.kv_data[0][name]
     for name, shape in _tensors(architecture, tied, heads):
@@ -102,7 +102,7 @@ def _add_sizes(writer: gguf.GGUFWriter, architecture: str, heads: tuple[int, int
         writer.add_expert_feed_forward_length(EXPERT_INNER)
 
 
-def _put(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
+def put_field(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
     """A field of the kind that its value has."""
     if isinstance(value, bool):
         writer.add_bool(name, value)

@@ -16,7 +16,7 @@ from daemon.models.embedded import ensure_converted
 from daemon.models.gguf_header import GgufHeader
 from daemon.models.shape import ModelError
 from daemon.models.supported import check_folder
-from tests.engine.loading.gguf_written import (
+from tests.engine.loading.gguf_cases import (
     CASES,
     CONTEXT_LEN,
     DEEPSEEK_V2,
@@ -26,9 +26,8 @@ from tests.engine.loading.gguf_written import (
     LAYERS,
     VOCAB_SIZE,
     Case,
-    tiny,
-    write_model,
 )
+from tests.engine.loading.gguf_written import tiny, write_model
 from tests.soak import SOAK
 
 _FORMS = ("F32", "Q4_0", "Q8_0") if SOAK else ("Q8_0",)

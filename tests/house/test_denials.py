@@ -1,5 +1,6 @@
 """The documents' denials: each such sentence is checked against the code."""
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from daemon.api.replies.elsewhere import nothing_here
 from daemon.config.instance_text import engine_fault, parse_instance, role_fault
-from daemon.config.load import flatten, load
+from daemon.config.load import ConfigError, flatten, load
 from daemon.config.schema import Config
 from daemon.models.resolved import Resolved
 from daemon.models.supported import refusals
@@ -35,13 +36,13 @@ def refuses_devices() -> bool:
     return all(engine_fault(parse_instance(text)) for text in texts)
 
 
-def refuses(**fields: Any) -> bool:
+def refuses_model(**fields: Any) -> bool:
     assert not list(refusals(FULL))
     return bool(list(refusals(msgspec.structs.replace(FULL, **fields))))
 
 
 def refuses_sparse_attention() -> bool:
-    return refuses(fields={"index_topk": 2048})
+    return refuses_model(fields={"index_topk": 2048})
 
 
 def has_one_model() -> bool:
@@ -57,7 +58,7 @@ def has_no_embeddings() -> bool:
 
 
 def reads_no_images() -> bool:
-    return refuses(fields={"vision_config": {}})
+    return refuses_model(fields={"vision_config": {}})
 
 
 def knows_cuda_and_cpu_alone() -> bool:
@@ -71,6 +72,23 @@ def has_no_gpu_results() -> bool:
     return not list((ROOT / "benchmarks" / "results").glob("gpu-*"))
 
 
+def refuses(key: str, *values: object, **others: object) -> bool:
+    """Whether a configuration with any of these values is refused, and for that key."""
+    for value in values:
+        with pytest.raises(ConfigError, match=re.escape(key)):
+            load(None, {key: value, **others})
+    return True
+
+
+def refuses_pauses_without_end() -> bool:
+    return refuses("scheduler.max_pause_s", math.inf, 0.0, -1.0)
+
+
+def refuses_packing_twice() -> bool:
+    load(None, {"memory.compress": True})
+    return refuses("memory.compress", True, **{"memory.kv_dtype": "int8"})
+
+
 DENIED: dict[str, dict[str, Callable[[], bool]]] = {
     "README.md": {
         "without their towers for images and sound": reads_no_images,
@@ -81,7 +99,16 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
     },
     "docs/configuration.md": {"(`cuda:0,1:tp2`) are refused": refuses_devices},
     "docs/gpu.md": {"No GPU has run this code yet": has_no_gpu_results},
+    "docs/measurements.md": {"No GPU has run llmd": has_no_gpu_results},
     "docs/models.md": {"No GPU has run this": has_no_gpu_results},
+    "docs/operations.md": {
+        "`memory.compress`, which packs only swapped blocks, is refused together": (
+            refuses_packing_twice
+        )
+    },
+    "docs/papers.md": {"No GPU has run llmd": has_no_gpu_results},
+    "docs/planning.md": {"(`tp4`) cannot be served yet": refuses_devices},
+    "docs/scheduling.md": {"It is refused, as are 0 and less": refuses_pauses_without_end},
     "docs/sizing.md": {
         "llmd has no tensor parallelism over cards": refuses_devices,
         "No GPU has run llmd yet": has_no_gpu_results,
@@ -119,7 +146,8 @@ def test_every_no_of_the_comparison_with_other_servers_is_held() -> None:
 
 
 ROTS = re.compile(
-    r"so far\b(?! as\b)|\bnot (?:supported|served|possible) yet\b|\bhas run .{0,20}yet"
+    r"so far\b(?! as\b)|\b(?:not|cannot be) (?:supported|served|possible) yet\b"
+    r"|\bhas run .{0,20}yet"
 )
 """The words of sentences that are true until the missing part is built."""
 

@@ -1,14 +1,22 @@
 """Answer lengths are predicted beside a live daemon, learned, and known to its successor."""
 
 import asyncio
+import contextlib
 import time
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
+from daemon.config.schema import PredictConfig
 from daemon.core.values.events import Predicted, RequestArrived
 from daemon.journal.reader import read_records
 from daemon.journal.records import FILE_NAME
+from daemon.length_models.learned import Learned
+from daemon.predictor.keeper import Keeper
+from daemon.predictor.request_predictor import RequestPredictor
+from daemon.protocol.predictor import Ask, Ended
 from tests.e2e.live import LiveDaemon
 from tests.e2e.test_lifecycle import text_of
 from tests.e2e.tiny import tiny_folder
@@ -62,3 +70,64 @@ async def test_a_second_request_like_the_first_is_predicted(folder: Path, tmp_pa
         events = list(read_records(successor.folder / "journal" / FILE_NAME))
     predicted = [event.num_tokens for event in events if isinstance(event, Predicted)]
     assert predicted == [NUM_TOKENS], "another kind learns from the same file"
+
+
+BRIEF, LONGER = "Answer in one word: is it wet?", "Write a long story about the sea."
+LENGTHS = {BRIEF: 30, LONGER: 130}
+
+
+def taught(path: Path) -> None:
+    """Write a store of what a predictor with ranges has learned of both prompts."""
+    config = PredictConfig(kind="ranges:200")
+    keeper = Keeper(path, config)
+    predictor = RequestPredictor(config, keeper)
+    asks = [Ask(0, prompt, 9, 1000) for prompt in LENGTHS]
+    vectors = [vector for _, vector in zip(asks, predictor.vectors(asks), strict=False)]
+    for _ in range(Learned.LEAST // len(asks) + 1):
+        for ask, vector in zip(asks, vectors, strict=True):
+            predictor.predict(ask, vector)
+            predictor.learn(Ended(ask.request, LENGTHS[ask.text]))
+    keeper.save()
+
+
+async def ask_until_predicted(daemon: LiveDaemon, **asked: Any) -> None:
+    """A request, asked until its prediction comes before its answer ends, and given up then."""
+    async with asyncio.timeout(HANG_S), aiohttp.ClientSession(daemon.url) as session:
+        is_predicted, pause_s = False, 0.0
+        while not is_predicted:
+            await asyncio.sleep(pause_s)  # the predictor, at a low priority, loads its encoder
+            pause_s = 2.0
+            answering = asyncio.create_task(session.post("/v1/completions", json=asked))
+            while not is_predicted and not answering.done():
+                await asyncio.sleep(0.05)
+                sequences = (await asyncio.to_thread(daemon.snapshot)).sequences
+                is_predicted = any(sequence.predicted_tokens > 0 for sequence in sequences)
+            answering.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                (await answering).close()
+        await asyncio.to_thread(daemon.idle_snapshot)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lengths"),
+    [
+        ("ranges:100", [30, 130]),
+        pytest.param("ranges:200", [80], marks=pytest.mark.soak),
+        pytest.param("ranges:400", [80], marks=pytest.mark.soak),
+    ],
+)
+async def test_answers_are_told_apart_that_end_in_different_ranges(
+    folder: Path, tmp_path: Path, kind: str, lengths: list[int]
+) -> None:
+    taught(tmp_path / "predict" / f"{folder.name}.lengths")
+    state = {"STATE_DIRECTORY": str(tmp_path)}
+    with LiveDaemon("--model", str(folder), "--predictor", kind, env=state) as daemon:
+        assert daemon.snapshot().predictor.kind == kind
+        asked = {"model": daemon.model()["id"], "max_tokens": NUM_TOKENS, "ignore_eos": True}
+        for prompt in LENGTHS:
+            await ask_until_predicted(daemon, prompt=prompt, **asked)
+        daemon.process.terminate()
+        assert await asyncio.to_thread(daemon.process.wait, HANG_S) == 0
+        events = list(read_records(daemon.folder / "journal" / FILE_NAME))
+    predicted = [event.num_tokens for event in events if isinstance(event, Predicted)]
+    assert list(dict.fromkeys(predicted)) == lengths

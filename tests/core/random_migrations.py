@@ -61,15 +61,30 @@ def begin(
     return driver, num_blocks
 
 
+def prompt_of(chance: random.Random, shared: random.Random | None) -> list[int]:
+    """A random prompt; `shared`: it begins as others do, which it says."""
+    if shared is None:
+        return [chance.randrange(3) for _ in range(chance.randint(1, 30))]
+    family, length = shared.randrange(2), shared.randint(14, 27)
+    beginning = [(7 * family + place // 3) % 11 for place in range(length)]
+    return beginning + [shared.randrange(3) for _ in range(shared.randint(1, 3))]
+
+
 def step(
-    driver: Driver, num_blocks: int, chance: random.Random, drafts: random.Random | None = None
+    driver: Driver,
+    num_blocks: int,
+    chance: random.Random,
+    drafts: random.Random | None = None,
+    shared: random.Random | None = None,
 ) -> None:
-    """One thing happens. `drafts`: rows draft, and it says how many tokens."""
+    """One thing happens. `drafts`: rows draft, and it says how many tokens; `shared`: prompts begin
+    alike, and it says how.
+    """
     num, what = len(driver.config.instances), chance.random()
     instance = chance.randrange(num)
     alive = sorted(driver.alive)
     if what < 0.12 and len(alive) < 12:
-        prompt = [chance.randrange(3) for _ in range(chance.randint(1, 30))]
+        prompt = prompt_of(chance, shared)
         driver.arrive(prompt, chance.randint(1, 14), chance.choice([1, 1, 1, 3]))
     elif what < 0.5 and drafts is not None:
         drafting.answer(driver, instance, drafts.choice)
@@ -135,9 +150,10 @@ def live(
     chance = random.Random(seed)
     drawn = random.Random(f"drafts {seed}") if drafts else None
     layers = random.Random(f"windows {seed}") if windows or states else None
+    shared = random.Random(f"prompts {seed}") if states else None
     driver, num_blocks = begin(chance, layers, states)
     for _ in range(num_events):
-        step(driver, num_blocks, chance, drawn)
+        step(driver, num_blocks, chance, drawn, shared)
     revive(driver, num_blocks)
     for instance in range(len(driver.config.instances)):
         driver.resume_one(instance)

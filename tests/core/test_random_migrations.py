@@ -10,6 +10,7 @@ from tests.core.test_migration import sends
 from tests.soak import tries
 
 SEEDS = range(tries(8, 14))
+STATE_SEEDS = range(tries(4, 14))
 # In 1207 a stream comes due in the step in which a prompt gives way to a decode, and gets its slot.
 LENDS_A_SLOT = 1207
 
@@ -46,9 +47,22 @@ def test_a_life_with_many_moves_ends_well_where_layers_have_windows(seed: int) -
     assert live(seed, 300, windows=True).core.counters.finished
 
 
-@pytest.mark.parametrize("seed", range(tries(4, 14)))
+@cache
+def lived_with_states(seed: int) -> tuple[Counters, int]:
+    """What a life counted whose prompts begin alike, and how many went on from a snapshot."""
+    core = live(seed, 300, states=True).core
+    return core.counters, sum(one.kv.state_status()[2] for one in core.instances)
+
+
+@pytest.mark.parametrize("seed", STATE_SEEDS)
 def test_a_life_with_many_moves_ends_well_where_layers_keep_states(seed: int) -> None:
-    assert live(seed, 300, states=True).core.counters.finished
+    assert lived_with_states(seed)[0].finished
+
+
+def test_states_are_moved_and_snapshots_are_hit() -> None:
+    lives = [lived_with_states(seed) for seed in STATE_SEEDS]
+    assert sum(counters.handoffs for counters, _ in lives) > tries(10, 40)
+    assert sum(hits for _, hits in lives) > tries(20, 70)
 
 
 def test_workers_die_where_rows_draft() -> None:

@@ -93,10 +93,10 @@ def ms(values: list[float], share: float) -> str:
     return f"{1e3 * sorted(values)[min(len(values) - 1, int(share * len(values)))]:.0f} ms"
 
 
-async def check_kills(folder: Path, instances: int, count: int) -> None:
+async def check_kills(folder: Path, instances: int, count: int, kv_blocks: int = 400) -> None:
     """So many kills of a daemon of so many workers."""
     flags = ["--model", str(folder), "--set", f"daemon.restarts={10 * count}"]
-    flags += ["--kv-blocks", "400", "--predictor", "none"]
+    flags += ["--kv-blocks", str(kv_blocks), "--predictor", "none"]
     flags += ["--instance", "cpu"] * instances
     with LiveDaemon(*flags, env=REAL) as daemon:
         model = daemon.model()["id"]

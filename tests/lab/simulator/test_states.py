@@ -2,35 +2,13 @@
 
 import msgspec
 
+from benchmarks.state_streams import CONTEXT, QWEN_35B_A3B
 from daemon.core.core import Core
-from daemon.cost.profile import ModelSpec
 from daemon.lab.simulator.run import Options, Prepared, run
 from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.workload import WorkloadSpec
-from daemon.memory.layout import NO_KEYS, KVHeads
 from daemon.memory.sizing import model_layout
-from daemon.memory.state_layout import CONV, SSM, StatePart
 from tests.lab.simulator.made import DEVICE, phases, profile, workload
-
-DELTA_NET = (StatePart(CONV, 8192, 3), StatePart(SSM, 32, 128 * 128, is_float32=True))
-QWEN_35B_A3B = ModelSpec(
-    name="qwen3.6-35b-a3b",
-    num_layers=40,
-    num_heads=16,
-    num_kv_heads=2,
-    head_dim=256,
-    hidden_size=2048,
-    vocab_size=248320,
-    context_len=262144,
-    num_params=35_000_000_000,
-    dtype="bfloat16",
-    packed_params=35_000_000_000,
-    packed_bytes=18_593_750_000,  # 4.25 bits each
-    layer_heads=(NO_KEYS, NO_KEYS, NO_KEYS, KVHeads(2, 256)) * 10,
-    layer_states=(DELTA_NET, DELTA_NET, DELTA_NET, ()) * 10,
-)
-CONTEXT = 16_384
-
 
 LIMITS = ScenarioLimits(max_running=16, max_len=CONTEXT, prefix_cache=True)
 

@@ -152,7 +152,8 @@ class Comparison:
         use = dataclasses.asdict(meter.read())
         run: report.Run = {"format": server.form.name, "server": server.spec.name}
         run |= {"mode": mode.name, "round": number, "busy_before": round(quiet, 3), "cpu": use}
-        return run | report.measure(mode, answers, wall_s) | self._memory(server)
+        run |= report.measure(mode, answers, wall_s)
+        return run | report.processor_time(answers, use) | self._memory(server)
 
     def _memory(self, server: Server) -> report.Run:
         """What the server takes, and how much of it would stay with no weights at all."""

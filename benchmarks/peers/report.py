@@ -24,16 +24,19 @@ class Metric:
 
 SPEED = Metric("tok_per_s", "output tok/s", more_is_better=True)
 TTFT = Metric("ttft_mean_ms", "TTFT mean ms")
+CPU = Metric("cpu_ms_per_token", "processor ms a token")
+"""What a server computes for a token, all processes: other work disturbs it less than the clock."""
+PREFILL_CPU = Metric("cpu_ms_per_request", "processor ms a prompt")
 MEMORY = (
     Metric("rss_mb", "RSS of all processes, MiB"),
     Metric("pss_mb", "memory (PSS), MiB"),
     Metric("beyond_weights_mb", "memory beyond the weights, MiB"),
 )
 METRICS: dict[str, tuple[Metric, ...]] = {
-    "single": (Metric("decode_tok_per_s", "decode tok/s", more_is_better=True), TTFT),
-    "c8": (SPEED, TTFT),
-    "c32": (SPEED, TTFT, *MEMORY),
-    "prefill": (TTFT, *MEMORY),
+    "single": (Metric("decode_tok_per_s", "decode tok/s", more_is_better=True), TTFT, CPU),
+    "c8": (SPEED, TTFT, CPU),
+    "c32": (SPEED, TTFT, CPU, *MEMORY),
+    "prefill": (TTFT, PREFILL_CPU, *MEMORY),
     "bursty": (
         Metric("normalised_mean_ms", "normalised mean ms"),
         Metric("normalised_p95_ms", "normalised p95 ms"),
@@ -85,6 +88,14 @@ def measure(mode: Mode, answers: list[Answer], wall_s: float) -> Run:
         run["decode_tok_per_s"] = round(1 / statistics.fmean(per_token), 2)
     errors = sorted({answer.error for answer in answers if answer.error})
     return run | ({"errors": errors[:3]} if errors else {})
+
+
+def processor_time(answers: list[Answer], used: dict[str, float]) -> Run:
+    """What a server's processes computed for each token and each request, of `CpuUse`'s fields."""
+    server_ms = 1000 * used["server"] * used["wall_s"]
+    num_tokens = sum(answer.tokens for answer in answers)
+    per_token = {"cpu_ms_per_token": round(server_ms / num_tokens, 2)} if num_tokens else {}
+    return per_token | {"cpu_ms_per_request": round(server_ms / len(answers), 1)}
 
 
 def _num_alike(one: str, other: str) -> int:
@@ -155,7 +166,8 @@ def table(summary: dict[str, Any]) -> str:
 
 def _format_table(name: str, modes: dict[str, Any]) -> Iterable[str]:
     """The lines of one format's table."""
-    metrics = [(mode, one) for mode, parts in modes.items() for one in parts.values()]
+    found = [(mode, one) for mode, parts in modes.items() for one in parts.values()]
+    metrics = [(mode, one) for mode, one in found if one["servers"]]
     servers = list(dict.fromkeys(server for _, one in metrics for server in one["servers"]))
     yield from ("", f"| {name} | {' | '.join(servers)} | {OURS} to the best of them |")
     yield "| --- |" + " --- |" * (len(servers) + 1)

@@ -4,8 +4,9 @@ import os
 
 import pytest
 
+from benchmarks.peers.load import Answer
 from benchmarks.peers.memory import add_up, tree_memory
-from benchmarks.peers.report import summarise, table
+from benchmarks.peers.report import processor_time, summarise, table
 
 PRIVATE = """7f0000000000-7f0000400000 rw-p 00000000 00:00 0
 Rss:                4096 kB
@@ -57,3 +58,10 @@ def test_the_table_has_a_column_for_each_server() -> None:
         "| c8: output tok/s | 310 (300-320) | 155 (155-155) | 200 (200-200) | 1.55 |",
         "| c8: TTFT mean ms | 10 (10-10) | 10 (10-10) | 10 (10-10) | 1.00 |",
     ]
+
+
+def test_processor_time_is_that_of_all_tokens_and_requests() -> None:
+    answers = [Answer(4, tokens=3), Answer(4, tokens=5)]
+    found = processor_time(answers, {"server": 1.6, "wall_s": 0.5})
+    assert found == {"cpu_ms_per_token": 100.0, "cpu_ms_per_request": 400.0}
+    assert "cpu_ms_per_token" not in processor_time([Answer(4)], {"server": 1.0, "wall_s": 1.0})

@@ -97,11 +97,9 @@ def bound(problem: Problem, candidate: PlanCandidate, mix: Mix) -> Bound:
         return Bound(fault="profile")
     if mixed_rate:
         return Bound(mixed_rate, 0.6 * likely_mixed, binds="both phases")
-    return Bound(
-        min(prompt_rate, answer_rate),
-        0.6 * min(prompt_rate, likely_answer),
-        binds="prefill" if prompt_rate < likely_answer else "decode",
-    )
+    if not answer_rate or (prompt_rate and prompt_rate < likely_answer):
+        return Bound(min(prompt_rate, answer_rate or prompt_rate), 0.6 * prompt_rate, "", "prefill")
+    return Bound(min(answer_rate, prompt_rate or answer_rate), 0.6 * likely_answer, "", "decode")
 
 
 @cache

@@ -12,9 +12,16 @@ from daemon.lab.planner.aladdin import (
     worker_config,
     worker_fit,
 )
-from daemon.lab.planner.bounds import Mix
-from daemon.lab.planner.candidate import CandidatePool, Knobs, Space, knobs_of
-from daemon.lab.planner.distserve import PhaseGoodput, filled, high_affinity, replicated
+from daemon.lab.planner.bounds import Mix, bound
+from daemon.lab.planner.candidate import CandidatePool, Knobs, PlanCandidate, Space, knobs_of
+from daemon.lab.planner.distserve import (
+    PhaseGoodput,
+    filled,
+    high_affinity,
+    replicated,
+    simu_decode,
+    simu_prefill,
+)
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.planner.evaluate import WorkloadSlice, rows_of
 from daemon.lab.planner.objective import Objective
@@ -54,6 +61,33 @@ def test_each_phase_has_the_parallelism_that_serves_it_best(tmp_path: Path) -> N
     assert (prefill.unit.tp, decode.unit.tp) == (1, 1)
     prefill, decode = high_affinity(Session(), hard, units, knobs, 60)
     assert (prefill.unit.tp, decode.unit.tp) == (2, 1)
+
+
+def test_decode_is_tried_behind_prefill_instances_enough(tmp_path: Path) -> None:
+    """Long prompts and short answers: one prefill instance would keep decode waiting, and its rate
+    would be taken for decode's.
+    """
+    (unit,) = toy_units(tmp_path, 1)
+    problem = toy_problem(tmp_path, prompt=120, output=6)
+    goal = msgspec.structs.replace(problem.goal, ttft_s=10.0)
+    problem = msgspec.structs.replace(problem, goal=goal)
+    config, part = PlanCandidate(pools=(unit,), knobs=Knobs(policy="vllm")), WorkloadSlice(0, 60)
+    prefill_rps = simu_prefill(Session(), problem, config, part)
+    assert simu_decode(Session(), problem, config, part) > 2.0 * prefill_rps
+
+
+def test_a_phase_alone_has_a_bound(tmp_path: Path) -> None:
+    (unit,) = toy_units(tmp_path, 1)
+    problem = toy_problem(tmp_path)
+    mix = Mix.of(rows_of(problem, WorkloadSlice(0, 100), 256))
+    phases = {
+        role: bound(problem, PlanCandidate(pools=(msgspec.structs.replace(unit, role=role),)), mix)
+        for role in ("prefill", "decode")
+    }
+    assert {role: each.binds for role, each in phases.items()} == {role: role for role in phases}
+    pools = tuple(msgspec.structs.replace(unit, role=role) for role in phases)
+    both = bound(problem, PlanCandidate(pools=pools), mix)
+    assert both.rps == min(each.rps for each in phases.values()) > 0.0
 
 
 @pytest.mark.parametrize("affinity", ["high", "low"])

@@ -86,7 +86,9 @@ class StepTimeModel:
         if work.times > 1:
             return work.times * self.predict_s(work.once)
         base, a, b, c, d = self._terms
-        tokens, pairs = work.prompts() if work.chunks else _NOTHING
+        if not work.chunks:
+            return base + a * work.num_decodes + b * work.decode_context
+        tokens, pairs = work.prompts()
         return base + a * work.num_decodes + b * work.decode_context + c * tokens + d * pairs
 
     def prefill_s(self, num_tokens: int) -> float:

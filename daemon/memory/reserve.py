@@ -32,6 +32,11 @@ class BurstReserve:
         deviation = sqrt(max(0.0, self._square - self._mean * self._mean))
         return round(self._mean + _DEVIATIONS * deviation)
 
+    @property
+    def window_end_s(self) -> float:
+        """Until when the reserve is the same, but for arrivals."""
+        return self._window_end_s
+
     def state(self) -> tuple[float, float, float, float]:
         """All it has learned, as plain numbers."""
         return self._window_end_s, float(self._blocks), self._mean, self._square

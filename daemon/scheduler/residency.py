@@ -518,20 +518,15 @@ class Residency:
         self.space.copy_out(sequence.residence, blocks, step)
         kv.pool.name_in_copy(blocks, step)
 
-    def lacks_reserve(
-        self, kv: KVCache, num_running: int, now: float, num_taken: int, sure: bool
-    ) -> bool:
-        """Whether copies ahead would be wanted, once so many blocks more are taken; `sure`: a step
-        is planned now.
-        """
-        reserve = self.reserve
-        if not sure:  # as if it had been asked
-            self.reserve = BurstReserve.restored(reserve.state())
-        kept = self._num_reserve
-        wanted = self._reserve_blocks(kv, num_running, now) + num_taken
-        if not sure:
-            self.reserve, self._num_reserve = reserve, kept
-        return wanted > kv.pool.num_available
+    def kept_at(self, kv: KVCache, num_running: int, now: float, sure: bool) -> int:
+        """The blocks that a plan keeps available by copies ahead; `sure`: it is made now."""
+        if sure:
+            return self._reserve_blocks(kv, num_running, now)
+        reserve, kept = self.reserve, self._num_reserve  # it is asked as if for the first time
+        self.reserve = BurstReserve.restored(reserve.state())
+        would_keep = self._reserve_blocks(kv, num_running, now)
+        self.reserve, self._num_reserve = reserve, kept
+        return would_keep
 
     def _reserve_blocks(self, kv: KVCache, num_running: int, now: float) -> int:
         most = int(MAX_RESERVE * kv.pool.num_blocks)

@@ -9,10 +9,12 @@ import numpy as np
 from daemon.cost.work import StepWork
 from daemon.memory.swap_space import DYNAMIC, PROACTIVE
 from daemon.scheduler.in_flight import InFlightStep
-from daemon.scheduler.policies.base import PREDICTION
+from daemon.scheduler.policies.base import NOTHING, PREDICTION
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.steady_decode import SteadyDecode
 from daemon.wire.columns import ONE, Int32, Slots
+
+NEVER_S = float("inf")
 
 
 def calm_plans(scheduler: Scheduler) -> float:
@@ -40,15 +42,15 @@ class SteadyRun:
         self._scheduler = scheduler
         self._steady = steady
         self._kv = kv = scheduler.kv
-        admission, table = scheduler.admission, scheduler.slots
-        self.step = admission.step  # the newest plan
+        self.step = scheduler.admission.step  # the newest plan
+        self._first = scheduler.in_flight.steps[0].step  # the oldest in flight
         self.num_rows = steady.slots.size
         self.num_plans = self.num_answers = 0
+        self._told_plans = self._told_answers = 0  # of these, those that the columns know
         self.num_unwritten = steady.num_unwritten  # places for tokens in the blocks of the rows
-        self.most_plans = steady.num_left - 1
-        if scheduler.policy.reviews:
-            until_review = table.review_at[steady.slots].astype(np.int64) - steady.starts - 1
-            self.most_plans = min(self.most_plans, int(until_review.min()))
+        self._reviews = scheduler.policy.reviews
+        self._until_limit = steady.num_left - 1
+        self._most_plans = self._count_plans()
         residency = scheduler.residency
         self._keeps_reserve = (
             residency.mode == PROACTIVE
@@ -58,6 +60,7 @@ class SteadyRun:
         )
         self._growing: list[Slots | None] = [None] * kv.block_size
         self._attended = steady.attended
+        self._free_plans, self._free_until_s = 0, 0.0
 
     @classmethod
     def of(cls, scheduler: Scheduler) -> "SteadyRun | None":
@@ -72,25 +75,58 @@ class SteadyRun:
         """(slots, positions) of the next step's rows, as a plan has them; before the first one."""
         return self._steady.columns, self._steady.starts
 
-    def may_plan(self, now: float, num_steps: int, sure: bool) -> bool:
-        """Whether so many further steps need no decision now; `sure`: one of them is planned now if
-        not.
+    def _count_plans(self) -> int:
+        """The plans before one sequence ends by its limit, or is to be reviewed."""
+        if not self._reviews:
+            return self._until_limit
+        steady = self._steady
+        left = self._scheduler.slots.review_at[steady.slots] - steady.starts
+        return min(self._until_limit, self.num_plans - 1 + int(left[left.argmin()]))
+
+    def may_plan(
+        self, now: float, num_steps: int, sure: bool = True, at_once: bool = True
+    ) -> bool:
+        """Whether so many further steps need no decision now; `sure`: one of them is planned now,
+        `at_once`: nothing else happens before.
         """
-        scheduler, needed = self._scheduler, num_steps * self.num_rows
-        if self.num_plans + num_steps > self.most_plans or self._kv.num_unreserved < needed:
+        num_plans = self.num_plans + num_steps
+        if num_plans <= self._free_plans and now < self._free_until_s:
+            return True
+        if num_plans > self._most_plans:
+            if not (at_once and self._review(now)) or num_plans > self._most_plans:
+                return False
+        scheduler, num_rows = self._scheduler, self.num_rows
+        residency, needed = scheduler.residency, num_steps * num_rows
+        spare = self._kv.num_unreserved
+        if spare < needed:
             return False
-        if self._keeps_reserve and scheduler.residency.lacks_reserve(
-            self._kv, self.num_rows, now, needed, sure
-        ):
-            return False
+        until_s = NEVER_S
+        if self._keeps_reserve:
+            num_available = self._kv.pool.num_available
+            num_kept = residency.kept_at(self._kv, num_rows, now, sure)
+            spare, until_s = min(spare, num_available - num_kept), residency.reserve.window_end_s
+            if spare < needed:
+                return False
         admission, waiting = scheduler.admission, scheduler.waiting
         if admission.predicted_room.is_open(self._kv):
             return False
-        if not waiting.num:
-            return True
-        if not scheduler.filler.is_settled():
+        if waiting.num:
+            if not scheduler.filler.is_settled():
+                return False
+            return scheduler.slots.full or admission.is_stuck(waiting.first)
+        if sure and scheduler.policy.reserves == NOTHING:  # each takes a block once in so many
+            num_free = self.num_plans + (spare // num_rows - 1) * self._kv.block_size
+            self._free_plans, self._free_until_s = min(self._most_plans, num_free), until_s
+        return True
+
+    def _review(self, now: float) -> bool:
+        """Let the policy review who reached its time; whether all stay in their order."""
+        if not self._reviews or self.num_plans >= self._until_limit:
             return False
-        return scheduler.slots.full or admission.is_stuck(waiting.first)
+        self._tell()
+        self._scheduler.order.review(now)
+        self._most_plans = self._count_plans()
+        return self._scheduler.slots.order() is self._steady.slots
 
     def plan(self) -> StepWork:
         """Count a further plan, with blocks for its tokens; its work."""
@@ -110,26 +146,32 @@ class SteadyRun:
         self.num_answers += 1
         self._kv.pool.step_done(step)
 
-    def end(self) -> None:
+    def _tell(self) -> None:
         """Have the instance's columns be those after the steps so far."""
-        scheduler, steady, table = self._scheduler, self._steady, self._scheduler.slots
-        admission, steps = scheduler.admission, scheduler.in_flight.steps
-        first = admission.step + 1
-        answered = steps[0].step + self.num_answers - 1
+        steady, table, num_plans = self._steady, self._scheduler.slots, self.num_plans
+        if num_plans > self._told_plans:
+            steady.count_more(num_plans - self._told_plans, table, self._kv, self.step)
+            self._growing, self._told_plans = [None] * self._kv.block_size, num_plans
+        if self.num_answers > self._told_answers:
+            self._told_answers = self.num_answers
+            num_flying = np.int32(self.step + 1 - self._first - self.num_answers)
+            table.delivered[steady.slots] = steady.starts + ONE - num_flying
+
+    def end(self) -> None:
+        """Have the instance be as after the steps so far."""
+        self._tell()
+        admission, steps = self._scheduler.admission, self._scheduler.in_flight.steps
+        oldest, planned = self._first + self.num_answers, admission.step
         if self.num_plans:
             self._kv.table.take_changes()  # nobody asks for the plans
             admission.step = self._kv.newest_step = self.step
             admission.num_promised = 0
-            steady.count_more(self.num_plans, table, self._kv, self.step)
-        num_known = min(self.num_answers, len(steps))
-        for _ in range(num_known):
-            steps.popleft()
-        for step in range(max(first, answered + 1), self.step + 1):
-            steps.append(self._flown(step))
         if self.num_answers:
-            admission.answered_step = answered
-            num_flying = np.int32(self.step - answered)
-            table.delivered[steady.slots] = steady.starts + ONE - num_flying
+            admission.answered_step = oldest - 1
+        for _ in range(min(self.num_answers, len(steps))):
+            steps.popleft()
+        for step in range(max(planned + 1, oldest), self.step + 1):
+            steps.append(self._flown(step))
 
     def _flown(self, step: int) -> InFlightStep:
         """The record of a plan of the run that has not answered."""
@@ -141,7 +183,7 @@ class SteadyRun:
 
     def _lacking(self, number: int) -> Slots:
         """The slots that lack a block for the token of the plan with this number."""
-        place = number % self._kv.block_size
+        place = (number - self._told_plans) % self._kv.block_size
         slots = self._growing[place]
         if slots is None:
             slots = self._growing[place] = self._steady.lacking_after(place)

@@ -85,6 +85,8 @@ class Instance:
         self.behind_prompts: tuple[float, int] | None = None
         self._prompt_delay = PromptDelay()
         self.limits = limits = limits_of(config, core)
+        # The steps that may be in flight, where that does not depend on their times.
+        self._known_depth = limits.depth or (config.stages + 1 if config.ahead else 0)
         self._kv_shape = (core.block_size, limits.max_running, core.max_len, core.prefix_cache)
         self.windows: tuple[int, ...] = ()  # of its worker's groups of layers
         self.kinds: tuple[str, ...] = ()  # of the same
@@ -173,10 +175,9 @@ class Instance:
     @property
     def depth(self) -> int:
         """The number of steps that may be in flight."""
-        if self.limits.depth:
-            return self.limits.depth
-        spare = self.config.ahead or self.scheduler.step_time.mean_s <= SLOW_STEP_S
-        return self.config.stages + int(spare)
+        if self._known_depth:
+            return self._known_depth
+        return self.config.stages + int(self.scheduler.step_time.mean_s <= SLOW_STEP_S)
 
     def ready(self, said: WorkerReady) -> None:
         """Begin with a worker that can compute, with empty pools."""

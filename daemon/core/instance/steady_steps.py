@@ -97,7 +97,7 @@ class _Taking:
         while True:
             end_s, due_s = flying[0].end_s, instance.due_s
             if due_s < end_s:
-                if due_s >= until_s or not self._may_plan(due_s, len(flying), sure=True):
+                if due_s >= until_s or not self._may_plan(due_s, len(flying)):
                     return did
                 self._plan(due_s)
             elif end_s < until_s and self._answers_left and self._may_answer(end_s):
@@ -106,10 +106,12 @@ class _Taking:
                 return did
             did = True
 
-    def _may_plan(self, now: float, num_flying: int, sure: bool) -> bool:
+    def _may_plan(
+        self, now: float, num_flying: int, sure: bool = True, at_once: bool = True
+    ) -> bool:
         """Whether all steps may be planned that could be planned now, with so many in flight."""
         num_steps = max(1, self._instance.depth - num_flying)
-        return num_steps <= self._plans_left and self._run.may_plan(now, num_steps, sure)
+        return num_steps <= self._plans_left and self._run.may_plan(now, num_steps, sure, at_once)
 
     def _may_answer(self, now: float) -> bool:
         """Whether no plan follows on the answer at once, or it may be made here."""
@@ -118,7 +120,7 @@ class _Taking:
             expected_s = step_time.predict_s(self._flying[-1].work)
             if max(now, now + expected_s - PLAN_GAP_S) > now:
                 return True
-        return self._may_plan(now, num_left, sure=not num_left)
+        return self._may_plan(now, num_left, sure=not num_left, at_once=False)
 
     def _plan(self, now: float) -> None:
         """Plan all that is due."""

@@ -222,6 +222,8 @@ class _FlopCount:
             self._pair = 4.0 * model.num_layers * model.num_heads * model.head_dim
 
     def of(self, work: StepWork) -> float:
+        if not work.chunks:
+            return self._token * work.num_tokens + self._pair * work.decode_context
         _, pairs = work.prompts()
         attended = work.decode_context + pairs / 2
         return self._token * work.num_tokens + self._pair * attended

@@ -124,8 +124,8 @@ class SteadyDecode:
         return int(np.add.reduce(self._room))
 
     def is_of(self, flown: InFlightStep, departures: int) -> bool:
-        """Whether a step in flight is one of these, whose rows all still run and go on."""
-        if flown.slots is not self.slots or flown.departures != departures:
+        """Whether a step in flight decodes the same rows, in whatever order, and all go on."""
+        if flown.slots.size != self.slots.size or flown.departures != departures:
             return False
         plain = flown.work.times == 1 and not flown.work.chunks
         return plain and not (flown.firsts.size or flown.finals.size or flown.drafts.size)

@@ -83,18 +83,17 @@ class SteadyRun:
         left = self._scheduler.slots.review_at[steady.slots] - steady.starts
         return min(self._until_limit, self.num_plans - 1 + int(left[left.argmin()]))
 
-    def may_plan(
-        self, now: float, num_steps: int, sure: bool = True, at_once: bool = True
-    ) -> bool:
+    def may_plan(self, now: float, num_steps: int, sure: bool = True, at_once: bool = True) -> bool:
         """Whether so many further steps need no decision now; `sure`: one of them is planned now,
         `at_once`: nothing else happens before.
         """
         num_plans = self.num_plans + num_steps
         if num_plans <= self._free_plans and now < self._free_until_s:
             return True
+        if num_plans > self._most_plans and not (at_once and self._review(now)):
+            return False
         if num_plans > self._most_plans:
-            if not (at_once and self._review(now)) or num_plans > self._most_plans:
-                return False
+            return False
         scheduler, num_rows = self._scheduler, self.num_rows
         residency, needed = scheduler.residency, num_steps * num_rows
         spare = self._kv.num_unreserved

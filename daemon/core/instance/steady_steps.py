@@ -38,7 +38,7 @@ class Flying(msgspec.Struct, frozen=True, gc=False):
 class SteadySteps(msgspec.Struct, gc=False):
     """The outcome of a run of steps: what a driver would have heard and seen at each answer."""
 
-    sequences: Int64  # [R]: each answered step delivers a token of each
+    sequences: Int64  # [R], in any order: each answered step delivers a token of each
     answered: list[Flying] = []
     num_held: list[int] = []  # blocks with an owner, after each answer
     num_unwritten: list[int] = []  # places for tokens that the rows' blocks have left, likewise

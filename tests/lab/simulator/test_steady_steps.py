@@ -145,7 +145,7 @@ class Twin:
     def __init__(self, core: Core, index: int, in_flight: list[Flying]) -> None:
         self.core = copied(core)
         self.index, self.flying = index, list(in_flight)
-        self.tokens: list[bytes] = []
+        self.tokens: list[list[int]] = []
         self.wake_s = core.wake_at_s
 
     def live(self, steps: SteadySteps, was_due_s: float) -> None:
@@ -179,7 +179,7 @@ class Twin:
                     num_plans -= 1
                 elif isinstance(action, Deliver):
                     assert not action.reasons.any()
-                    self.tokens.append(action.sequences.tobytes())
+                    self.tokens.append(sorted(action.sequences.tolist()))
                 else:
                     assert isinstance(action, WakeAt | Started), action
 
@@ -209,7 +209,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[SteadySteps]:
         if twin is None:
             return found
         twin.live(steps, now)
-        assert twin.tokens == [steps.sequences.tobytes()] * len(steps.answered)
+        assert twin.tokens == [sorted(steps.sequences.tolist())] * len(steps.answered)
         assert twin.flying == steps.flying
         assert twin.now < until_s
         other, here = twin.core.instances[index], core.instances[index]

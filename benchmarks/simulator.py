@@ -2,6 +2,7 @@
 
 speed      4,000 requests of the shipped Azure conversation trace on four Llama-2-70B TP2 instances
            with chunked prefill: virtual over wall seconds, all-in on one core, reading included.
+           Then 60 with short prompts and long answers (`lphd`), Poisson at 0.1/s on one of them.
 baselines  OPT-13B under DistServe's fit, 12e9 bytes of KV, the first 6,000 rows within 2,048 tokens
            of a ShareGPT length file (--trace), Poisson at 2.9 requests/s. Reference: vllm 15.4 to
            15.6 s mean JCT and 3,400 to 4,100 recomputes, sarathi 12.1 to 12.6 s and 2,200 to 2,300,
@@ -23,12 +24,18 @@ from daemon.lab.workload.workload import WorkloadSpec
 from daemon.memory.swap_space import RECOMPUTE
 from daemon.scheduler.policies import POLICIES
 
+CASES = {
+    "azure": (WorkloadSpec(name="azure-conv", requests=4000), 4),
+    "long answers": (WorkloadSpec(name="lphd", requests=60, arrivals="poisson", rate=0.1), 1),
+}
 
-def speed(rounds: int, policy: str) -> None:
+
+def speed(rounds: int, policy: str, case: str) -> None:
     """Print virtual seconds per wall second, and iterations per CPU-second of this thread."""
+    workload, count = CASES[case]
     scenario = Scenario(
-        workload=WorkloadSpec(name="azure-conv", requests=4000),
-        instance=(InstanceGroup(profile="llama-2-70b@a100-80g-tp2", count=4),),
+        workload=workload,
+        instance=(InstanceGroup(profile="llama-2-70b@a100-80g-tp2", count=count),),
         policy=policy,
         limits=ScenarioLimits(swap=POLICIES[policy].swap),
     )
@@ -41,7 +48,7 @@ def speed(rounds: int, policy: str) -> None:
         ratios.append(report.virtual_s / wall_s)
         rates.append(report.iterations / cpu_s)
     print(
-        f"speed, {policy}: {report.virtual_s:.0f} s and {report.iterations:,} iterations; "
+        f"speed, {case}, {policy}: {report.virtual_s:.0f} s, {report.iterations:,} iterations; "
         f"{statistics.median(ratios):.0f}x real time ({min(ratios):.0f} to {max(ratios):.0f} over "
         f"{rounds} rounds), {statistics.median(rates):,.0f} iterations per CPU-second "
         f"({min(rates):,.0f} to {max(rates):,.0f})"
@@ -83,7 +90,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     for policy in arguments.policy:
-        speed(arguments.rounds, policy)
+        for case in CASES:
+            speed(arguments.rounds, policy, case)
     if arguments.trace is not None:
         baselines(arguments.trace, arguments.seeds)
 

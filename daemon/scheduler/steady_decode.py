@@ -169,6 +169,13 @@ class SteadyDecodes:
         """The newest plan, if it was a steady decode and the next one may go on from it."""
         return self._newest
 
+    def renew(self) -> SteadyDecode | None:
+        """The next plan in the present order of those that run, as the newest one; None: not all
+        decode.
+        """
+        self._newest = self._first()
+        return self._newest
+
     def forget(self) -> None:
         """Do not go on from the newest step: sequences are no longer where it expects them."""
         self._newest = None

@@ -41,6 +41,7 @@ class SteadyRun:
     def __init__(self, scheduler: Scheduler, steady: SteadyDecode) -> None:
         self._scheduler = scheduler
         self._steady = steady
+        self._orders = [(0, steady)]  # each with the first step that has its rows' order
         self._kv = kv = scheduler.kv
         self.step = scheduler.admission.step  # the newest plan
         self._first = scheduler.in_flight.steps[0].step  # the oldest in flight
@@ -90,42 +91,52 @@ class SteadyRun:
         num_plans = self.num_plans + num_steps
         if num_plans <= self._free_plans and now < self._free_until_s:
             return True
-        if num_plans > self._most_plans and not (at_once and self._review(now)):
-            return False
-        if num_plans > self._most_plans:
+        if num_plans > self._until_limit:
             return False
         scheduler, num_rows = self._scheduler, self.num_rows
         residency, needed = scheduler.residency, num_steps * num_rows
-        spare = self._kv.num_unreserved
+        spare, until_s = self._kv.num_unreserved, NEVER_S
         if spare < needed:
             return False
-        until_s = NEVER_S
         if self._keeps_reserve:
             num_available = self._kv.pool.num_available
             num_kept = residency.kept_at(self._kv, num_rows, now, sure)
             spare, until_s = min(spare, num_available - num_kept), residency.reserve.window_end_s
             if spare < needed:
                 return False
-        admission, waiting = scheduler.admission, scheduler.waiting
-        if admission.predicted_room.is_open(self._kv):
+        if not self._is_settled():
             return False
-        if waiting.num:
-            if not scheduler.filler.is_settled():
-                return False
-            return scheduler.slots.full or admission.is_stuck(waiting.first)
-        if sure and scheduler.policy.reserves == NOTHING:  # each takes a block once in so many
+        if num_plans > self._most_plans and not (at_once and num_steps == 1 and self._review(now)):
+            return False
+        if sure and not scheduler.waiting.num and scheduler.policy.reserves == NOTHING:
+            # Each takes a block once in so many plans.
             num_free = self.num_plans + (spare // num_rows - 1) * self._kv.block_size
             self._free_plans, self._free_until_s = min(self._most_plans, num_free), until_s
         return True
 
-    def _review(self, now: float) -> bool:
-        """Let the policy review who reached its time; whether all stay in their order."""
-        if not self._reviews or self.num_plans >= self._until_limit:
+    def _is_settled(self) -> bool:
+        """Whether neither the room of answers nor who waits is to be decided."""
+        admission, waiting = self._scheduler.admission, self._scheduler.waiting
+        if admission.predicted_room.is_open(self._kv):
             return False
+        if not waiting.num:
+            return True
+        if not self._scheduler.filler.is_settled():
+            return False
+        return self._scheduler.slots.full or admission.is_stuck(waiting.first)
+
+    def _review(self, now: float) -> bool:
+        """Let the policy review who reached its time; whether the next step may be planned then."""
         self._tell()
         self._scheduler.order.review(now)
+        if self._scheduler.slots.order() is not self._steady.slots:
+            steady = self._scheduler.steady_decodes.renew()
+            if steady is None:
+                return False
+            self._steady, self._growing = steady, [None] * self._kv.block_size
+            self._orders.append((self.step + 1, steady))
         self._most_plans = self._count_plans()
-        return self._scheduler.slots.order() is self._steady.slots
+        return self.num_plans < self._most_plans
 
     def plan(self) -> StepWork:
         """Count a further plan, with blocks for its tokens; its work."""
@@ -174,10 +185,15 @@ class SteadyRun:
 
     def _flown(self, step: int) -> InFlightStep:
         """The record of a plan of the run that has not answered."""
-        steady, num_later = self._steady, self.step - step
-        num_rows = self.num_rows
-        work = StepWork(num_rows, self._attended - (num_later + 1) * num_rows, (), num_rows)
-        delivered = steady.starts + ONE - np.int32(num_later)
+        last, num_rows, steady = self.step, self.num_rows, self._steady
+        for first, earlier in reversed(self._orders):  # to the one by which it was planned
+            steady = earlier
+            if first <= step:
+                break
+            last = first - 1
+        attended = self._attended - (self.step + 1 - step) * num_rows
+        delivered = steady.starts + ONE - np.int32(last - step)
+        work = StepWork(num_rows, attended, (), num_rows)
         return steady.flown(step, delivered, work, self._scheduler.slots.departures)
 
     def _lacking(self, number: int) -> Slots:

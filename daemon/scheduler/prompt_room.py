@@ -1,4 +1,5 @@
-"""Prompt room: the prompt tokens of a step beside decodes, so that both meet their SLOs.
+"""Prompt room: the prompt tokens of a step beside decodes, so that both meet their SLOs, and those
+of a pipeline's steps, so that its stages take as long.
 
 Streams bound the step's time: until the next token of the tightest one is due. Prompts bound its
 tokens: enough that each waiting prompt gets its first token in time. Where both cannot be met,
@@ -9,6 +10,7 @@ choose one for a load takes a forecast of each, hysteresis and a state. A chunk 
 at least as much, since the tightest stream and the queue differ from step to step.
 """
 
+import math
 from collections.abc import Iterator
 from itertools import islice
 
@@ -47,6 +49,29 @@ def prompt_room(
     due_s = now - slo.ttft_s  # prompts that arrived then are due now
     needed = _needed(order, prompts, due_s, fixed_s, token_s, most)
     return int(min(most, max(room, needed)))
+
+
+def even_room(
+    order: Order, most: int, decodes: Slots, prompts: Slots, before: int, num_stages: int
+) -> int:
+    """Prompt tokens of a pipeline's next step, `most` at most: as many as other steps have, since a
+    stage waits where the one before it takes longer than itself (DistServe 4.3).
+
+    `before`: those of the step planned before, if it is in flight. The tokens to compute become n
+    steps, which pass in n + `num_stages` - 1 steps' time: more steps fill the stages sooner, and
+    each takes its fixed time.
+    """
+    table, step_time = order.slots, order.step_time
+    pending = int((table.known[prompts] - table.computed[prompts]).sum())
+    pending += order.waiting.num_uncomputed_tokens
+    if order.policy.whole_prompts or pending <= 1 or most <= 1:
+        return most
+    fixed_s = step_time.decode_s(decodes.size, int(table.known[decodes].sum()))
+    computed_s = step_time.chunk_s(pending)
+    best = math.sqrt((num_stages - 1) * computed_s / fixed_s) if fixed_s > 0.0 else 1.0
+    size = max(pending / max(best, 1.0), before)
+    num_steps = max(round(pending / size), -(-pending // most), 1)
+    return -(-pending // num_steps)
 
 
 def _spare_s(table: SlotTable, decodes: Slots, tpot_s: float, fixed_s: float, now: float) -> float:

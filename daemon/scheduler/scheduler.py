@@ -29,7 +29,7 @@ from daemon.scheduler.in_flight import (
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies.base import LIMIT, Policy
 from daemon.scheduler.preemption_stats import PreemptionStats
-from daemon.scheduler.prompt_room import prompt_room
+from daemon.scheduler.prompt_room import even_room, prompt_room
 from daemon.scheduler.residency import Residency
 from daemon.scheduler.running import Running
 from daemon.scheduler.slots import SlotTable
@@ -315,6 +315,12 @@ class Scheduler:
             most = step.budget - decodes.size
             room = prompt_room(self.order, most, decodes, prompts, slo, now)
             step.cap(decodes.size + room)
+        if self.limits.stages > 1 and (prompts.size or waiting.num):
+            most = step.budget - decodes.size
+            room = even_room(
+                self.order, most, decodes, prompts, self._prompt_tokens_before, self.limits.stages
+            )
+            step.cap(decodes.size + room)
         self.filler.fill(step, decodes, prompts, now)
         if alone >= 0 and step.empty:  # its KV is on its way, or it was preempted
             self.filler.fill(step, *self._runnable(-1, now), now)
@@ -331,6 +337,13 @@ class Scheduler:
             if admission.kv.has_states:
                 admission.kv.keep_states(slot, self.slots.computed.item(slot))
         return batch
+
+    @property
+    def _prompt_tokens_before(self) -> int:
+        """Prompt tokens of the step planned last, while it is in flight."""
+        if not self.in_flight:
+            return 0
+        return sum(count for count, _ in self.in_flight.newest.work.chunks)
 
     @property
     def _has_copies(self) -> bool:

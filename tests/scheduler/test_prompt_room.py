@@ -6,7 +6,7 @@ import pytest
 from daemon.cost.step_time import StepTimeModel
 from daemon.scheduler.order import Order
 from daemon.scheduler.policies import POLICIES
-from daemon.scheduler.prompt_room import AIM, prompt_room
+from daemon.scheduler.prompt_room import AIM, even_room, prompt_room
 from daemon.scheduler.slots import SlotTable
 from daemon.scheduler.step import LEAST_SHARE
 from daemon.state.slo import Slo
@@ -145,3 +145,30 @@ def test_what_cannot_be_told_is_left_alone() -> None:
         step.stream(10.0 - 9 * TPOT_S, 10)
         step.wait(1000, 10.0)
         assert step.room() == MOST
+
+
+def rooms(pending: int, num_stages: int, step_s: float = STEP_S) -> list[int]:
+    """Prompt tokens of each step of a pipeline that computes so many, all steps in flight."""
+    step, found = Step(step_s=step_s), list[int]()
+    begun = np.array([step.table.join(sequence(pending, 1), 0)], np.intp)
+    while (left := pending - sum(found)) > 0:
+        step.table.computed[begun] = pending - left
+        before = found[-1] if found else 0
+        decodes = np.zeros(0, np.intp)
+        room = even_room(step.order, MOST, decodes, begun, before, num_stages)
+        found.append(min(room, left))
+    return found
+
+
+@pytest.mark.parametrize("pending", [2, 100, 511, 700, 5000])
+@pytest.mark.parametrize("num_stages", [2, 3, 8])
+def test_steps_of_a_pipeline_have_as_many_prompt_tokens(pending: int, num_stages: int) -> None:
+    found = rooms(pending, num_stages)
+    assert sum(found) == pending and max(found) <= MOST
+    assert max(found) - min(found) <= len(found)
+    best = (num_stages - 1) * pending * TOKEN_S / STEP_S
+    assert len(found) == max(round(best**0.5), -(-pending // MOST), 1)
+
+
+def test_prompts_that_take_no_time_are_not_cut() -> None:
+    assert rooms(400, 4, step_s=1e6) == [400]

@@ -44,6 +44,14 @@ def test_stages_overlap_distinct_steps(num_stages: int) -> None:
     assert log.instances[0].busy_s < log.virtual_s * (1 + 1e-9)
 
 
+def test_a_lone_prompt_fills_the_stages() -> None:
+    """In one step it would pass each stage in turn; in three even ones both stages work."""
+    limits = ScenarioLimits(max_batch_tokens=512, prefix_cache=False)
+    one = profile(phases((0.004, 1e-4, 0.0)), pp=2)
+    log = run(prepared([one], workload([0.0], [399], [1]), limits=limits))
+    assert log.requests.last_s == pytest.approx([4 * (0.004 + 133e-4)], rel=0.01)
+
+
 @pytest.mark.parametrize("num_stages", [2, 4, 8])
 def test_handing_over_delays_no_other_step(num_stages: int) -> None:
     """Each way between two stages is used by one step at a time, while the others compute."""

@@ -1,8 +1,8 @@
 """The text of an instance, `DEVICES[:tpN|ppN][:ROLE]`, and the faults of its parts.
 
 DEVICES are `cpu`, `cuda:0` or the several GPUs of one instance, `cuda:0,1`: tensor parallelism
-splits each layer over them (tpN), pipeline parallelism gives each some layers as a stage (ppN). On
-`cpu` N ranks have a share of the cores each.
+splits each layer over them (tpN), pipeline parallelism gives each some layers as a stage (ppN). The
+last stage may be the CPU's, `cuda:0,cpu:pp2`. On `cpu` N ranks have a share of the cores each.
 """
 
 import re
@@ -12,13 +12,14 @@ from daemon.config.schema import InstanceSpec
 from daemon.state.role import Role
 
 CPU = "cpu"
-_DEVICES = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*")
+_DEVICES = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,3})(,(0|[1-9][0-9]{0,3}))*(,cpu)?")
 _PARALLEL = re.compile(r"(?:tp|pp)([1-9][0-9]{0,3})")
 _STAGES = "pp"
 
 _ROLES = tuple(role.value for role in Role)
 MOST_RANKS = 16
 """Most ranks of an instance on a CPU."""
+_ONE_KIND = "no GPU has handed its states to a CPU so far; cpu:ppN has stages on the CPU alone"
 _ONE_DEVICE = "an instance computes on one GPU so far; make each GPU an instance of its own"
 
 
@@ -88,6 +89,8 @@ def parallel_fault(device: str, parallel: str) -> str:
     there = num_devices(device)
     if not parallel and there > 1:
         return f"{device} are {there} devices: say tp{there} or pp{there}, how they work together"
+    if found and device.endswith(f",{CPU}") and not parallel.startswith(_STAGES):
+        return f"a GPU and the CPU share no layers as {parallel}: say pp{there}, layers for each"
     if found and int(found[1]) != there:
         return f"{parallel} takes {found[1]} devices, and {device} is {there}"
     return ""
@@ -104,6 +107,8 @@ def engine_fault(spec: InstanceSpec) -> str:
         return ""
     if num_devices(spec.device) == 1:
         return ""
+    if spec.device.endswith(f",{CPU}"):
+        return f"{spec.parallel} over {spec.device} is not supported yet: {_ONE_KIND}"
     return f"{spec.parallel} over {spec.device} is not supported yet: {_ONE_DEVICE}"
 
 

@@ -4,6 +4,7 @@ The last stage is the first rank: it has the head, so it samples and answers. Th
 are the stages from the first one on.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
@@ -50,32 +51,55 @@ def _check(shape: ModelShape, num_stages: int) -> None:
         raise ModelError(f"{shape.num_layers} layers cannot be split into {num_stages} stages")
 
 
-def split_layers(
-    layer_costs: Sequence[float], first_cost: float, last_cost: float, num_stages: int
-) -> tuple[int, ...]:
-    """The layers of each stage, at least one, such that the slowest stage is as fast as can be.
+class StageDevice(msgspec.Struct, frozen=True):
+    """The device of a stage."""
 
-    `layer_costs`: of each layer; `first_cost`, `last_cost`: what the first and the last stage have
-    to do beside. Of equal splits it is the one whose first stages have the fewest layers.
+    slowness: float = 1.0  # time of a unit of cost
+    room_bytes: float = math.inf  # for layers and what lies beside them
+
+
+class LayerCosts(msgspec.Struct, frozen=True):
+    """What layers cost a stage, with the ends of a model: the embedding, and the head."""
+
+    layers: tuple[float, ...]  # time of each on a device of slowness 1
+    layer_bytes: tuple[float, ...]  # of each, with its keys and values
+    ends: tuple[float, float] = (0.0, 0.0)
+    ends_bytes: tuple[float, float] = (0.0, 0.0)
+
+
+def split_layers(costs: LayerCosts, devices: Sequence[StageDevice]) -> tuple[int, ...]:
+    """The layers of each stage, at least one, such that the slowest stage is as fast as can be and
+    each fits its device. Of equal splits it is the one whose first stages have the fewest layers.
+
+    Raises ModelError where none fits.
     """
-    total = [0.0, *accumulate(layer_costs)]
-    num_layers = len(layer_costs)
-    # worst[n]: the slowest of the stages so far, where they have the first n layers.
-    worst: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
-    for stage in range(num_stages):
-        beside = (first_cost if stage == 0 else 0.0) + (
-            last_cost if stage + 1 == num_stages else 0.0
+    time = [0.0, *accumulate(costs.layers)]
+    size = [0.0, *accumulate(costs.layer_bytes)]
+    num_layers, num_stages = len(costs.layers), len(devices)
+    # The slowest of the stages so far, and their layers, by how many of the first these are.
+    slowest: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for stage, device in enumerate(devices):
+        has_ends = stage == 0, stage + 1 == num_stages
+        beside, beside_bytes = (
+            sum(end for end, has in zip(ends, has_ends, strict=True) if has)
+            for ends in (costs.ends, costs.ends_bytes)
         )
-        left = num_stages - stage - 1
         found: dict[int, tuple[float, tuple[int, ...]]] = {}
-        for last in range(stage + 1, num_layers - left + 1):
-            found[last] = min(
-                (max(slowest, total[last] - total[first] + beside), (*counts, last - first))
-                for first, (slowest, counts) in worst.items()
-                if first < last
-            )
-        worst = found
-    return worst[num_layers][1]
+        for last in range(stage + 1, num_layers - (num_stages - stage - 1) + 1):
+            splits = [
+                (
+                    max(before, device.slowness * (time[last] - time[first] + beside)),
+                    (*counts, last - first),
+                )
+                for first, (before, counts) in slowest.items()
+                if first < last and size[last] - size[first] + beside_bytes <= device.room_bytes
+            ]
+            if splits:
+                found[last] = min(splits)
+        slowest = found
+    if num_layers not in slowest:
+        raise ModelError(f"{num_layers} layers do not fit {num_stages} stages on these devices")
+    return slowest[num_layers][1]
 
 
 def stage_layers(shape: ModelShape, num_stages: int) -> tuple[int, ...]:
@@ -85,7 +109,8 @@ def stage_layers(shape: ModelShape, num_stages: int) -> tuple[int, ...]:
     """
     _check(shape, num_stages)
     head, layer = _numbers(shape)
-    return split_layers([layer] * shape.num_layers, 0.0, head, num_stages)
+    layers = (layer,) * shape.num_layers
+    return split_layers(LayerCosts(layers, layers, (0.0, head)), [StageDevice()] * num_stages)
 
 
 def _numbers(shape: ModelShape) -> tuple[float, float]:

@@ -71,6 +71,8 @@ def test_texts_and_what_they_mean(text: str, spec: InstanceSpec) -> None:
         ("cuda:01", "the device must be cpu or cuda:N, got 'cuda:01'"),
         ("cuda:0,", "the device must be cpu or cuda:N, got 'cuda:0,'"),
         ("cuda:0,1,0:tp3", "the device 'cuda:0,1,0' names a GPU twice"),
+        ("cuda:0,cpu", "cuda:0,cpu are 2 devices: say tp2 or pp2, how they work together"),
+        ("cuda:0,cpu:tp2", "a GPU and the CPU share no layers as tp2: say pp2"),
         ("cuda:0,1", "cuda:0,1 are 2 devices: say tp2 or pp2, how they work together"),
         ("cuda:0,1:tp4", "tp4 takes 4 devices, and cuda:0,1 is 2"),
         ("cuda:1:pp2", "pp2 takes 2 devices, and cuda:1 is 1"),
@@ -98,6 +100,7 @@ def test_no_worker_computes_on_several_devices_yet() -> None:
 def test_ranks_share_a_cpu_alone() -> None:
     assert engine_fault(parse_instance("cpu:tp2")) == ""
     assert engine_fault(parse_instance("cpu:pp2")) == ""
+    assert "no GPU has handed its states to a CPU" in engine_fault(parse_instance("cuda:0,cpu:pp2"))
     assert num_stages(parse_instance("cpu:pp2")) == 2
     assert num_stages(parse_instance("cpu:tp2")) == num_stages(parse_instance("cpu")) == 1
     assert num_ranks(parse_instance("cpu:tp3")) == 3

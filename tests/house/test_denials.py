@@ -32,7 +32,7 @@ FULL = Resolved(
 
 
 def refuses_devices() -> bool:
-    texts = ("cuda:0,1:tp2", "cuda:0,1:pp2")
+    texts = ("cuda:0,1:tp2", "cuda:0,1:pp2", "cuda:0,cpu:pp2")
     return all(engine_fault(parse_instance(text)) for text in texts)
 
 
@@ -98,6 +98,9 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
         "no GPU has run them yet": has_no_gpu_results,
     },
     "docs/configuration.md": {"(`cuda:0,1:tp2`) are refused": refuses_devices},
+    "docs/instances.md": {
+        "and refused until a GPU has handed states to a CPU": refuses_devices,
+    },
     "docs/gpu.md": {"No GPU has run this code yet": has_no_gpu_results},
     "docs/measurements.md": {"No GPU has run llmd": has_no_gpu_results},
     "docs/models.md": {"No GPU has run this": has_no_gpu_results},

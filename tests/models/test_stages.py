@@ -1,5 +1,7 @@
 """Layers of pipeline stages: as even as can be, and what each stage holds."""
 
+import math
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 import pytest
@@ -10,6 +12,8 @@ from daemon.config.instance_text import parse_instance
 from daemon.memory.layout import KVHeads
 from daemon.models.shape import ModelError
 from daemon.models.stages import (
+    LayerCosts,
+    StageDevice,
     largest_part,
     layers_of,
     rank_of,
@@ -21,28 +25,56 @@ from daemon.models.stages import (
 from tests.shapes import tiny_shape
 
 
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=8),
-    st.integers(0, 20),
-    st.integers(0, 20),
-    st.data(),
-)
-def test_no_other_split_has_a_faster_slowest_stage(
-    costs: list[int], first: int, last: int, data: st.DataObject
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=7), st.data())
+def test_no_other_split_that_fits_has_a_faster_slowest_stage(
+    layers: list[int], data: st.DataObject
 ) -> None:
-    num_stages = data.draw(st.integers(1, len(costs)))
+    num_stages = data.draw(st.integers(1, len(layers)))
+    ends = data.draw(st.tuples(st.integers(0, 20), st.integers(0, 20)))
+    sizes = data.draw(st.tuples(*[st.integers(1, 5)] * len(layers)))
+    devices = [
+        StageDevice(data.draw(st.integers(1, 4)), data.draw(st.sampled_from([8, 16, math.inf])))
+        for _ in range(num_stages)
+    ]
+    costs = LayerCosts(tuple(layers), sizes, ends, ends_bytes=(2, 3))
+
+    def parts(
+        counts: tuple[int, ...], each: Sequence[float], at_ends: Sequence[float]
+    ) -> list[float]:
+        sums = [sum(each[slice(*layers_of(stage, counts))]) for stage in range(num_stages)]
+        sums[0] += at_ends[0]
+        sums[-1] += at_ends[1]
+        return sums
 
     def slowest(counts: tuple[int, ...]) -> float:
-        sums = [sum(costs[slice(*layers_of(stage, counts))]) for stage in range(len(counts))]
-        sums[0] += first
-        sums[-1] += last
-        return max(sums)
+        times = parts(counts, layers, ends)
+        return max(device.slowness * it for device, it in zip(devices, times, strict=True))
 
-    found = split_layers(costs, first, last, num_stages)
-    assert len(found) == num_stages and sum(found) == len(costs) and min(found) > 0
-    places = combinations(range(1, len(costs)), num_stages - 1)
-    every = [tuple(b - a for a, b in pairwise((0, *cut, len(costs)))) for cut in places]
-    assert slowest(found) == min(map(slowest, every))
+    places = combinations(range(1, len(layers)), num_stages - 1)
+    every = [tuple(b - a for a, b in pairwise((0, *cut, len(layers)))) for cut in places]
+    fit = [
+        counts
+        for counts in every
+        if all(
+            it <= device.room_bytes
+            for device, it in zip(devices, parts(counts, sizes, (2, 3)), strict=True)
+        )
+    ]
+    if not fit:
+        with pytest.raises(ModelError, match="do not fit"):
+            split_layers(costs, devices)
+        return
+    found = split_layers(costs, devices)
+    assert found in fit and slowest(found) == min(map(slowest, fit))
+
+
+def test_cards_of_24_and_12_gb_hold_what_two_of_12_do_not() -> None:
+    """32 layers of 0.9 GB: evenly they would need 14.4 GB a card, so the larger one has more."""
+    costs = LayerCosts((1.0,) * 32, (0.9,) * 32, ends_bytes=(0.5, 0.5))
+    assert split_layers(costs, [StageDevice(1.0, 24.0), StageDevice(1.0, 12.0)]) == (20, 12)
+    assert split_layers(costs, [StageDevice(1.0, 22.0), StageDevice(9.0, 64.0)]) == (23, 9)
+    with pytest.raises(ModelError, match="32 layers do not fit 2 stages on these devices"):
+        split_layers(costs, [StageDevice(1.0, 12.0)] * 2)
 
 
 @given(st.integers(2, 16))

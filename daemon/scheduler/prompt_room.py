@@ -1,5 +1,6 @@
-"""Prompt room: the prompt tokens of a step beside decodes, so that both meet their SLOs, and those
-of a pipeline's steps, so that its stages take as long.
+"""Prompt room: the prompt tokens of a step beside decodes, so that both meet their SLOs.
+
+A pipeline's steps have as many each, so that its stages take as long.
 
 Streams bound the step's time: until the next token of the tightest one is due. Prompts bound its
 tokens: enough that each waiting prompt gets its first token in time. Where both cannot be met,

@@ -59,7 +59,7 @@ class StageDevice(msgspec.Struct, frozen=True):
 
 
 class LayerCosts(msgspec.Struct, frozen=True):
-    """What layers cost a stage, with the ends of a model: the embedding, and the head."""
+    """Costs of layers for a stage, and of the ends of a model: the embedding, and the head."""
 
     layers: tuple[float, ...]  # time of each on a device of slowness 1
     layer_bytes: tuple[float, ...]  # of each, with its keys and values

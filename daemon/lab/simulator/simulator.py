@@ -420,7 +420,7 @@ class Simulator:
         self._wake_s = float("inf")
         if self._many:
             due = [home.index for home in self.core.instances if home.due_s <= now]
-            taken = [self._take_steps(now, index) for index in due]
+            taken = [self._take_steps(now, index) for index in due if self._flying[index]]
             if taken and all(taken):
                 return None
         return Tick(now)
@@ -434,6 +434,8 @@ class Simulator:
         flying, worker = self._flying[index], self._machine.workers[index]
         clock, instance = worker.clock, self.core.instances[index]
         if clock is None or not flying or not instance.scheduler.decodes_steadily:
+            return False
+        if any(work.chunks for _, work, _ in flying):
             return False
         until_s = self._undisturbed_s(now, index)
         if until_s <= now or (self._transfers is not None and self._transfers.layers_s(index)):

@@ -54,7 +54,7 @@ from daemon.core.values.events import (
     WorkerReady,
 )
 from daemon.core.values.snapshot import Counters
-from daemon.core.wakes import NEVER, Wakes
+from daemon.core.wakes import AT_ONCE, NEVER, Wakes
 from daemon.cost.finish_rate import FinishRate
 from daemon.memory.hashing import split_hashes
 from daemon.placement.balance import Balancer
@@ -247,10 +247,11 @@ class Core:
         for step in steps.answered:
             self.counters.computed_tokens += step.work.num_decodes
             self.counters.output_tokens += step.work.num_decodes
+        self.touched.add(index)
+        self._plan(AT_ONCE)  # nothing, but asks for the next tick
         if many:
-            self.dispatch.forget((index,))
-        self._wakes.set(index, instance.due_s)
-        self._ask_wake(self._wakes.next_s)
+            self.dispatch.forget(self.touched)
+            self.touched.clear()
         return steps, self._actions
 
     def _is_quiet(self, instance: Instance) -> bool:
@@ -478,9 +479,7 @@ class Core:
                 wakes.set(index, instance.due_s)
             elif not instance.scheduler.rests:
                 wakes.ask_again(index)
-        self._ask_wake(now if self.chores.left else wakes.next_s)
-
-    def _ask_wake(self, wake_at_s: float) -> None:
+        wake_at_s = now if self.chores.left else wakes.next_s
         if wake_at_s != self.wake_at_s and wake_at_s != NEVER:
             self._actions.append(WakeAt(wake_at_s))
         self.wake_at_s = wake_at_s

@@ -175,9 +175,8 @@ class Instance:
     @property
     def depth(self) -> int:
         """The number of steps that may be in flight."""
-        if self._known_depth:
-            return self._known_depth
-        return self.config.stages + int(self.scheduler.step_time.mean_s <= SLOW_STEP_S)
+        spare = self.scheduler.step_time.mean_s <= SLOW_STEP_S
+        return self._known_depth or self.config.stages + int(spare)
 
     def ready(self, said: WorkerReady) -> None:
         """Begin with a worker that can compute, with empty pools."""
@@ -288,7 +287,7 @@ class Instance:
         """Learn from the time of an answered step; so many are left in flight. Drafting learns
         that of a decode step from plan to answer.
         """
-        step_time = self.step_time
+        step_time = self.scheduler.step_time
         if work.num_decodes and not work.chunks:
             expected_s = step_time.predict_s(work)
             if expected_s > 0.0:
@@ -316,12 +315,12 @@ class Instance:
             return NEVER
         if not num_flying:
             return AT_ONCE
-        if num_flying >= self.depth or self.scheduler.holds_back:
+        if num_flying >= (self._known_depth or self.depth) or self.scheduler.holds_back:
             return NEVER
         if self.config.stages > 1:
             return AT_ONCE
         began_s = self.step_began_s
-        expected_s = self.step_time.predict_s(self.newest_work)
+        expected_s = self.scheduler.step_time.predict_s(self.newest_work)
         return max(began_s, began_s + expected_s - PLAN_GAP_S)
 
     @property

@@ -10,6 +10,7 @@ from daemon.core.instance.steady_steps import SteadySteps
 from daemon.core.values.events import InstanceConfig
 from daemon.cost.profile import Profile
 from daemon.cost.step_cost import StepCost
+from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.lab.report.records import InstanceLog, OperatorLog, Outcome, RequestLog, Span
 from daemon.lab.simulator.worker import Computed, Worker
@@ -177,6 +178,21 @@ def tell_moves(
         here = log.instance == instance
         instance_log.preemptions = int(log.preemptions[here].sum())
         instance_log.swaps = int(swaps[here].sum())
+
+
+def note_alone(log: RequestLog, workers: Sequence[Worker]) -> None:
+    """Write the time alone of every answer's true length at its first instance: equal for all
+    policies.
+    """
+    models = [StepTimeModel(worker.warm_step_s(), worker.warm_token_s()) for worker in workers]
+    rows = log.instance.tolist(), log.prompt_tokens.tolist(), log.asked_tokens.tolist()
+    log.alone_s = np.array(
+        [
+            (models[instance].alone_s(num_prompt, num_output) if instance >= 0 else 0.0) or np.nan
+            for instance, num_prompt, num_output in zip(*rows, strict=True)
+        ],
+        np.float64,
+    )
 
 
 def step_span(track: str, work: StepWork, start_s: float, end_s: float) -> Span:

@@ -43,17 +43,16 @@ from daemon.core.values.events import (
     WorkerReady,
 )
 from daemon.core.view.checkpoint import Checkpoint, restore
-from daemon.cost.step_time import StepTimeModel
 from daemon.cost.work import StepWork
 from daemon.journal.writer import JournalWriter
-from daemon.lab.report.records import Outcome, RequestLog, RunLog
+from daemon.lab.report.records import Outcome, RunLog
 from daemon.lab.simulator.agenda import Agenda, Rank
 from daemon.lab.simulator.answer_blocks import AnswerBlocks
 from daemon.lab.simulator.drafts import Drafts, Lookup
 from daemon.lab.simulator.links import SimulatedLink
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorded_transfers import RecordedLinks, RecordedTransfers
-from daemon.lab.simulator.recorder import Recorder
+from daemon.lab.simulator.recorder import Recorder, note_alone
 from daemon.lab.simulator.routes import Routes
 from daemon.lab.simulator.scenario import WorkerFault
 from daemon.lab.simulator.traffic import Traffic
@@ -89,23 +88,10 @@ class TimedDecisions:
         return timed
 
 
-def note_alone(log: RequestLog, workers: Listing[Worker]) -> None:
-    """Write the time alone of every answer's true length at its first instance: equal for all
-    policies.
-    """
-    models = [StepTimeModel(worker.warm_step_s(), worker.warm_token_s()) for worker in workers]
-    rows = log.instance.tolist(), log.prompt_tokens.tolist(), log.asked_tokens.tolist()
-    log.alone_s = np.array(
-        [
-            (models[instance].alone_s(num_prompt, num_output) if instance >= 0 else 0.0) or np.nan
-            for instance, num_prompt, num_output in zip(*rows, strict=True)
-        ],
-        np.float64,
-    )
-
-
 _Flown = tuple[StepDone, StepWork, Computed]
 
+MOST_FAILED = 8
+"""After so many vain attempts in turn to take many steps, one in so many is made."""
 PLANS_AHEAD = 1024
 """The most plans that an instance is looked at for, while another goes ahead of it."""
 
@@ -188,6 +174,7 @@ class Simulator:
         self._wake_s = float("inf")
         # Steps in flight by instance, as in the agenda: (StepDone, its work, its times).
         self._flying = [deque[_Flown]() for _ in machine.workers]
+        self._failed = [0] * len(machine.workers)  # attempts in turn to take many steps
         self._host = SimulatedLink("host link", "weights", "instance", recorder.spans)
         self._transfers = self._transfers_of(machine, config.block_size)
         self._handlers: dict[int, Callable[[float, Any], Event | None]] = {
@@ -435,8 +422,13 @@ class Simulator:
         clock, instance = worker.clock, self.core.instances[index]
         if clock is None or not flying or not instance.scheduler.decodes_steadily:
             return False
+        failed = self._failed[index]
+        if failed > MOST_FAILED and failed % MOST_FAILED:
+            self._failed[index] += 1
+            return False
         if any(work.chunks for _, work, _ in flying):
             return False
+        self._failed[index] += 1
         until_s = self._undisturbed_s(now, index)
         if until_s <= now or (self._transfers is not None and self._transfers.layers_s(index)):
             return False
@@ -449,6 +441,7 @@ class Simulator:
         if taken is None:
             return False
         steps, actions = taken
+        self._failed[index] = 0
         self._recorder.took(instance, steps, self._machine.delivery_s)
         self._fly(instance, steps)
         for action in actions:

@@ -121,7 +121,7 @@ def _gpt_oss() -> Shape:
         "attention.sliding_window": 128,
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": 32.0,
-        "rope.scaling.original_context_length": 4096,
+        "rope.scaling.original_context_length": CONTEXT // 32,
     }
     return Shape("gpt-oss", fields, _named(width, iter([layer] * 6)), ("mxfp4", "q8_0", "q4_k_m"))
 

@@ -25,15 +25,18 @@ from daemon.config.paths import default_cache
 from daemon.engine.loading.loader import class_of
 from daemon.engine.loading.resolve import read_config
 from daemon.engine.process import keep_compiled, stay_offline
+from daemon.engine.quantised.experts import can_replace
 from daemon.engine.quantised.nearest import nearest_blocks
+from daemon.engine.quantised.parts import stored_parts
 from daemon.engine.quantised.place import claimed
 from daemon.engine.quantised.stored import LoadMeter, Stored, bytes_of, read_rows, stored_tensors
 from daemon.memory.sizing import WEIGHT_KINDS
 from daemon.models.containers import text_names
-from daemon.models.formats import FORMATS, WeightFormat
+from daemon.models.formats import FORMATS, GROUP_SIZES, PLAIN, WeightFormat
 from daemon.models.gguf_index import OWN_FILE, OWN_INDEX, GgufIndex, IndexedTensor
 from daemon.models.quantise_plan import VALUES, is_quantised, planned_index
 from daemon.models.quantised_folder import beside_weights
+from daemon.models.quantised_layers import TensorHeader
 from daemon.models.rank_shares import Range
 from daemon.models.shape import ModelError
 from daemon.models.weights import weight_files, weight_headers
@@ -46,11 +49,13 @@ _STRIP_ELEMENTS = 1 << 22
 def plan(source: Path, kind: str) -> GgufIndex:
     """Plan how a folder's weights are quantised. Raises ModelError where none becomes blocks."""
     config = read_config(source)
-    headers = weight_headers(source)
     model_class = class_of(config)
-    places = claimed(model_class, config, headers)
     with torch.device("meta"):
         model: Any = model_class(config)
+    headers = weight_headers(source)
+    stacks = _stacks(model, headers)
+    headers = {name: it for whole in headers for name, it in _each(whole, headers, stacks)}
+    places = claimed(model_class, config, headers)
     modules = dict(model.named_modules())
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     wide = {
@@ -85,18 +90,66 @@ def requantise(source: Path, target: Path, kind: str, tell: Callable[[float], No
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)
             stored |= stored_tensors(path, file, name_of)
+        with torch.device("meta"):
+            config = read_config(source)
+            stacks = _stacks(class_of(config)(config), weight_headers(source))
+        for name in stacks:
+            stored |= _experts_of(name, stored.pop(name))
         meter = LoadMeter(sum(tensor.size_bytes for tensor in stored.values()), tell)
         _write_others(target, index, stored, meter)
         with (target / OWN_FILE).open("wb") as blocks:
             for tensor in index.tensors:
                 blocks.seek(tensor.start)
-                for part in _parts(tensor, stored[tensor.name], meter):
+                turned = stacks.get(tensor.name.rpartition(".")[0], False)
+                for part in _parts(tensor, stored[tensor.name], meter, turned):
                     blocks.write(part)
             blocks.truncate(index.size_bytes)
             blocks.flush()
             os.fsync(blocks.fileno())
     (target / OWN_INDEX).write_bytes(msgspec.json.encode(index))
     tell(1.0)
+
+
+def _stacks(model: Any, headers: Mapping[str, TensorHeader]) -> dict[str, bool]:
+    """A folder's tensors of all experts of a layer, where each expert's rows are of whole groups,
+    and whether an expert's columns are stored as rows.
+    """
+    found, shapes = dict[str, bool](), model.state_dict()
+    for name, header in headers.items():
+        if len(header.shape) != 3 or header.dtype not in PLAIN:
+            continue
+        (target,) = stored_parts(model, {f"{name}.0"})
+        owner = target.rpartition(".")[0]
+        experts: Any = model.get_submodule(owner) if target in shapes else None
+        if experts is None or not can_replace(experts) or header.shape != shapes[target].shape:
+            continue
+        if header.shape[1 if experts.is_transposed else 2] % GROUP_SIZES[-1] == 0:
+            found[name] = experts.is_transposed
+    return found
+
+
+def _each(
+    name: str, headers: Mapping[str, TensorHeader], stacks: Mapping[str, bool]
+) -> Iterator[tuple[str, TensorHeader]]:
+    """A tensor of a folder, or those of each expert that it has, with rows of their products."""
+    header = headers[name]
+    if name not in stacks:
+        yield name, header
+        return
+    count, *sides = header.shape
+    each = header._replace(shape=tuple(sides[::-1] if stacks[name] else sides))
+    yield from ((f"{name}.{expert}", each) for expert in range(count))
+
+
+def _experts_of(name: str, stack: Stored) -> dict[str, Stored]:
+    """The places of each expert in a tensor of all."""
+    count, *sides = stack.shape
+    size_bytes = stack.size_bytes // count
+    each = stack._replace(size_bytes=size_bytes, shape=tuple(sides))
+    return {
+        f"{name}.{expert}": each._replace(start=stack.start + expert * size_bytes)
+        for expert in range(count)
+    }
 
 
 def _check_room(folder: Path, size_bytes: int, source: Path, kind: str) -> None:
@@ -108,12 +161,20 @@ def _check_room(folder: Path, size_bytes: int, source: Path, kind: str) -> None:
         )
 
 
-def _parts(tensor: IndexedTensor, stored: Stored, meter: LoadMeter) -> Iterator[memoryview]:
-    """The bytes of a tensor of the new file, a strip after the other."""
+def _parts(
+    tensor: IndexedTensor, stored: Stored, meter: LoadMeter, turned: bool
+) -> Iterator[memoryview]:
+    """The bytes of a tensor of the new file, a strip after the other; `turned`: its columns are
+    stored as rows, so that it is read as a whole.
+    """
     form = FORMATS[tensor.format]
     columns = tensor.shape[-1]
     height = max(_STRIP_ELEMENTS // columns, 1)
     num_rows = math.prod(tensor.shape[:-1])
+    if turned:
+        for strip in read_rows(stored, meter).T.contiguous().split(height):
+            yield bytes_of(_nearest(tensor.name, form, strip))
+        return
     flat = stored._replace(shape=(num_rows, columns))
     for first in range(0, num_rows, height):
         strip = read_rows(flat, meter, Range(first, min(first + height, num_rows)))

@@ -428,3 +428,13 @@ DEEPSEEK_V2 = Case(
     in_rows=True,
 )
 """Under the same name as DeepSeek V3."""
+GPT_OSS = Case(
+    "gpt_oss",
+    {
+        **_HEAD,
+        **_EXPERTS,
+        "sliding_window": 16,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    },
+)
+"""As a folder alone: its experts' columns are stored as rows, and have biases."""

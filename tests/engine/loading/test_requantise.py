@@ -17,8 +17,10 @@ from safetensors.torch import load_file, save_file
 from daemon.config.load import load
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.requantise import plan, requantise
+from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.quantised.nearest import nearest_blocks
+from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.worker.start import start
 from daemon.models import quantised_folder as kept
 from daemon.models.formats import FORMATS
@@ -30,6 +32,8 @@ from daemon.models.shape import ModelError
 from daemon.models.weights import count_weights
 from daemon.protocol.worker import Load
 from daemon.runtime.model import find_model
+from tests.engine.loading.gguf_cases import CASES, GPT_OSS
+from tests.engine.loading.gguf_written import tiny
 from tests.engine.quantised.test_models import check_greedy_text
 from tests.supervisor.model_folder import write_llama
 
@@ -233,3 +237,34 @@ def test_faults_are_told_in_a_sentence(
     with pytest.raises(ModelError, match=r"GiB as int8, and .* has 0\.00 GiB free"):
         requantise(source, cache / "models" / "new", "int8", lambda _share: None)
     assert not list((cache / "models").glob("[!.]*"))
+
+
+@pytest.mark.parametrize("architecture", ["granitemoe", "gpt-oss", "qwen35moe"])
+def test_experts_that_a_folder_has_in_one_tensor_become_blocks(
+    architecture: str, source: Path, tmp_path: Path
+) -> None:
+    """Turned or not, with biases or not: the numbers are the nearest blocks of the folder's."""
+    model = tiny(GPT_OSS if architecture == "gpt-oss" else CASES[architecture])
+    model.save_pretrained(tmp_path / "plain")
+    shutil.copy(source / "tokenizer.json", tmp_path / "plain")
+    stacks = {name: it for name, it in model.state_dict().items() if it.ndim == 3}
+    experts = {name: it for name, it in stacks.items() if ".experts." in name}
+    whole = {name.rpartition(".")[0] for name in experts}
+    assert len(whole) == model.config.num_hidden_layers
+    requantise(tmp_path / "plain", tmp_path / "made", "int4", lambda _share: None)
+    served = load_model(tmp_path / "made", "float32", CPU)
+    packed = {name: it for name, it in served.named_modules() if isinstance(it, QuantisedExperts)}
+    assert packed.keys() == whole
+    with torch.no_grad():
+        for owner, module in packed.items():
+            for parameter, layers in (("gate_up_proj", module.gate_up), ("down_proj", module.down)):
+                stack = experts[f"{owner}.{parameter}"]
+                turned = model.get_submodule(owner).is_transposed
+                for expert, layer in enumerate(layers):
+                    plain = stack[expert].T if turned else stack[expert]
+                    assert len(layer.weights) == 1 or architecture == "qwen35moe"
+                    form = layer.weights[0].format
+                    expected = nearest_blocks(form, plain.contiguous())
+                    columns = plain.shape[1]
+                    found = layer.weight
+                    assert torch.equal(found, QuantisedWeight(form, expected, columns).numbers())

@@ -25,6 +25,7 @@ from daemon.config.find import Found, find, released
 from daemon.config.instance_text import format_instance, num_ranks, placed
 from daemon.config.instances import instance_limits
 from daemon.config.load import ConfigError, ConfigFault, Loaded, flatten, load
+from daemon.config.machine import available_ram_bytes, measured_ram_bytes_per_s
 from daemon.config.paths import default_cache, default_journal, default_socket
 from daemon.config.pool import PoolPlan, instance_dtype, plan_pool, pool_faults
 from daemon.config.schema import Config, InstanceSpec
@@ -48,6 +49,7 @@ from daemon.models.fitting import ask_fit, check_fit
 from daemon.models.generation import DefaultSampling, default_sampling, without_effect
 from daemon.models.gguf_index import read_index
 from daemon.models.kept_folder import is_converted
+from daemon.models.propose import Proposal, machine_of, propose, told
 from daemon.models.quantisation import read_quantisation
 from daemon.models.quantised_folder import NONE, plain_folder, planned, quantised_shape
 from daemon.models.resolving import ask_child, resolve
@@ -110,6 +112,7 @@ class Checked(msgspec.Struct):
     cores: tuple[CoreShare, ...] = ()  # as served.instances
     sampling: DefaultSampling = DefaultSampling()
     plans: dict[str, PoolPlan] = {}  # by the instance's name
+    proposals: tuple[Proposal, ...] = ()  # of instances on this machine, the best first
     faults: list[ConfigFault] = []
     notes: list[ConfigFault] = []  # it serves all the same
     status: int = 0
@@ -188,6 +191,7 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
     except (ModelError, OSError) as error:
         found.cannot(error_text(error))
         return
+    found.proposals = _proposals(config, found.shape, devices)
     config = _serve_by(found, config, find(config, found.shape, devices))
     for spec in found.served.instances:
         try:
@@ -200,6 +204,11 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
         except SizingError as error:
             for text in (str(error), *pool_faults(config, share, spec, devices)):
                 found.cannot(text)
+
+
+def _proposals(config: Config, shape: ModelShape, devices: Devices) -> tuple[Proposal, ...]:
+    rate = measured_ram_bytes_per_s(min(read_cores().granted, 8))
+    return propose(config, shape, machine_of(devices, available_ram_bytes(), rate))
 
 
 def model_notes(folder: Path, shape: ModelShape, cache: Path) -> Iterator[str]:
@@ -239,6 +248,8 @@ def print_text(found: Checked) -> None:
         print(f"  default sampling: {found.sampling}")
     if lines := list(found.served.lines()):
         print("\n" + "\n".join(lines))
+    if lines := list(told(found.proposals)):
+        print("\non this machine\n" + "\n".join(f"  {line}" for line in lines))
     for spec, cores in found.instances():
         print(f"\ninstance {spec.name} on {placed(spec)}")
         print(f"  cores        {cores} ({cores.why})")
@@ -271,6 +282,7 @@ def as_json(found: Checked) -> str:
             "gpus": msgspec.to_builtins(found.served.candidates),
             "why_cpu": found.served.why_cpu,
         },
+        "proposals": msgspec.to_builtins(found.proposals),
         "default_sampling": msgspec.to_builtins(found.sampling) if shape else None,
         **(_layout_said(loaded.config, found, shape) if loaded and shape else {}),
         "instances": [

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from daemon.config.card_links import CardLink, CardSeat, ask_links, ask_seat
+
 LIBRARY = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 TIMEOUT_S = 120.0
@@ -43,6 +45,7 @@ class Card(msgspec.Struct, frozen=True):
     total_bytes: int = 0
     free_bytes: int | None = None  # None: NVML cannot be asked
     taken: str = ""  # why it cannot be used now; empty: it can
+    seat: CardSeat = CardSeat()
 
 
 class Devices(msgspec.Struct, frozen=True):
@@ -51,6 +54,7 @@ class Devices(msgspec.Struct, frozen=True):
     cards: tuple[Card, ...] = ()
     fault: str = ""
     torch_cuda: tuple[int, int] | None = None  # the version that torch is built with, if known
+    links: tuple[CardLink, ...] = ()  # between all pairs of cards
 
     def uuid_of(self, device: str) -> str:
         """The UUID by which NVML knows a device; empty for others, such as the CPU."""
@@ -113,7 +117,8 @@ def cuda_devices() -> Devices:
     torch = installed_torch()
     if torch.fault:
         names = ", ".join(card.name for card in found.cards)
-        return Devices(found.cards, f"{torch.fault}; this machine has {names}")
+        fault = f"{torch.fault}; this machine has {names}"
+        return msgspec.structs.replace(found, fault=fault)
     return msgspec.structs.replace(found, torch_cuda=torch.cuda)
 
 
@@ -162,7 +167,9 @@ def _ask() -> Devices:
     if status:
         return Devices(fault=f"the NVIDIA driver failed (error {status})")
     nvml = _nvml()
-    return Devices(tuple(_card(driver, nvml, index) for index in range(count.value)))
+    cards = tuple(_card(driver, nvml, index) for index in range(count.value))
+    seats = [card.seat for card in cards]
+    return Devices(cards, links=ask_links(driver, nvml, [card.uuid for card in cards], seats))
 
 
 def _card(driver: ctypes.CDLL, nvml: ctypes.CDLL | None, index: int) -> Card:
@@ -185,6 +192,7 @@ def _card(driver: ctypes.CDLL, nvml: ctypes.CDLL | None, index: int) -> Card:
         total_bytes=memory[0] if memory else total.value,
         free_bytes=memory[1] if memory else None,
         taken=_taken(driver, device),
+        seat=ask_seat(driver, nvml, device.value, known if memory else ""),
     )
 
 

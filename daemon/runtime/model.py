@@ -19,6 +19,7 @@ from daemon.config.instances import (
     shared_limits,
     worker_limits,
 )
+from daemon.config.machine import available_ram_bytes
 from daemon.config.paths import default_cache
 from daemon.config.pool import PoolPlan, longest, plan_pool
 from daemon.config.schema import Config, InstanceSpec
@@ -31,6 +32,7 @@ from daemon.models.generation import DefaultSampling, default_sampling, without_
 from daemon.models.gguf_header import whole_name
 from daemon.models.hub import hub_name
 from daemon.models.kept_folder import Tell
+from daemon.models.propose import machine_of, propose, told
 from daemon.models.quantised_folder import ensure_quantised, plain_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
@@ -186,6 +188,10 @@ def find_model(
     in_place = bool(found.why_cpu and devices.cards)
     for line in found.lines():
         log.log(logging.WARNING if in_place else logging.INFO, "%s", line)
+    if devices.cards and not config.instance:
+        machine = machine_of(devices, available_ram_bytes())
+        for line in told(propose(config, shape, machine)):
+            log.info("%s", line)
     config = with_instances(config, found)
     pools = tuple(
         plan_pool(config, largest_part(shape, spec), spec, devices) for spec in found.instances

@@ -438,6 +438,24 @@ def test_every_gpu_that_can_serves_and_each_says_why(
     assert told(capsys, ("instance ", "cuda:", "the CPU"))[1:] == ["instance cpu on cpu"]
 
 
+def test_it_says_what_the_machine_could_do_and_what_of_that_it_serves(
+    model: Path, driver: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"DRIVER_CLOCK": "9751000", "DRIVER_BUS": "384", "DRIVER_NVLINKS": "4"}
+    pretend(monkeypatch, driver, LARGE, LARGE, **sizes)
+    flags = [*CHECK, "--model", str(model)]
+    assert main(flags) == 0
+    lines = told(capsys, ("  would give more: ", "  can be served: "))
+    assert lines[-1].startswith("  can be served: cuda:0 cuda:1: sequences of up to 1,024 tokens, ")
+    assert main([*flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    best = next(one for one in found["proposals"] if not one["waits_for"])
+    assert best["instances"] == [one["device"] for one in found["instances"]]
+    waiting = [one for one in found["proposals"] if one["instances"] == ["cuda:0,1:tp2"]]
+    assert "make each GPU an instance of its own" in waiting[0]["waits_for"]
+    assert waiting[0]["longest"] == 1024 and waiting[0]["token_s"] > 0.0
+
+
 def test_where_no_gpu_can_the_cpu_serves_and_json_says_why_too(
     model: Path, driver: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

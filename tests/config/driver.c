@@ -6,6 +6,8 @@
                                  capability 8.6, 24,576 MiB of memory, 24,000 of them free, compute
                                  mode 0 and a name; 3 is an exclusive mode, 4 that of a card that
                                  somebody has; what is left out is 0
+   DRIVER_CLOCK, DRIVER_BUS      of every card's memory: kHz, bits
+   DRIVER_NVLINKS                between all cards, of version 3; 0: PCIe 4.0 x16, over one bridge
 
    NVML counts cards backwards, so that whoever mixes its order with CUDA's is found out. */
 #include <stdio.h>
@@ -13,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST = 16, UNAVAILABLE = 46, EXCLUSIVE = 3, HELD = 4, MAJOR = 75, MINOR = 76, MODE = 20 };
+enum { MOST = 16, UNAVAILABLE = 46, EXCLUSIVE = 3, HELD = 4, MAJOR = 75, MINOR = 76, MODE = 20, CLOCK = 36, BUS = 37 };
 
 struct card {
   int capability, mode, number;
@@ -119,6 +121,8 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   struct card *one = &cards[device];
   *value = attribute == MAJOR   ? one->capability / 10
            : attribute == MINOR ? one->capability % 10
+           : attribute == CLOCK ? setting("DRIVER_CLOCK")
+           : attribute == BUS   ? setting("DRIVER_BUS")
            : attribute == MODE  ? (one->mode == HELD ? EXCLUSIVE : one->mode)
                                 : 0;
   return 0;
@@ -147,5 +151,45 @@ int nvmlDeviceGetMemoryInfo(void *handle, unsigned long long *memory) {
   memory[0] = (unsigned long long)one->total_mib << 20;
   memory[1] = (unsigned long long)one->free_mib << 20;
   memory[2] = memory[0] - memory[1];
+  return 0;
+}
+
+int cuDeviceCanAccessPeer(int *can, int device, int other) {
+  *can = device != other && setting("DRIVER_NVLINKS") > 0;
+  return 0;
+}
+
+int nvmlDeviceGetMaxPcieLinkGeneration(void *handle, unsigned *value) {
+  (void)handle;
+  *value = 4;
+  return setting("DRIVER_BUS") ? 0 : 3; /* not supported */
+}
+
+int nvmlDeviceGetCurrPcieLinkWidth(void *handle, unsigned *value) {
+  (void)handle;
+  *value = 16;
+  return 0;
+}
+
+int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *value) {
+  (void)handle;
+  *value = (int)link < setting("DRIVER_NVLINKS");
+  return 0;
+}
+
+int nvmlDeviceGetNvLinkVersion(void *handle, unsigned link, unsigned *value) {
+  (void)handle;
+  (void)link;
+  *value = 3;
+  return 0;
+}
+
+int nvmlDeviceGetP2PStatus(void *handle, void *other, int capability, unsigned *value) {
+  *value = capability != 2 || handle == other;
+  return 0;
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(void *handle, void *other, unsigned *value) {
+  *value = handle == other ? 0 : 30;
   return 0;
 }

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from daemon.config import cuda
+from daemon.config.card_links import CardLink, CardSeat
 from daemon.config.cuda import (
     Card,
     DeviceError,
@@ -72,7 +73,10 @@ def test_the_driver_s_count_is_the_bound(driver: Cards) -> None:
 
 def test_each_card_is_described_by_its_driver(driver: Cards) -> None:
     driver(A, B, C)
-    assert cuda_devices() == Devices((CARD_A, CARD_B, CARD_C), torch_cuda=(13, 0))
+    found = cuda_devices()
+    assert msgspec.structs.replace(found, links=()) == Devices(
+        (CARD_A, CARD_B, CARD_C), torch_cuda=(13, 0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,3 +174,13 @@ def test_torch_s_build_is_known_unseen(
     if fault:
         assert "make" in found["fault"] and "TORCH=cuda` replaces it" in found["fault"]
         assert found["fault"].endswith("; this machine has NVIDIA A")
+
+
+@pytest.mark.parametrize("nvlinks", [0, 4])
+def test_the_links_between_cards_are_asked_for(driver: Cards, nvlinks: int) -> None:
+    driver(A, C, A, DRIVER_CLOCK="9751000", DRIVER_BUS="384", DRIVER_NVLINKS=str(nvlinks))
+    found = cuda_devices()
+    assert {card.seat for card in found.cards} == {CardSeat(936.096e9, 16 * 1.97e9)}
+    path, rate = ("NV4", 4 * 25e9) if nvlinks else ("PHB", 16 * 1.97e9)
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    assert found.links == tuple(CardLink(*pair, path, rate, bool(nvlinks)) for pair in pairs)

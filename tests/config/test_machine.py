@@ -23,3 +23,7 @@ def test_the_tightest_control_group_bounds_ram(tmp_path: Path) -> None:
     assert machine.available_ram_bytes(root) == 1 << 30
     put(root / "sys/fs/cgroup/slice/memory.max", "max")
     assert machine.available_ram_bytes(root) == 32 << 30
+
+
+def test_ram_is_as_fast_as_it_copies() -> None:
+    assert machine.measured_ram_bytes_per_s(2) > 1e6

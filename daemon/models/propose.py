@@ -1,0 +1,343 @@
+"""Proposals for a machine: which instances a model could have there, and what each would give.
+
+Whether it fits is the memory formula's affair (`daemon.memory.sizing`). Times are those of reading
+memory alone: a decode step reads a rank's weights and the keys and values of its answers at a share
+of the card's bandwidth; ranks then send sums over the slowest link among them, stages hand their
+states on. What computes longer than it reads, prompts above all, takes longer.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from daemon.config.card_links import CardLink
+from daemon.config.cuda import Card, Devices
+from daemon.config.find import LEAST_CAPABILITY
+from daemon.config.instance_text import engine_fault, parse_instance
+from daemon.config.instances import shared_limits
+from daemon.config.pool import demand_of, instance_dtype, weight_dtype
+from daemon.config.schema import Config
+from daemon.memory.sizing import (
+    DTYPE_BYTES,
+    GPU_RUNTIME_BYTES,
+    Demand,
+    PoolSize,
+    Room,
+    SizingError,
+    gpu_panel_bytes,
+    size_pool,
+)
+from daemon.models.rank_shares import largest_share
+from daemon.models.shape import ModelError, ModelShape
+from daemon.models.stages import shape_of_stage
+
+EACH_TOKENS = 4096
+"""Tokens of an answer, its prompt included, that answers at once are counted by."""
+READ_SHARE = 0.8
+"""The share of its memory's bandwidth that a step reaches."""
+PEER_S, HOST_S = 10e-6, 40e-6
+"""Time until a sum or a state has come over, where cards read each other's memory, and where it
+goes over the host's.
+"""
+HOST_BYTES_PER_S = 6e9
+"""Rate between two cards over the host, where their links are not known."""
+DEGREES = (2, 3, 4, 6, 8)
+_TOLD = 3
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """Instances that a model could have on a machine."""
+
+    instances: tuple[str, ...]  # as `--instance` takes them
+    waits_for: str  # why they cannot be served yet; empty: they can
+    longest: int  # tokens of the longest sequence
+    answers: int  # of EACH_TOKENS at once, of all instances
+    token_s: float  # time of a token of one answer alone; 0: not known
+    tokens_per_s: float  # with so many answers at once, of all instances; 0: not known
+
+    def __str__(self) -> str:
+        """What it gives, in words."""
+        times = "times are not known"
+        if self.token_s:
+            times = f"{1e3 * self.token_s:.1f} ms a token alone, {self.tokens_per_s:,.0f} tokens/s"
+        return (
+            f"{' '.join(self.instances)}: sequences of up to {self.longest:,} tokens, "
+            f"{self.answers:,} answers of {EACH_TOKENS:,} at once, {times}"
+        )
+
+
+def told(proposals: Sequence[Proposal]) -> Iterator[str]:
+    """The best that can be served, and the few best of those that would give more."""
+    able = [number for number, each in enumerate(proposals) if not each.waits_for]
+    best = able[0] if able else len(proposals)
+    for proposal in proposals[: min(best, _TOLD)]:
+        yield f"would give more: {proposal} ({proposal.waits_for})"
+    if able:
+        yield f"can be served: {proposals[best]}"
+
+
+class PartPlace(msgspec.Struct, frozen=True):
+    """A device that may hold a part of the model."""
+
+    device: str
+    total_bytes: int
+    free_bytes: int
+    bytes_per_s: float
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether its memory is the host's."""
+        return self.device == "cpu"
+
+
+class Workstation(msgspec.Struct, frozen=True):
+    """The devices that may be proposed, and the links between them."""
+
+    places: tuple[PartPlace, ...]
+    links: tuple[CardLink, ...] = ()
+    ram_bytes: int = 0  # available
+    ram_bytes_per_s: float = 0.0
+
+    def link(self, one: str, other: str) -> tuple[float, float]:
+        """The latency (s) and the rate (bytes/s) between two devices."""
+        ends = {one.removeprefix("cuda:"), other.removeprefix("cuda:")}
+        for link in self.links:
+            if {str(link.one), str(link.other)} == ends:
+                rate = link.bytes_per_s or HOST_BYTES_PER_S
+                # Over the host it is copied twice.
+                return (PEER_S, rate) if link.peers else (HOST_S, rate / 2)
+        return HOST_S, HOST_BYTES_PER_S
+
+    def slowest(self, places: Sequence[PartPlace]) -> tuple[float, float]:
+        """The worst latency and rate among some places."""
+        pairs = [(a.device, b.device) for a in places for b in places if a.device < b.device]
+        links = [self.link(*pair) for pair in pairs]
+        return max(latency for latency, _ in links), min(rate for _, rate in links)
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A rank or a stage: its share of the model, where it lies, and its pool."""
+
+    place: PartPlace
+    weight_bytes: int
+    pool: PoolSize
+    token_bytes: float  # of keys and values
+
+
+def machine_of(devices: Devices, ram_bytes: int, ram_bytes_per_s: float = 0.0) -> Workstation:
+    """The machine that the driver describes, with its RAM."""
+    places = tuple(
+        _place(number, card)
+        for number, card in enumerate(devices.cards)
+        if not (devices.fault or card.taken or card.capability < LEAST_CAPABILITY)
+    )
+    return Workstation(places, devices.links, ram_bytes, ram_bytes_per_s)
+
+
+def _place(number: int, card: Card) -> PartPlace:
+    free_bytes = card.total_bytes if card.free_bytes is None else card.free_bytes
+    return PartPlace(f"cuda:{number}", card.total_bytes, free_bytes, card.seat.memory_bytes_per_s)
+
+
+def propose(config: Config, model: ModelShape, machine: Workstation) -> tuple[Proposal, ...]:
+    """What a model could have there, the best first: those that hold its whole context, then by
+    tokens a second, then by the time of one token.
+    """
+    found = {proposal.instances: proposal for proposal in _all(config, model, machine)}
+    whole = min(model.context_len, config.model.max_len or model.context_len)
+    return tuple(
+        sorted(
+            found.values(),
+            key=lambda each: (
+                each.longest < whole,
+                -each.tokens_per_s if each.tokens_per_s else -each.answers,
+                each.token_s,
+                len(each.instances),
+            ),
+        )
+    )
+
+
+def _all(config: Config, model: ModelShape, machine: Workstation) -> Iterator[Proposal]:
+    """Every proposal that fits."""
+    maker = _Maker(config, model, machine)
+    cards = machine.places
+    yield from maker.of_groups([[card] for card in cards], "")
+    for degree in DEGREES:
+        if degree <= len(cards):
+            groups = grouped(machine, degree)
+            for how in ("tp", "pp"):
+                yield from maker.of_groups(groups, f"{how}{degree}")
+    if len(cards) > 1 and len(cards) not in DEGREES:
+        for how in ("tp", "pp"):
+            yield from maker.of_groups([list(cards)], f"{how}{len(cards)}")
+    ram = PartPlace("cpu", 0, machine.ram_bytes, machine.ram_bytes_per_s)
+    if machine.ram_bytes:
+        yield from maker.of_groups([[ram]], "")
+        if cards:
+            yield from maker.of_groups([[*cards, ram]], f"pp{len(cards) + 1}")
+
+
+def grouped(machine: Workstation, degree: int) -> list[list[PartPlace]]:
+    """The cards in groups of `degree`, each with those that its first has the best links to."""
+    left, found = list(machine.places), list[list[PartPlace]]()
+    while len(left) >= degree:
+        first = left.pop(0)
+        others = sorted(
+            left,
+            key=lambda card: (
+                -machine.link(first.device, card.device)[1],
+                machine.link(first.device, card.device)[0],
+                abs(card.total_bytes - first.total_bytes),
+            ),
+        )[: degree - 1]
+        left = [card for card in left if card not in others]
+        found.append([first, *(card for card in machine.places if card in others)])
+    return found
+
+
+class _Maker:
+    """Proposals for one model on one machine."""
+
+    def __init__(self, config: Config, model: ModelShape, machine: Workstation) -> None:
+        self._config, self._model, self._machine = config, model, machine
+        self._held_as = weight_dtype(config, model.dtype)
+
+    def of_groups(self, groups: Sequence[Sequence[PartPlace]], how: str) -> Iterator[Proposal]:
+        """One instance on each group that it fits; nothing where it fits none."""
+        able = []
+        for group in groups:
+            try:
+                able.append((group, self._parts(group, how)))
+            except (SizingError, ModelError):
+                continue
+        if not able:
+            return
+        texts = tuple(_text(group, how) for group, _ in able)
+        given = [self._gives(group, parts, how) for group, parts in able]
+        yield Proposal(
+            instances=texts,
+            waits_for=next(filter(None, map(_waits_for, texts)), ""),
+            longest=min(one[0] for one in given),
+            answers=sum(one[1] for one in given),
+            token_s=max(one[2] for one in given),
+            tokens_per_s=sum(one[3] for one in given) if all(one[3] for one in given) else 0.0,
+        )
+
+    def _parts(self, group: Sequence[PartPlace], how: str) -> list[_Part]:
+        """The ranks or stages of an instance. Raises SizingError, ModelError."""
+        if how.startswith("pp"):
+            return self._stages(group)
+        share = largest_share(self._model, len(group))
+        return [self._part(place, share) for place in group]
+
+    def _stages(self, group: Sequence[PartPlace]) -> list[_Part]:
+        """Stages as fast as each other if that fits, else as large as their memory allows."""
+        error = SizingError("no split of the layers fits")
+        by_speed = [place.bytes_per_s for place in group]
+        # Embedding and head lie with the first and the last stage, beside their layers.
+        end_bytes = self._model.vocab_size * self._state_bytes
+        beside = [end_bytes * (place in (group[0], group[-1])) for place in group]
+        by_memory = [self._usable(*pair) for pair in zip(group, beside, strict=True)]
+        for weights in (by_speed, by_memory):
+            counts = layers_by(self._model.num_layers, weights)
+            if counts is None:
+                continue
+            shares = [shape_of_stage(self._model, n, counts) for n in range(len(counts))]
+            try:
+                return [self._part(*pair) for pair in zip(group, shares, strict=True)]
+            except SizingError as fault:
+                error = fault
+        raise error
+
+    def _usable(self, place: PartPlace, beside_bytes: int) -> float:
+        """The memory for layers, about."""
+        if place.is_cpu:
+            return float(place.free_bytes - beside_bytes)
+        usable = place.free_bytes - (1 - self._config.memory.utilization) * place.total_bytes
+        return usable - GPU_RUNTIME_BYTES - beside_bytes
+
+    def _part(self, place: PartPlace, share: ModelShape) -> _Part:
+        dtype = instance_dtype(self._config, place.device, share.dtype)
+        demand = self._demand(share, dtype)
+        weight_bytes = share.weight_bytes(self._held_as)
+        room = Room(
+            weight_bytes=weight_bytes,
+            panel_bytes=0 if place.is_cpu else gpu_panel_bytes(share.packed_bytes),
+            total_bytes=place.total_bytes,
+            free_bytes=place.free_bytes,
+            is_cpu=place.is_cpu,
+            utilization=self._config.memory.utilization,
+            cpu_fraction=self._config.memory.cpu_fraction,
+        )
+        pool = size_pool(share, demand, room)
+        return _Part(place, weight_bytes, pool, pool.block_bytes / demand.block_size)
+
+    def _demand(self, share: ModelShape, dtype: str) -> Demand:
+        return demand_of(self._config, share, dtype, shared_limits(self._config))
+
+    def _gives(
+        self, group: Sequence[PartPlace], parts: Sequence[_Part], how: str
+    ) -> tuple[int, int, float, float]:
+        """The longest sequence, answers at once, a token's time alone, and tokens a second."""
+        longest = min(part.pool.max_len for part in parts)
+        tokens = min(part.pool.num_blocks for part in parts) * self._config.memory.block_size
+        most = self._config.scheduler.max_running
+        answers = max(1, min(most, tokens // min(EACH_TOKENS, longest)))
+        if not all(part.place.bytes_per_s for part in parts):
+            return longest, answers, 0.0, 0.0
+        is_pipe = how.startswith("pp")
+        batch = -(-answers // len(parts)) if is_pipe else answers
+        alone = [self._step_s(part, 1) for part in parts]
+        full = [self._step_s(part, batch) for part in parts]
+        if is_pipe:
+            hop_s = self._hop_s(group, batch)
+            token_s = sum(alone) + len(parts) * self._hop_s(group, 1)
+            return longest, answers, token_s, batch / (max(full) + hop_s)
+        token_s = max(alone) + self._sums_s(group, 1)
+        return longest, answers, token_s, answers / (max(full) + self._sums_s(group, answers))
+
+    def _step_s(self, part: _Part, answers: int) -> float:
+        """The time to read what a step of so many answers, half done each, reads."""
+        read_bytes = part.weight_bytes + answers * part.token_bytes * EACH_TOKENS / 2
+        return read_bytes / (READ_SHARE * part.place.bytes_per_s)
+
+    def _sums_s(self, group: Sequence[PartPlace], answers: int) -> float:
+        """The time of two sums a layer; each rank sends and takes nearly twice what it has."""
+        if len(group) == 1:
+            return 0.0
+        latency_s, rate = self._machine.slowest(group)
+        sent_bytes = 2 * (1 - 1 / len(group)) * answers * self._state_bytes
+        return 2 * self._model.num_layers * (latency_s + sent_bytes / rate)
+
+    def _hop_s(self, group: Sequence[PartPlace], answers: int) -> float:
+        latency_s, rate = self._machine.slowest(group)
+        return latency_s + answers * self._state_bytes / rate
+
+    @property
+    def _state_bytes(self) -> int:
+        return self._model.hidden_size * DTYPE_BYTES[self._held_as]
+
+
+def layers_by(num_layers: int, weights: Sequence[float]) -> list[int] | None:
+    """Layers in proportion to weights, each place at least one; None where that cannot be."""
+    total = sum(weights)
+    if min(weights) <= 0 or num_layers < len(weights):
+        return None
+    ends = [round(num_layers * sum(weights[: n + 1]) / total) for n in range(len(weights))]
+    counts = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
+    return counts if min(counts) > 0 else None
+
+
+def _text(group: Sequence[PartPlace], how: str) -> str:
+    numbers = ",".join(p.device.removeprefix("cuda:") for p in group if not p.is_cpu)
+    cards = f"cuda:{numbers}" if numbers else ""
+    devices = ",".join(filter(None, [cards, "cpu" * any(p.is_cpu for p in group)]))
+    return f"{devices}:{how}" if how else devices
+
+
+def _waits_for(text: str) -> str:
+    try:
+        return engine_fault(parse_instance(text))
+    except ValueError:
+        return f"{text} is not supported yet"

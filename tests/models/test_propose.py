@@ -1,0 +1,107 @@
+"""Instances that a model could have on real machines: what fits, on which cards, and how fast."""
+
+import msgspec
+import pytest
+
+from benchmarks.sizing import MODELS
+from daemon.config.cuda import Card, Devices
+from daemon.config.find import find
+from daemon.config.load import load
+from daemon.models.propose import (
+    Proposal,
+    Workstation,
+    grouped,
+    layers_by,
+    machine_of,
+    propose,
+    told,
+)
+from daemon.models.shape import ModelShape
+from tests.models.machines import NAMES, machine
+from tests.shapes import LLAMA_3_8B
+
+GIB = 1 << 30
+CONFIG = load().config
+LLAMA_70B = MODELS["Llama-3.1-70B"]
+
+
+def on(name: str, model: ModelShape, ram_gib: int = 0) -> tuple[Proposal, ...]:
+    return propose(CONFIG, model, machine_of(machine(name), ram_gib * GIB, 80e9))
+
+
+def texts(proposals: tuple[Proposal, ...]) -> list[str]:
+    return [" ".join(each.instances) for each in proposals]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_can_be_served_now_is_what_serves_without_being_told(name: str) -> None:
+    """A model that fits each card of every machine is an instance on each of them."""
+    model = msgspec.structs.replace(LLAMA_3_8B, context_len=8192)
+    proposals = propose(CONFIG, model, machine_of(machine(name), 64 * GIB, 80e9))
+    served = next(each for each in proposals if not each.waits_for)
+    found = find(CONFIG, model, machine(name))
+    assert list(served.instances) == [spec.device for spec in found.instances]
+    assert len(served.instances) == len(machine(name).cards)
+    assert served.longest == 8192 and served.token_s > 0.0
+
+
+def test_cards_in_pairs_compute_together_in_pairs() -> None:
+    pairs = ["cuda:0,1:tp2", "cuda:2,3:tp2", "cuda:4,5:tp2", "cuda:6,7:tp2"]
+    assert grouped(machine_of(machine("nvlink-pairs"), 0), 2)[1][0].device == "cuda:2"
+    assert " ".join(pairs) in texts(on("nvlink-pairs", LLAMA_70B))
+    two = machine("four-l40s")
+    assert [[card.device for card in group] for group in grouped(machine_of(two, 0), 2)] == [
+        ["cuda:0", "cuda:1"],
+        ["cuda:2", "cuda:3"],
+    ]
+
+
+def test_a_model_that_fits_no_card_is_split_and_it_is_said_what_that_waits_for() -> None:
+    for name in ("four-l40s", "nvlink-pairs", "dgx-a100"):
+        best = on(name, LLAMA_70B)[0]
+        assert best.waits_for.endswith("make each GPU an instance of its own"), name
+        assert all("," in text for text in best.instances)
+    assert on("two-3090", LLAMA_70B) == ()
+
+
+def test_links_decide_between_ranks_and_stages() -> None:
+    """Alone, a token of ranks is as fast as their links allow: NVLink beats what goes over the
+    host, and there a bridge costs nothing that stages do not.
+    """
+    joined, apart = on("two-3090-nvlink", LLAMA_3_8B), on("two-3090", LLAMA_3_8B)
+    by_text = [{" ".join(each.instances): each for each in found} for found in (joined, apart)]
+    ranks = [found["cuda:0,1:tp2"].token_s for found in by_text]
+    stages = [found["cuda:0,1:pp2"].token_s for found in by_text]
+    alone = by_text[0]["cuda:0 cuda:1"].token_s
+    assert ranks[0] < ranks[1] < alone and ranks[0] < stages[0]
+    assert stages[0] == pytest.approx(stages[1], rel=0.01)
+    assert stages[1] > alone, "each weight is read, one after the other, and states go over"
+
+
+def test_unlike_cards_have_as_many_layers_as_suits_them() -> None:
+    cards = (
+        Card("NVIDIA A", "", (8, 9), 24 * GIB, 24 * GIB),
+        Card("NVIDIA B", "", (8, 9), 12 * GIB, 12 * GIB),
+    )
+    whole = msgspec.structs.replace(LLAMA_3_8B, num_params=14_000_000_000)
+    found = propose(CONFIG, whole, machine_of(Devices(cards), 0))
+    assert texts(found) == ["cuda:0,1:pp2"], "two of twelve would hold it no more than one does"
+    assert found[0].token_s == 0.0 and "times are not known" in str(found[0])
+    assert layers_by(32, [24, 12]) == [21, 11]
+    assert layers_by(1, [1, 1]) is None and layers_by(8, [1, 0]) is None
+
+
+def test_what_is_a_little_too_large_takes_the_host_s_memory() -> None:
+    cards = (Card("NVIDIA A", "", (8, 9), 12 * GIB, 12 * GIB),)
+    found = propose(CONFIG, LLAMA_3_8B, machine_of(Devices(cards), 64 * GIB, 80e9))
+    assert texts(found) == ["cpu", "cuda:0,cpu:pp2"] or texts(found) == ["cuda:0,cpu:pp2", "cpu"]
+    lines = list(told(found))
+    assert lines[-1].startswith("can be served: cpu: sequences of up to 8,192 tokens, ")
+
+
+def test_cards_that_nobody_may_use_are_not_proposed() -> None:
+    old = Card("NVIDIA A", "", (7, 5), 48 * GIB, 48 * GIB)
+    taken = Card("NVIDIA B", "", (8, 9), 48 * GIB, 48 * GIB, taken="another has it")
+    assert machine_of(Devices((old, taken)), 7) == Workstation((), (), 7)
+    fine = Card("NVIDIA C", "", (8, 9), 48 * GIB, 48 * GIB)
+    assert machine_of(Devices((fine,), "torch has no CUDA"), 0).places == ()

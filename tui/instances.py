@@ -1,6 +1,7 @@
 """The instances table: role, device, state, use and speed of each."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from typing import NamedTuple
 
@@ -19,10 +20,11 @@ FALLBACK = "▼"
 
 
 class InstanceRow(NamedTuple):
-    """An instance, and its GPU where it has one with figures."""
+    """An instance, and its GPU where it has one with figures; or one of its ranks."""
 
     instance: InstanceStatus
     gpu: GpuStatus | None
+    rank: int = -1  # one of its ranks, in a row of its own; -1: the instance itself
 
 
 def pressure_colour(fraction: float) -> str:
@@ -100,7 +102,26 @@ def _gpu(row: InstanceRow, _width: int) -> Cell:
     return Cell(f"{power} {heat}".strip(), ink.bad if hot else ink.text)
 
 
-COLUMNS: list[Column[InstanceRow]] = [
+def _or_rank(column: Column[InstanceRow]) -> Column[InstanceRow]:
+    """The column, with a rank's name, process, state and memory where these stand."""
+
+    def cell(row: InstanceRow, width: int) -> Cell:
+        if row.rank < 0:
+            return column.cell(row, width)
+        rank = row.instance.ranks[row.rank]
+        sign, colour = state_look(rank.state)
+        cells = {
+            "name": Cell(f" rank {row.rank}", ink.muted),
+            "device": Cell(str(rank.pid), ink.muted),
+            "state": Cell(f"{sign} {printable(rank.state)}", colour),
+            "kv": Cell(size(rank.memory_bytes), ink.muted),
+        }
+        return cells.get(column.key, Cell(""))
+
+    return replace(column, cell=cell)
+
+
+_OF_INSTANCES: list[Column[InstanceRow]] = [
     Column("name", "instance", 8, lambda r, _: Cell(printable(r.instance.name)), left=True, grow=6),
     Column("role", "role", 7, _role, left=True),
     Column(
@@ -117,6 +138,23 @@ COLUMNS: list[Column[InstanceRow]] = [
     Column("batch", "seq/tok", 9, _batch),
     Column("flight", "in flight", 9, lambda r, _: Cell(str(r.instance.steps_in_flight)), rank=4),
 ]
+COLUMNS = [_or_rank(column) for column in _OF_INSTANCES]
+
+
+def rows_of(snapshot: Snapshot) -> list[tuple[str, InstanceRow]]:
+    """A row for each instance and, below it, each of its ranks, with their keys."""
+    gpus, found = chain(snapshot.gpus, repeat(None)), []
+    for index, pair in enumerate(zip(snapshot.instances, gpus, strict=False)):
+        row = InstanceRow(*pair)
+        found.append((str(index), row))
+        ranks = range(len(row.instance.ranks))
+        found += [(f"{index}.{rank}", row._replace(rank=rank)) for rank in ranks]
+    return found
+
+
+def index_of(key: str) -> int:
+    """The instance of a row, by its key; that of a rank is its instance."""
+    return int(key.partition(".")[0])
 
 
 def ruled_by(instances: Sequence[InstanceStatus]) -> str:
@@ -138,7 +176,7 @@ def _beside(snapshot: Snapshot) -> str:
 
 
 class InstancesTable(KeyedTable[InstanceRow]):
-    """One row per instance."""
+    """One row per instance, and below it one per rank where it has several."""
 
     def __init__(self) -> None:
         super().__init__(COLUMNS, id="instances")
@@ -147,10 +185,9 @@ class InstancesTable(KeyedTable[InstanceRow]):
 
     def update_from(self, snapshot: Snapshot) -> None:
         """Show the snapshot's instances, in the daemon's order."""
-        gpus = chain(snapshot.gpus, repeat(None))
-        rows = [InstanceRow(*pair) for pair in zip(snapshot.instances, gpus, strict=False)]
-        self.hide(frozenset() if any(row.gpu for row in rows) else frozenset({"gpu"}))
-        self.show([(str(index), row) for index, row in enumerate(rows)])
+        rows = rows_of(snapshot)
+        self.hide(frozenset() if any(row.gpu for _, row in rows) else frozenset({"gpu"}))
+        self.show(rows)
         text = ruled_by(snapshot.instances) + _beside(snapshot)
         if text != self._ruled_by:
             self._ruled_by = text

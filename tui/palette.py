@@ -125,6 +125,7 @@ STATE_LOOK = {
     "asleep": ("○", "muted"),
     "loading": ("◐", "info"),
     "draining": ("◑", "warn"),
+    "stopped": ("◌", "bad"),
     "lost": ("✕", "bad"),
     "given up": ("✕", "bad"),
 }

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from daemon.protocol.control import WATCHED, Cause, InstanceStatus, SequenceStatus, Snapshot
+from daemon.protocol.control import (
+    WATCHED,
+    Cause,
+    InstanceStatus,
+    RankStatus,
+    SequenceStatus,
+    Snapshot,
+)
 from tui.blocks import kinds_held, snapshots
 from tui.deadlines import due_line, due_rows
 from tui.format import (
@@ -188,7 +195,17 @@ def _fallbacks(instances: Sequence[InstanceStatus]) -> list[tuple[str, str]]:
 def _instances(instances: Sequence[InstanceStatus]) -> str:
     header = ["INSTANCE", "ROLE", "DEVICE", "STATE", "RUN", "WAIT", "KV USED", "BLOCKS"]
     header += ["CACHED", "POOL", "STEP", "P99", "SEQ/TOK"]
-    return _table(header, [_instance(instance) for instance in instances])
+    rows = []
+    for instance in instances:
+        rows.append(_instance(instance))
+        rows += [_rank(number, rank) for number, rank in enumerate(instance.ranks)]
+    return _table(header, rows)
+
+
+def _rank(number: int, rank: RankStatus) -> list[str]:
+    """The row of a rank, below its instance; its memory is that of its process."""
+    named = [f"  rank {number}", "", f"pid {rank.pid}", printable(rank.state)]
+    return [*named, "", "", "", "", "", size(rank.memory_bytes), "", "", ""]
 
 
 def _instance(instance: InstanceStatus) -> list[str]:

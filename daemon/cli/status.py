@@ -11,6 +11,7 @@ from daemon.protocol.control import (
     FlipStatus,
     InstanceStatus,
     KindStatus,
+    RankStatus,
     ReservedStatus,
     Snapshot,
     StateStatus,
@@ -32,6 +33,7 @@ def as_json(snapshot: Snapshot) -> str:
     for name in ("sequences", "transfers", "flips"):
         plain[name] = _objects(getattr(snapshot, name))
     for instance, status in zip(plain["instances"], snapshot.instances, strict=True):
+        instance["ranks"] = _objects(status.ranks)
         if status.reserved is not None:
             instance["reserved"] = _reserved(status.reserved)
         instance["transfers"] = [
@@ -72,12 +74,20 @@ def as_text(snapshot: Snapshot) -> str:
         "",
         _row("INSTANCE", "DEVICE", "ROLE", "STATE", "RUN", "WAIT", "KV USED", "STEP", "P99"),
     ]
-    lines += [_instance_row(instance) for instance in snapshot.instances]
+    for instance in snapshot.instances:
+        lines += [_instance_row(instance), *map(_rank_row, enumerate(instance.ranks))]
     if snapshot.roles.mode in WATCHED:
         lines += ["", *roles_lines(snapshot.roles)[:2]]
     lines += _below("TRANSFERS", [_transfer(transfer) for transfer in snapshot.transfers])
     lines += _below("FLIPS", [_flip(flip) for flip in reversed(snapshot.flips)])
     return "\n".join(lines)
+
+
+def _rank_row(numbered: tuple[int, RankStatus]) -> str:
+    """A line on a rank, below its instance."""
+    number, rank = numbered
+    memory = f"{rank.memory_bytes / 2**20:,.0f} MiB"
+    return f"  rank {number}  pid {rank.pid}  {rank.state}  {memory}"
 
 
 def _predictor(snapshot: Snapshot) -> list[str]:

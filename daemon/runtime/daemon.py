@@ -196,7 +196,9 @@ class Daemon:
             config.scheduler.prompt_lookup,
         )
         url = self.phase.url
-        self.phase = serving = ServingStatus(self.parts, url, model, runtime, gpus, power)
+        self.phase = serving = ServingStatus(
+            self.parts, url, model, runtime, gpus, power, lambda index: workers.of(index).ranks
+        )
         workers = Workers(self.parts, model, times, runtime, serving, early)
         for close in (gpus.stop, runtime.close):
             ends.callback(close)

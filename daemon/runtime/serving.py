@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -9,7 +10,7 @@ from daemon.base import notify
 from daemon.config.instance_text import num_ranks
 from daemon.control.orders import RefusalError
 from daemon.core.instance.instance import WorkerState
-from daemon.core.values.snapshot import CoreSnapshot, InstanceStatus
+from daemon.core.values.snapshot import CoreSnapshot, InstanceStatus, RankStatus
 from daemon.core.view.view import block_owners, snapshot, story
 from daemon.protocol.api import Gauges, Serving
 from daemon.protocol.control import AskStory, BlockOwners, Closer, Snapshot, Story
@@ -40,13 +41,16 @@ class ServingStatus(DaemonStatus):
         runtime: Runtime,
         gpus: GpuWatch,
         power: PowerCaps | None = None,
+        ranks: Callable[[int], tuple[RankStatus, ...]] = lambda _instance: (),
     ) -> None:
+        """`ranks(instance)`: its processes, where it has several."""
         super().__init__(parts, url)
         self.dispatch = runtime.dispatch
         self._served = model
         self._runtime = runtime
         self._gpus = gpus
         self._power = power
+        self._ranks = ranks
         self._fallbacks: dict[int, dict[str, str]] = {}  # by instance and family of kernels
 
     @property
@@ -214,11 +218,15 @@ class ServingStatus(DaemonStatus):
 
     def _completed(self, index: int, status: InstanceStatus) -> InstanceStatus:
         """Complete an instance's status by what the Core does not know: its slowest steps, the
-        kernels that torch replaces, and the power of its card.
+        kernels that torch replaces, its ranks, and the power of its card.
         """
         known = self._fallbacks.get(index, {})
         p99_s = self._runtime.recent_steps[index].p99_s(time.monotonic())
         power = self._power.figures(index)._asdict() if self._power else {}
         return msgspec.structs.replace(
-            status, step_p99_s=p99_s, fallbacks=tuple(sorted(known.items())), **power
+            status,
+            step_p99_s=p99_s,
+            fallbacks=tuple(sorted(known.items())),
+            ranks=self._ranks(index),
+            **power,
         )

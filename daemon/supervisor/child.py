@@ -50,6 +50,14 @@ class Child:
             return stat.rpartition(")")[2].split()[0] == "T"
         return False
 
+    @property
+    def resident_bytes(self) -> int:
+        """Memory that it holds; 0 where that cannot be read."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        return 0
+
     def first_thread(self) -> tuple[float, int]:
         """Processor time of its first thread (s), and how often that has waited."""
         folder = Path(f"/proc/{self.pid}/task/{self.pid}")

@@ -13,6 +13,7 @@ from socket import MSG_DONTWAIT
 
 import msgspec
 
+from daemon.core.values.snapshot import RankStatus
 from daemon.protocol.worker import Compiling, Copied, Failed, FromWorker, Load, RankMemory, Ready
 from daemon.supervisor.child import Child
 from daemon.supervisor.silence import Silence
@@ -83,6 +84,12 @@ class _Rank:
         self._links.close()
 
 
+def rank_status(child: Child, is_ready: bool) -> RankStatus:
+    """A rank's process, as viewers see it."""
+    state = "stopped" if child.stopped else "ready" if is_ready else "loading"
+    return RankStatus(child.pid, state, child.resident_bytes)
+
+
 class OtherRanks:
     """All ranks of an instance but the first, from `start` to `end`."""
 
@@ -118,9 +125,9 @@ class OtherRanks:
             rank.channel.send(encode(msgspec.structs.replace(load, life=life)))
 
     @property
-    def pids(self) -> list[int]:
-        """Their process ids, in the order of their ranks."""
-        return [rank.child.pid for rank in self._ranks]
+    def shown(self) -> list[RankStatus]:
+        """Each of them, as viewers see it."""
+        return [rank_status(rank.child, rank.ready is not None) for rank in self._ranks]
 
     @property
     def is_stopped(self) -> bool:

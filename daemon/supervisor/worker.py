@@ -11,6 +11,7 @@ from socket import MSG_DONTWAIT
 
 import msgspec
 
+from daemon.core.values.snapshot import RankStatus
 from daemon.protocol.worker import (
     CancelTransfer,
     Compiling,
@@ -34,7 +35,7 @@ from daemon.protocol.worker import (
 from daemon.supervisor.child import Child, ChildKeeper
 from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.patience import LOOK_S
-from daemon.supervisor.ranks import OtherRanks, RankHooks
+from daemon.supervisor.ranks import OtherRanks, RankHooks, rank_status
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence
 from daemon.supervisor.spare import HEARS_S, Spare, StartedWorker, start_worker
@@ -249,6 +250,13 @@ class WorkerProcess(ChildKeeper):
         """Whether a signal has stopped it."""
         others = self._others is not None and self._others.is_stopped
         return others or (self._child is not None and self._child.stopped)
+
+    @property
+    def ranks(self) -> tuple[RankStatus, ...]:
+        """The processes of an instance of ranks, the first of them first; none of one process."""
+        if self._others is None or self._child is None or not self._child.alive:
+            return ()
+        return rank_status(self._child, self._own_ready is not None), *self._others.shown
 
     def give_up(self, why: str) -> None:
         """End it like a hanging worker, though no step is to blame."""

@@ -16,6 +16,7 @@ from daemon.protocol.control import (
     Counters,
     KindStatus,
     PredictorStatus,
+    RankStatus,
     Reloaded,
     StateStatus,
 )
@@ -67,6 +68,20 @@ def test_text_shows_each_instance(socket_path: Path, capsys: pytest.CaptureFixtu
     assert lines[0] == "llmd 1.2.3  pid 77  up 1:02:05  loading weights 40 %"
     assert "gpu0" in lines[-2] and "1/4" in lines[-2] and "12.5 ms" in lines[-2]
     assert "gpu1" in lines[-1] and "weights 40%" in lines[-1]
+
+
+def test_text_and_json_tell_ranks() -> None:
+    told = snapshot()
+    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "stopped", 280 << 20))
+    one = msgspec.structs.replace(told.instances[1], ranks=ranks)
+    told = msgspec.structs.replace(told, instances=(told.instances[0], one))
+    assert as_text(told).splitlines()[-2:] == [
+        "  rank 0  pid 70  ready  300 MiB",
+        "  rank 1  pid 71  stopped  280 MiB",
+    ]
+    first, second = json.loads(as_json(told))["instances"]
+    assert first["ranks"] == []
+    assert second["ranks"][1] == {"pid": 71, "state": "stopped", "memory_bytes": 280 << 20}
 
 
 def test_text_tells_what_torch_stands_in_for() -> None:

@@ -63,7 +63,9 @@ async def test_ranks_give_the_texts_of_one_worker(
     instance: str, folder: Path, expected: list[str]
 ) -> None:
     with LiveDaemon("--model", str(folder), "--instance", instance, *SMALL) as daemon:
-        assert daemon.snapshot().instances[0].device == instance
+        (shown,) = daemon.snapshot().instances
+        assert shown.device == instance
+        assert sorted(rank.pid for rank in shown.ranks) == rank_pids(daemon)
         assert await texts(daemon) == expected
         assert await texts(daemon) == expected, "from the prefix cache"
         assert daemon.snapshot().counters.swaps_out

@@ -60,8 +60,11 @@ async def test_no_rank_outlives_the_end(lost: bool, monkeypatch: pytest.MonkeyPa
     told = two_ranks()
     running = asyncio.create_task(told.worker.run())
     await until(lambda: len(told.readies) == 1)
+    assert [rank.pid for rank in told.worker.ranks] == pids
+    assert all(rank.state == "ready" and rank.memory_bytes > 0 for rank in told.worker.ranks)
     os.kill(pids[1], signal.SIGSTOP)
     await until(lambda: told.worker.is_stopped)
+    assert [rank.state for rank in told.worker.ranks] == ["ready", "stopped"]
     if lost:
         os.kill(pids[0], signal.SIGKILL)
         await asyncio.sleep(0)

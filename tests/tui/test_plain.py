@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from daemon.control.server import ControlServer
-from daemon.protocol.control import RolesStatus
+from daemon.protocol.control import RankStatus, RolesStatus
 from tests.tui import scenario
 from tui.app import main
 from tui.moves import roles_line
@@ -62,6 +62,17 @@ def test_kernels_that_torch_stands_in_for_are_in_the_frame() -> None:
     text = frame(msgspec.structs.replace(one, instances=(slow, *one.instances[1:])))
     assert "  kernels     gpu0: torch computes decode: not done" in text
     assert sum("torch computes" in line for line in text.splitlines()) == 1
+
+
+def test_ranks_are_told_below_their_instance() -> None:
+    one = scenario.snapshot(20)
+    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "loading", 280 << 20))
+    first = msgspec.structs.replace(one.instances[0], ranks=ranks)
+    lines = frame(msgspec.structs.replace(one, instances=(first, *one.instances[1:]))).splitlines()
+    place = next(number for number, line in enumerate(lines) if "pid 70 " in line)
+    assert lines[place - 1].split()[0] == first.name
+    assert lines[place].split() == ["rank", "0", "pid", "70", "ready", "300", "MiB"]
+    assert lines[place + 1].split() == ["rank", "1", "pid", "71", "loading", "280", "MiB"]
 
 
 def test_loading_shows_its_progress() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.protocol.control import BlockUse, Cause, Counters, Snapshot
+from daemon.protocol.control import BlockUse, Cause, Counters, RankStatus, Snapshot
 from daemon.state.pause import NO_PAUSES, one_more
 from tests.tui import scenario
 from tui import format as human
@@ -14,7 +14,7 @@ from tui.blocks import cell_words, fit_map, heading, legend, looks_of, map_lines
 from tui.chart import chart_lines, nice_ceiling
 from tui.columns import fit
 from tui.instances import COLUMNS as INSTANCES
-from tui.instances import InstanceRow
+from tui.instances import InstanceRow, index_of, rows_of
 from tui.ordering import SORTS, arranged, next_sort
 from tui.palette import block_colour, ink, residency_look
 from tui.plain import frame
@@ -328,6 +328,22 @@ def test_chart() -> None:
 )
 def test_nice_ceiling(value: float, ceiling: float) -> None:
     assert nice_ceiling(value) == pytest.approx(ceiling)
+
+
+def test_ranks_have_rows_below_their_instance() -> None:
+    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "stopped", 280 << 20))
+    one = msgspec.structs.replace(scenario.instance("cpu", 0), device="cpu:tp2", ranks=ranks)
+    second = InstanceRow(one, None, 1)
+    texts = {column.key: column.cell(second, 12).text for column in INSTANCES}
+    assert {key: text for key, text in texts.items() if text} == {
+        "name": " rank 1",
+        "device": "71",
+        "state": "◌ stopped",
+        "kv": "280 MiB",
+    }
+    snapshot = msgspec.structs.replace(scenario.snapshot(1), instances=(one,), gpus=())
+    keys = [key for key, _ in rows_of(snapshot)]
+    assert keys == ["0", "0.0", "0.1"] and [index_of(key) for key in keys] == [0, 0, 0]
 
 
 def test_kernels_that_torch_stands_in_for_mark_the_state_and_have_their_reason() -> None:

@@ -15,7 +15,7 @@ from tui.blocks import BlockMap
 from tui.chart import Chart
 from tui.deadlines import DeadlinesTable
 from tui.format import latency, rate
-from tui.instances import InstancesTable
+from tui.instances import InstancesTable, index_of
 from tui.keyed_table import KeyedTable
 from tui.loading import LoadingPanel, is_loading
 from tui.moves import MovesLine
@@ -139,7 +139,9 @@ class OverviewScreen(LiveScreen):
     def chosen_instance(self) -> int | None:
         """The instance under the cursor, in the table with the keys."""
         table = self.queues if self.queues.has_focus else self.instances
-        return int(table.rows[table.cursor][0]) if table.has_focus and table.rows else None
+        if not (table.has_focus and table.rows):
+            return None
+        return index_of(table.rows[table.cursor][0])
 
     def chosen_sequence(self) -> int | None:
         """The sequence under the cursor, in the table with the keys."""
@@ -170,4 +172,4 @@ class OverviewScreen(LiveScreen):
     @on(KeyedTable.Chosen, "#instances, #queues")
     def open_instance(self, event: KeyedTable.Chosen) -> None:
         """Open the instance's own screen."""
-        self.app.push_screen(InstanceScreen(int(event.key)))
+        self.app.push_screen(InstanceScreen(index_of(event.key)))

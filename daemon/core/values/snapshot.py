@@ -43,6 +43,14 @@ class StateStatus(msgspec.Struct, frozen=True):
     hit_tokens: int  # that these did not compute
 
 
+class RankStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One process of an instance of several."""
+
+    pid: int
+    state: str  # "loading" | "ready" | "stopped"
+    memory_bytes: int  # of the host that the process holds
+
+
 class InstanceStatus(msgspec.Struct, frozen=True):
     """One instance: a worker of 1..N devices and its KV pool."""
 
@@ -98,6 +106,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     decode_admission: str = ""  # one of DECODE_ADMISSIONS; "": unknown
     by_kind: ByKind | msgspec.UnsetType = msgspec.UNSET  # unset: a block has all layers
     states: StateStatus | msgspec.UnsetType = msgspec.UNSET  # unset: no layer keeps any
+    ranks: tuple[RankStatus, ...] = ()  # of an instance of several processes
 
     @property
     def kv_kinds(self) -> tuple[KindStatus, ...]:

@@ -26,14 +26,22 @@ from daemon.memory.sizing import (
     size_pool,
 )
 from daemon.models.formats import FORMATS
-from daemon.models.shape import ModelShape
+from daemon.models.rank_shares import largest_share
+from daemon.models.shape import ModelError, ModelShape
 
 PAGE = Path(__file__).parent.parent / "docs" / "sizing.md"
 BEGIN, END = "<!-- sizing: begin -->\n", "<!-- sizing: end -->\n"
 CARDS_GIB = (8, 12, 16, 24, 32, 48, 80, 96)
+SIDE_BY_SIDE = ((2, 24), (4, 24), (2, 48), (4, 48), (2, 80), (4, 80), (8, 80))
+"""How many cards, and the GiB of each, that would compute a model together."""
 IN_USE_GIB = 0.5
 """Of a card's memory, what its driver and a desktop take."""
 EACH_TOKENS = 4096
+TOGETHER = (
+    "Cards side by side, each with a share of every layer (`cuda:0,1:tp2`), as the same formula "
+    "has them; `-` also where ranks\ncannot share the model. llmd refuses such instances on GPUs; "
+    "on a CPU they run ([ranks](instances.md#ranks))."
+)
 
 
 def _shape(
@@ -225,28 +233,55 @@ def pool(model: ModelShape, card_gib: float, kv_dtype: str, in_use_gib: float) -
 
 def table(kv_dtype: str, in_use_gib: float = IN_USE_GIB, each: int = EACH_TOKENS) -> Iterator[str]:
     """Lines of a table in Markdown."""
-    block_size, max_running = load().config.memory.block_size, load().config.scheduler.max_running
     yield "| Model | Weights | " + " | ".join(f"{card} GB" for card in CARDS_GIB) + " |"
     yield "|---|---:|" + "---:|" * len(CARDS_GIB)
     for name, model in (MODELS | QUANTISED).items():
-        cells = []
-        for card in CARDS_GIB:
-            size = pool(model, card, kv_dtype, in_use_gib)
-            if size is None:
-                cells.append("-")
-                continue
-            layout = model_layout(model, model.windows, block_size, model.dtype, kv_dtype)
-            held_bytes = layout.bytes_at(min(each, size.max_len))
-            at_once = min(size.num_blocks * size.block_bytes // held_bytes, max_running)
-            cells.append(f"{size.max_len / 1000:.3g}k, {at_once}")
+        cells = [cell(model, card, kv_dtype, in_use_gib, each) for card in CARDS_GIB]
         gib = model.weight_bytes(model.dtype) / 2**30
         yield f"| {name} | {gib:.1f} GiB | " + " | ".join(cells) + " |"
+
+
+def side_by_side(kv_dtype: str = "auto") -> Iterator[str]:
+    """Lines of a table of cards that have a share of each layer, as ranks of one instance would;
+    the rank with the largest share decides.
+    """
+    heads = [f"{count} x {card} GB" for count, card in SIDE_BY_SIDE]
+    yield "| Model | " + " | ".join(heads) + " |"
+    yield "|---|" + "---:|" * len(heads)
+    for name, model in (MODELS | QUANTISED).items():
+        cells = []
+        for count, card in SIDE_BY_SIDE:
+            try:
+                share = largest_share(model, count)
+            except ModelError:
+                cells.append("-")
+            else:
+                cells.append(cell(share, card, kv_dtype, IN_USE_GIB, EACH_TOKENS))
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
+def cell(model: ModelShape, card: float, kv_dtype: str, in_use_gib: float, each: int) -> str:
+    """The longest sequence, and answers at once."""
+    size = pool(model, card, kv_dtype, in_use_gib)
+    if size is None:
+        return "-"
+    config = load().config
+    block_size = config.memory.block_size
+    layout = model_layout(model, model.windows, block_size, model.dtype, kv_dtype)
+    held_bytes = layout.bytes_at(min(each, size.max_len))
+    at_once = size.num_blocks * size.block_bytes // held_bytes
+    return f"{size.max_len / 1000:.3g}k, {min(at_once, config.scheduler.max_running)}"
 
 
 def tables() -> str:
     """What docs/sizing.md shows."""
     own = "\n".join(table("auto"))
-    return f'{own}\n\nWith `memory.kv_dtype = "int8"`:\n\n' + "\n".join(table("int8")) + "\n"
+    together = "\n".join(side_by_side())
+    return (
+        f'{own}\n\nWith `memory.kv_dtype = "int8"`:\n\n'
+        + "\n".join(table("int8"))
+        + f"\n\n{TOGETHER}\n\n{together}\n"
+    )
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ class CardSeat(msgspec.Struct, frozen=True):
 
 
 class CardLink(msgspec.Struct, frozen=True):
-    """What lies between two cards, by their numbers."""
+    """The link between two cards, by their numbers."""
 
     one: int
     other: int
@@ -117,7 +117,7 @@ def _handle(nvml: ctypes.CDLL | None, uuid: str) -> ctypes.c_void_p | None:
 
 
 def _number(nvml: ctypes.CDLL | None, function: str, *asked: ctypes.c_void_p | object) -> int:
-    """What a function of NVML says in its last argument; -1: it cannot be asked."""
+    """The number that a function of NVML writes to its last argument; -1: it cannot be asked."""
     value = ctypes.c_uint(0)
     if nvml is None or None in asked:
         return -1

@@ -56,7 +56,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_s: float  # with so many answers at once, of all instances; 0: not known
 
     def __str__(self) -> str:
-        """What it gives, in words."""
+        """Its room and its times, in words."""
         times = "times are not known"
         if self.token_s:
             times = f"{1e3 * self.token_s:.1f} ms a token alone, {self.tokens_per_s:,.0f} tokens/s"
@@ -140,8 +140,8 @@ def _place(number: int, card: Card) -> PartPlace:
 
 
 def propose(config: Config, model: ModelShape, machine: Workstation) -> tuple[Proposal, ...]:
-    """What a model could have there, the best first: those that hold its whole context, then by
-    tokens a second, then by the time of one token.
+    """The instances that a model could have there, the best first: those that hold its whole
+    context, then by tokens a second, then by the time of one token.
     """
     found = {proposal.instances: proposal for proposal in _all(config, model, machine)}
     whole = min(model.context_len, config.model.max_len or model.context_len)

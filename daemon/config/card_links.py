@@ -34,7 +34,7 @@ class CardSeat(msgspec.Struct, frozen=True):
 class CardLink(msgspec.Struct, frozen=True):
     """The link between two cards, by their numbers."""
 
-    one: int
+    first: int
     other: int
     path: str  # of PATHS, or NV and the number of links
     bytes_per_s: float = 0.0  # one direction
@@ -60,16 +60,19 @@ def ask_links(
     handles = [_handle(nvml, uuid) for uuid in uuids]
     links = [_nvlinks(nvml, handle) for handle in handles]
     found = []
-    for one, other in combinations(range(len(uuids)), 2):
-        ends = handles[one], handles[other]
-        peers = _peers(driver, one, other)
-        if links[one][0] and _number(nvml, "nvmlDeviceGetP2PStatus", *ends, _NVLINK_STATUS) == _OK:
-            number, rate = min(links[one], links[other])
-            found.append(CardLink(one, other, f"NV{number}", number * rate, peers))
+    for first, other in combinations(range(len(uuids)), 2):
+        ends = handles[first], handles[other]
+        peers = _peers(driver, first, other)
+        if (
+            links[first][0]
+            and _number(nvml, "nvmlDeviceGetP2PStatus", *ends, _NVLINK_STATUS) == _OK
+        ):
+            number, rate = min(links[first], links[other])
+            found.append(CardLink(first, other, f"NV{number}", number * rate, peers))
             continue
         path = PATHS.get(_number(nvml, "nvmlDeviceGetTopologyCommonAncestor", *ends), "SYS")
-        rate = min(seats[one].pcie_bytes_per_s, seats[other].pcie_bytes_per_s)
-        found.append(CardLink(one, other, path, rate, peers))
+        rate = min(seats[first].pcie_bytes_per_s, seats[other].pcie_bytes_per_s)
+        found.append(CardLink(first, other, path, rate, peers))
     return tuple(found)
 
 
@@ -83,10 +86,10 @@ def _nvlinks(nvml: ctypes.CDLL | None, handle: ctypes.c_void_p | None) -> tuple[
     return len(up), NVLINK_BYTES_PER_S.get(version, NVLINK_BYTES_PER_S[3])
 
 
-def _peers(driver: ctypes.CDLL, one: int, other: int) -> bool:
+def _peers(driver: ctypes.CDLL, first: int, other: int) -> bool:
     can = ctypes.c_int(0)
     try:
-        failed = driver.cuDeviceCanAccessPeer(ctypes.byref(can), one, other)
+        failed = driver.cuDeviceCanAccessPeer(ctypes.byref(can), first, other)
     except AttributeError:
         return False
     return not failed and bool(can.value)

@@ -98,11 +98,11 @@ class Workstation(msgspec.Struct, frozen=True):
     ram_bytes: int = 0  # available
     ram_bytes_per_s: float = 0.0
 
-    def link(self, one: str, other: str) -> tuple[float, float]:
+    def link(self, first: str, other: str) -> tuple[float, float]:
         """The latency (s) and the rate (bytes/s) between two devices."""
-        ends = {one.removeprefix("cuda:"), other.removeprefix("cuda:")}
+        ends = {first.removeprefix("cuda:"), other.removeprefix("cuda:")}
         for link in self.links:
-            if {str(link.one), str(link.other)} == ends:
+            if {str(link.first), str(link.other)} == ends:
                 rate = link.bytes_per_s or HOST_BYTES_PER_S
                 # Over the host it is copied twice.
                 return (PEER_S, rate) if link.peers else (HOST_S, rate / 2)
@@ -218,10 +218,12 @@ class _Maker:
         yield Proposal(
             instances=texts,
             waits_for=next(filter(None, map(_waits_for, texts)), ""),
-            longest=min(one[0] for one in given),
-            answers=sum(one[1] for one in given),
-            token_s=max(one[2] for one in given),
-            tokens_per_s=sum(one[3] for one in given) if all(one[3] for one in given) else 0.0,
+            longest=min(first[0] for first in given),
+            answers=sum(first[1] for first in given),
+            token_s=max(first[2] for first in given),
+            tokens_per_s=sum(first[3] for first in given)
+            if all(first[3] for first in given)
+            else 0.0,
         )
 
     def _parts(self, group: Sequence[PartPlace], how: str) -> list[_Part]:

@@ -7,6 +7,7 @@ are the stages from the first one on.
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import eq
 
 import msgspec
 
@@ -36,8 +37,6 @@ def stage_refusals(shape: ModelShape) -> Iterator[str]:
     """Every reason why the layers of a model of this shape cannot be stages."""
     if shape.layer_states:
         yield "it has recurrent layers"
-    if any(shape.windows):
-        yield "its layers have windows"
     if any(heads.latent for heads in shape.layer_heads):
         yield "its layers keep latent rows"
     elif shape.layer_heads:
@@ -109,8 +108,23 @@ def stage_layers(shape: ModelShape, num_stages: int) -> tuple[int, ...]:
     """
     _check(shape, num_stages)
     head, layer = _numbers(shape)
-    layers = (layer,) * shape.num_layers
-    return split_layers(LayerCosts(layers, layers, (0.0, head)), [StageDevice()] * num_stages)
+    period = _period(shape.windows)
+    num_periods = shape.num_layers // period
+    if shape.num_layers % period or num_periods < num_stages:
+        said = f"{shape.num_layers} layers with windows, alike every {period}, are no {num_stages}"
+        raise ModelError(f"{shape.model_type} cannot be split into stages yet: {said} equal kinds")
+    periods = (period * layer,) * num_periods
+    costs = LayerCosts(periods, periods, (0.0, head))
+    counts = split_layers(costs, [StageDevice()] * num_stages)
+    return tuple(period * count for count in counts)
+
+
+def _period(windows: Sequence[int]) -> int:
+    """The fewest layers after which windows are the same again: stages of whole periods have pages
+    of the same kinds, and so one block table.
+    """
+    lengths = range(1, len(windows) + 1)
+    return next((n for n in lengths if all(map(eq, windows, windows[n:]))), 1)
 
 
 def _numbers(shape: ModelShape) -> tuple[float, float]:
@@ -132,6 +146,7 @@ def shape_of_stage(shape: ModelShape, stage: int, stage_layers: Sequence[int]) -
     return msgspec.structs.replace(
         shape,
         num_layers=own.size,
+        windows=shape.windows[own.first : own.last],
         num_params=-int(-shape.num_params * part),
         packed_params=-int(-shape.packed_params * part),
         packed_bytes=-int(-shape.packed_bytes * part),

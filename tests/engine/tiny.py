@@ -41,6 +41,12 @@ _GATED: dict[str, Any] = {
 _OF_GATES = ("intermediate_size", "num_key_value_heads")
 _COMMON = {name: size for name, size in _GATED.items() if name not in _OF_GATES}
 
+
+def deeper(num_layers: int) -> dict[str, Any]:
+    """The fields of a model with gates of so many layers."""
+    return {**_GATED, "num_hidden_layers": num_layers}
+
+
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**_GATED),
     "llama3": LlamaConfig(
@@ -197,9 +203,14 @@ FUSED = frozenset(
 @cache
 def reference(name: str) -> Any:
     """A random model of an architecture, computed by transformers alone."""
-    torch.manual_seed(sum(map(ord, name)))
+    return random_model(CONFIGS[name], sum(map(ord, name)))
+
+
+def random_model(config: PreTrainedConfig, seed: int) -> Any:
+    """A random model of a configuration, computed by transformers alone."""
+    torch.manual_seed(seed)
     loader: Any = AutoModelForCausalLM
-    model = loader.from_config(CONFIGS[name], attn_implementation="eager").float().eval()
+    model = loader.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         # Biases start at zero, which would hide one that is lost.
         for parameter_name, parameter in model.named_parameters():
@@ -214,8 +225,13 @@ def reference(name: str) -> Any:
 
 def save(name: str, folder: Path) -> Path:
     """Write the model as a folder that the worker loads."""
+    return save_model(reference(name), folder)
+
+
+def save_model(model: Any, folder: Path) -> Path:
+    """Write a model as a folder that the worker loads."""
     folder.mkdir(parents=True, exist_ok=True)
-    reference(name).save_pretrained(folder)
+    model.save_pretrained(folder)
     (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
     return folder
 

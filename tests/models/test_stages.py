@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,7 +98,10 @@ def test_a_stage_holds_its_layers_and_an_end_the_tokens_too() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"windows": (0, 8)}, "llama cannot be split into stages yet: its layers have windows"),
+        (
+            {"windows": (0, 8)},
+            "llama cannot be split into stages yet: 2 layers with windows, alike every 2, are no 2",
+        ),
         ({"layer_heads": (KVHeads(2, 16), KVHeads(1, 32))}, "its layers have unlike heads"),
         ({"num_layers": 1}, "1 layers cannot be split into 2 stages"),
     ],
@@ -110,3 +114,13 @@ def test_what_cannot_be_split_is_said(changes: dict[str, object], said: str) -> 
 def test_stages_have_all_layers() -> None:
     with pytest.raises(ModelError, match=r"2 layers are not those of stages of \[2, 1\]"):
         shape_of_stage(tiny_shape(), 0, (2, 1))
+
+
+def test_stages_have_whole_periods_of_windows() -> None:
+    shape = tiny_shape(num_layers=18, num_params=193 * 64 + 18 * 5000)
+    assert stage_layers(shape, 2) == (10, 8)
+    local = msgspec.structs.replace(shape, windows=(8, 8, 8, 8, 8, 0) * 3)
+    assert stage_layers(local, 2) == (12, 6)
+    assert shape_of_stage(local, 1, (12, 6)).windows == (8, 8, 8, 8, 8, 0)
+    same = msgspec.structs.replace(shape, windows=(8,) * 18)
+    assert stage_layers(same, 2) == (10, 8)

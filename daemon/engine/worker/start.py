@@ -1,6 +1,7 @@
 """From a `Load` message to an engine that has computed its first token."""
 
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention import BY_ROWS
 from daemon.engine.layers.latent import keep_rows
-from daemon.engine.layers.ranks import Ranks
+from daemon.engine.layers.ranks import Ranks, from_all
 from daemon.engine.layers.rotary import settle_rotary
 from daemon.engine.layers.stages import StageHead
 from daemon.engine.loading.loader import load_model, torch_dtype
@@ -149,7 +150,8 @@ def assemble(
     backend = backend or choose_backend(device, torch_dtype(load.dtype))
     keep_rows(model, torch_dtype(load.dtype), BY_ROWS)
     progress("kv cache", WEIGHTS_END)
-    cache = _kv_cache(load, shape, device, _asked(model, shape, load))
+    asked = _asked(model, shape, load, backend.ranks)
+    cache = _kv_cache(load, shape, device, asked, backend.ranks)
     progress("host pool", 0.75)
     compress = load.compress and cache.is_uniform  # packing knows one shape of blocks
     num_places = _host_bytes(load, shape) // host_block_bytes(cache, compress)
@@ -191,12 +193,13 @@ def _sampler(
     return FollowingSampler(ranks, *parts) if ranks.rank else LeadingSampler(ranks, *parts)
 
 
-def _asked(model: Any, shape: ModelShape, load: Load) -> AskedOfAttention:
+def _asked(model: Any, shape: ModelShape, load: Load, ranks: Ranks | None) -> AskedOfAttention:
     """The windows of layers, where the configuration says that any has one: what the model's own
     masks say. None where all layers see all, or the trial will refuse the model.
     """
     nothing = AskedOfAttention((), [])
-    if not any(shape.windows):
+    has_windows = any(shape.windows)
+    if not (has_windows if ranks is None else any(from_all(ranks, has_windows))):
         return nothing
     asked = listen(model, shape, load.max_len)
     for size in {asked.windows[layer] for layer in asked.chunked}:
@@ -207,7 +210,11 @@ def _asked(model: Any, shape: ModelShape, load: Load) -> AskedOfAttention:
 
 
 def _kv_cache(
-    load: Load, shape: ModelShape, device: torch.device, asked: AskedOfAttention
+    load: Load,
+    shape: ModelShape,
+    device: torch.device,
+    asked: AskedOfAttention,
+    ranks: Ranks | None,
 ) -> PagedKV:
     kv_dtype = KV_DTYPES[load.kv_dtype]
     if fault := kv_fault(kv_dtype, device):
@@ -220,8 +227,15 @@ def _kv_cache(
         num_blocks = int(GPU_RESERVE * torch.cuda.mem_get_info(device)[0]) // per_block
     layout = model_layout(shape, asked.windows, load.block_size, *kinds, asked.chunked)
     dtype = torch_dtype(load.dtype)
+    if ranks is not None and load.stage_layers:
+        kinds_here = zlib.crc32(repr([(it.window, it.chunked) for it in layout.groups]).encode())
+        if len(set(from_all(ranks, kinds_here))) > 1:
+            said = "its stages do not have layers of the same kinds"
+            raise ModelError(f"{load.model}: {said}, which one block table serves")
     if not layout.is_plain:
         num_pages = num_blocks * per_block // layout.page_bytes
+        if ranks is not None:
+            num_pages = min(from_all(ranks, num_pages))
         return PagedKV.of_layout(num_pages, layout, dtype, device, kv_dtype)
     sizes = shape.num_layers, load.block_size, shape.num_kv_heads, shape.head_dim
     latent = layout.groups[0].latent

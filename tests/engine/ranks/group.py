@@ -30,8 +30,9 @@ class RankGroup:
     def __enter__(self) -> Self:
         memory = os.memfd_create("ranks")
         for worker, load in zip(self.ranks, self._loads, strict=True):
-            payload = encoder().encode(RankMemory())
-            socket.send_fds(worker.links, [payload], [memory])
+            if len(self.ranks) > 1:
+                payload = encoder().encode(RankMemory())
+                socket.send_fds(worker.links, [payload], [memory])
             worker.send(load)
         os.close(memory)
         return self
@@ -41,7 +42,8 @@ class RankGroup:
 
     def ready(self) -> list[Ready | Failed]:
         """The end of each rank's loading."""
-        return [worker.end_of_loading() for worker in self.ranks]
+        self.readies = [worker.end_of_loading() for worker in self.ranks]
+        return self.readies
 
     def run(self, plan: Plan) -> Reply:
         """The first rank's reply to a plan; copies are not told."""

@@ -4,6 +4,7 @@ from collections import deque
 from pathlib import Path
 
 import pytest
+from transformers import Gemma2Config, LlamaConfig, MixtralConfig, PreTrainedConfig
 
 from daemon.protocol.worker import Failed, Ready
 from tests.engine.driver import Driver, Running
@@ -15,10 +16,24 @@ from tests.engine.ranks.test_shards import (
     prompts,
     tiny_load,
 )
-from tests.engine.tiny import greedy, reference, save
+from tests.engine.tiny import (
+    CONTEXT_LEN,
+    deeper,
+    greedy,
+    random_model,
+    reference,
+    save,
+    save_model,
+)
 
 CASES = (("llama_tied", (1, 1)), ("opt", (1, 1)))
-LONG = [(name, (1, 1)) for name in ("llama", "qwen3", "gpt_neox")]
+LONG = [(name, (1, 1)) for name in ("llama", "qwen3", "gpt_neox", "mistral_window")]
+DEEP: dict[str, tuple[PreTrainedConfig, tuple[int, ...]]] = {
+    "llama": (LlamaConfig(**deeper(5)), (2, 2, 1)),
+    "gemma2": (Gemma2Config(**deeper(4), head_dim=16, sliding_window=16), (2, 2)),
+    "mixtral": (MixtralConfig(**deeper(3), num_local_experts=4, sliding_window=None), (1, 1, 1)),
+}
+"""Models of more layers, and those of each stage."""
 
 
 @pytest.mark.parametrize(
@@ -37,6 +52,38 @@ def test_stages_give_the_text_of_the_whole_model(
         whole = reference(name)
         assert outputs == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
         assert group.shut_down() == [0] * len(stage_layers)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", DEEP)
+def test_three_stages_mixtures_and_unlike_windows(
+    name: str, quick: dict[str, str], tmp_path: Path
+) -> None:
+    config, stage_layers = DEEP[name]
+    whole = random_model(config, 5)
+    load = tiny_load(save_model(whole, tmp_path / "model"), tmp_path, stage_layers=stage_layers)
+    with RankGroup(load, len(stage_layers), **quick) as group:
+        readies = group.ready()
+        assert all(isinstance(ready, Ready) for ready in readies), readies
+        outputs = [answer_of(group, tokens) for tokens in prompts()]
+        assert outputs == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
+
+
+def answer_of(group: RankGroup, tokens: list[int]) -> list[int]:
+    """The answer to one prompt, whose blocks are free afterwards."""
+    plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
+    width = CONTEXT_LEN // BLOCK_SIZE
+    first = next(ready for ready in group.readies if isinstance(ready, Ready))
+    plans.num_groups = max(len(first.windows), 1)
+    plans.apart, plans.width = NUM_BLOCKS // plans.num_groups, width
+    plans.free_blocks[:] = range(plans.apart)
+    sequence = plans.add(0, tokens)
+    while len(sequence.outputs) < NUM_OUTPUTS:
+        work = [(sequence, len(sequence.tokens) - sequence.num_computed)]
+        plans.take(work, group.run(plans.plan(work)))
+    plans.leave(sequence)
+    group.run(plans.plan([]))
+    return sequence.outputs
 
 
 def test_batches_in_flight_have_the_text_of_one_at_a_time(
@@ -80,7 +127,7 @@ def test_batches_in_flight_have_the_text_of_one_at_a_time(
     ("name", "stage_layers", "said"),
     [
         ("llama", (1, 1, 1), "2 layers cannot be split into 3 stages"),
-        ("gemma4", (1, 2), "its layers have windows"),
+        ("gemma4", (1, 2), "its layers have unlike heads"),
     ],
 )
 def test_a_model_that_cannot_be_split_is_refused_by_name(

@@ -50,7 +50,7 @@ _BELOW = re.compile(r"blk\.(\d+)\.ffn_(gate|up)(_shexp)?\.weight")
 """The rows of a joint layer that Granite's models have for what all tokens take."""
 _OWN_NAMES = (
     (r"(?:model|backbone)\.layers\.(\d+)\.\w+\.dt_bias", "blk.{}.ssm_dt.bias"),
-    (r"model\.layers\.(\d+)\.pre_ff_layernorm\.weight", "blk.{}.ffn_norm.weight"),
+    (r"model\.layers\.(\d+)\.pre_ff_layernorm\.weight", "blk.{}.ffn_norm"),
     (r"model\.layers\.(\d+)\.feed_forward\.expert_bias", "blk.{}.exp_probs_b.bias"),
     (r"model\.layers\.(\d+)\.(?:.+\.)?e_score_correction_bias", "blk.{}.exp_probs_b.bias"),
     (r"model\.layers\.(\d+)\.shared_mlp\.output_linear\.weight", "blk.{}.ffn_down.weight"),

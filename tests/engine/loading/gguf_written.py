@@ -132,8 +132,8 @@ def _file_name(name: str, names: Any) -> str:
     layer = name.split(".")[2] if name.startswith(("model.layers.", "backbone.layers.")) else ""
     if name.endswith("feed_forward.expert_bias"):
         return f"blk.{layer}.exp_probs_b.bias"
-    if name.endswith("pre_ff_layernorm.weight"):
-        return f"blk.{layer}.ffn_norm.weight"
+    if name.endswith("pre_ff_layernorm.weight") and not names.get_name(name[: -len(".weight")]):
+        return f"blk.{layer}.ffn_norm"  # Falcon-H1's
     if name.endswith("e_score_correction_bias"):
         return f"blk.{layer}.exp_probs_b.bias"
     if name.endswith(("experts.gate_up_proj", "experts.down_proj")):

@@ -24,15 +24,18 @@ from daemon.memory.sizing import (
     PoolSize,
     Room,
     SizingError,
+    block_bytes,
     gpu_panel_bytes,
     size_pool,
 )
 from daemon.models.rank_shares import largest_share
 from daemon.models.shape import ModelError, ModelShape
-from daemon.models.stages import shape_of_stage
+from daemon.models.stages import LayerCosts, StageDevice, shape_of_stage, split_layers
 
 EACH_TOKENS = 4096
 """Tokens of an answer, its prompt included, that answers at once are counted by."""
+STAGES_ANSWERS = 8, 4, 2, 1, 0
+"""Answers that stages are to have room for, the first number that is possible."""
 READ_SHARE = 0.8
 """The share of its memory's bandwidth that a step reaches."""
 PEER_S, HOST_S = 10e-6, 40e-6
@@ -234,30 +237,43 @@ class _Maker:
         return [self._part(place, share) for place in group]
 
     def _stages(self, group: Sequence[PartPlace]) -> list[_Part]:
-        """Stages as fast as each other if that fits, else as large as their memory allows."""
-        error = SizingError("no split of the layers fits")
-        by_speed = [place.bytes_per_s for place in group]
-        # Embedding and head lie with the first and the last stage, beside their layers.
-        end_bytes = self._model.vocab_size * self._state_bytes
-        beside = [end_bytes * (place in (group[0], group[-1])) for place in group]
-        by_memory = [self._usable(*pair) for pair in zip(group, beside, strict=True)]
-        for weights in (by_speed, by_memory):
-            counts = layers_by(self._model.num_layers, weights)
-            if counts is None:
-                continue
-            shares = [shape_of_stage(self._model, n, counts) for n in range(len(counts))]
+        """Stages as fast as each other where that leaves room for KV, else with room for less."""
+        error: ModelError | SizingError = SizingError("no split of the layers fits")
+        devices = self._devices(group)
+        for answers in STAGES_ANSWERS:
             try:
+                counts = split_layers(self._costs(answers * EACH_TOKENS), devices)
+                shares = [shape_of_stage(self._model, n, counts) for n in range(len(counts))]
                 return [self._part(*pair) for pair in zip(group, shares, strict=True)]
-            except SizingError as fault:
+            except (ModelError, SizingError) as fault:
                 error = fault
         raise error
 
-    def _usable(self, place: PartPlace, beside_bytes: int) -> float:
+    def _devices(self, group: Sequence[PartPlace]) -> list[StageDevice]:
+        """The devices of stages: their speeds, equal if one is not known, and their memory."""
+        are_known = all(place.bytes_per_s for place in group)
+        return [
+            StageDevice(1 / place.bytes_per_s if are_known else 1.0, self._usable(place))
+            for place in group
+        ]
+
+    def _usable(self, place: PartPlace) -> float:
         """The memory for layers, about."""
         if place.is_cpu:
-            return float(place.free_bytes - beside_bytes)
+            return float(place.free_bytes)
         usable = place.free_bytes - (1 - self._config.memory.utilization) * place.total_bytes
-        return usable - GPU_RUNTIME_BYTES - beside_bytes
+        return usable - GPU_RUNTIME_BYTES
+
+    def _costs(self, tokens: int) -> LayerCosts:
+        """Bytes that a step reads of each layer, and holds of it with KV of `tokens`."""
+        model, block_size = self._model, self._config.memory.block_size
+        token_bytes = block_bytes(model, block_size, self._held_as) / block_size
+        end_bytes = float(model.vocab_size * self._state_bytes)
+        weight_bytes = max(model.weight_bytes(self._held_as) - end_bytes, 0.0)
+        read = (weight_bytes / model.num_layers,) * model.num_layers
+        held = ((weight_bytes + tokens * token_bytes) / model.num_layers,) * model.num_layers
+        # Embedding and head lie with the first and the last stage; a step reads the head alone.
+        return LayerCosts(read, held, (0.0, end_bytes), (end_bytes, end_bytes))
 
     def _part(self, place: PartPlace, share: ModelShape) -> _Part:
         dtype = instance_dtype(self._config, place.device, share.dtype)
@@ -319,16 +335,6 @@ class _Maker:
     @property
     def _state_bytes(self) -> int:
         return self._model.hidden_size * DTYPE_BYTES[self._held_as]
-
-
-def layers_by(num_layers: int, weights: Sequence[float]) -> list[int] | None:
-    """Layers in proportion to weights, each place at least one; None where that cannot be."""
-    total = sum(weights)
-    if min(weights) <= 0 or num_layers < len(weights):
-        return None
-    ends = [round(num_layers * sum(weights[: n + 1]) / total) for n in range(len(weights))]
-    counts = [end - begin for begin, end in zip([0, *ends], ends, strict=False)]
-    return counts if min(counts) > 0 else None
 
 
 def _text(group: Sequence[PartPlace], how: str) -> str:

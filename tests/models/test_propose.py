@@ -11,7 +11,6 @@ from daemon.models.propose import (
     Proposal,
     Workstation,
     grouped,
-    layers_by,
     machine_of,
     propose,
     told,
@@ -87,8 +86,6 @@ def test_unlike_cards_have_as_many_layers_as_suits_them() -> None:
     found = propose(CONFIG, whole, machine_of(Devices(cards), 0))
     assert texts(found) == ["cuda:0,1:pp2"], "two of twelve would hold it no more than one does"
     assert found[0].token_s == 0.0 and "times are not known" in str(found[0])
-    assert layers_by(32, [24, 12]) == [21, 11]
-    assert layers_by(1, [1, 1]) is None and layers_by(8, [1, 0]) is None
 
 
 def test_what_is_a_little_too_large_takes_the_host_s_memory() -> None:

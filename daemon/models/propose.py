@@ -30,7 +30,7 @@ from daemon.memory.sizing import (
 )
 from daemon.models.rank_shares import largest_share
 from daemon.models.shape import ModelError, ModelShape
-from daemon.models.stages import LayerCosts, StageDevice, shape_of_stage, split_layers
+from daemon.models.stages import LayerCosts, StageDevice, shape_of_stage, split_model
 
 EACH_TOKENS = 4096
 """Tokens of an answer, its prompt included, that answers at once are counted by."""
@@ -242,7 +242,8 @@ class _Maker:
         devices = self._devices(group)
         for answers in STAGES_ANSWERS:
             try:
-                counts = split_layers(self._costs(answers * EACH_TOKENS), devices)
+                costs = self._costs(answers * EACH_TOKENS)
+                counts = split_model(self._model, costs, devices)
                 shares = [shape_of_stage(self._model, n, counts) for n in range(len(counts))]
                 return [self._part(*pair) for pair in zip(group, shares, strict=True)]
             except (ModelError, SizingError) as fault:

@@ -5,7 +5,7 @@ are the stages from the first one on.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from operator import eq
 
@@ -13,7 +13,7 @@ import msgspec
 
 from daemon.config.instance_text import num_ranks, num_stages
 from daemon.config.schema import InstanceSpec
-from daemon.models.rank_shares import Range, largest_share
+from daemon.models.rank_shares import Range, largest_share, split_refusals
 from daemon.models.shape import ModelError, ModelShape
 
 
@@ -33,18 +33,8 @@ def layers_of(stage: int, stage_layers: Sequence[int]) -> Range:
     return Range(begins[stage], begins[stage + 1])
 
 
-def stage_refusals(shape: ModelShape) -> Iterator[str]:
-    """Every reason why the layers of a model of this shape cannot be stages."""
-    if shape.layer_states:
-        yield "it has recurrent layers"
-    if any(heads.latent for heads in shape.layer_heads):
-        yield "its layers keep latent rows"
-    elif shape.layer_heads:
-        yield "its layers have unlike heads"
-
-
 def _check(shape: ModelShape, num_stages: int) -> None:
-    for reason in stage_refusals(shape):
+    for reason in split_refusals(shape):
         raise ModelError(f"{shape.model_type} cannot be split into stages yet: {reason}")
     if shape.num_layers < num_stages:
         raise ModelError(f"{shape.num_layers} layers cannot be split into {num_stages} stages")
@@ -101,22 +91,38 @@ def split_layers(costs: LayerCosts, devices: Sequence[StageDevice]) -> tuple[int
     return slowest[num_layers][1]
 
 
+def split_model(
+    shape: ModelShape, costs: LayerCosts, devices: Sequence[StageDevice]
+) -> tuple[int, ...]:
+    """The layers of each stage of a model, as `split_layers` finds them: whole periods of windows.
+
+    Raises ModelError where the model cannot be split so.
+    """
+    _check(shape, len(devices))
+    period = _period(shape.windows)
+    num_periods, left = divmod(shape.num_layers, period)
+    if left or num_periods < len(devices):
+        beyond = "no multiple of that" if left else f"too few for {len(devices)} stages"
+        said = f"its windows repeat every {period} layers, and {shape.num_layers} are {beyond}"
+        raise ModelError(f"{shape.model_type} cannot be split into stages yet: {said}")
+    begins = range(0, shape.num_layers, period)
+    periods = msgspec.structs.replace(
+        costs,
+        layers=tuple(sum(costs.layers[at : at + period]) for at in begins),
+        layer_bytes=tuple(sum(costs.layer_bytes[at : at + period]) for at in begins),
+    )
+    return tuple(period * count for count in split_layers(periods, devices))
+
+
 def stage_layers(shape: ModelShape, num_stages: int) -> tuple[int, ...]:
     """The layers of each stage of a model on equal devices, by the numbers that a step reads.
 
     Raises ModelError where the model cannot be split so.
     """
-    _check(shape, num_stages)
     head, layer = _numbers(shape)
-    period = _period(shape.windows)
-    num_periods = shape.num_layers // period
-    if shape.num_layers % period or num_periods < num_stages:
-        said = f"{shape.num_layers} layers with windows, alike every {period}, are no {num_stages}"
-        raise ModelError(f"{shape.model_type} cannot be split into stages yet: {said} equal kinds")
-    periods = (period * layer,) * num_periods
-    costs = LayerCosts(periods, periods, (0.0, head))
-    counts = split_layers(costs, [StageDevice()] * num_stages)
-    return tuple(period * count for count in counts)
+    layers = (layer,) * shape.num_layers
+    costs = LayerCosts(layers, layers, (0.0, head))
+    return split_model(shape, costs, [StageDevice()] * num_stages)
 
 
 def _period(windows: Sequence[int]) -> int:

@@ -100,7 +100,11 @@ def test_a_stage_holds_its_layers_and_an_end_the_tokens_too() -> None:
     [
         (
             {"windows": (0, 8)},
-            "llama cannot be split into stages yet: 2 layers with windows, alike every 2, are no 2",
+            "its windows repeat every 2 layers, and 2 are too few for 2 stages",
+        ),
+        (
+            {"num_layers": 5, "windows": (0, 8, 0, 8, 0)},
+            "its windows repeat every 2 layers, and 5 are no multiple of that",
         ),
         ({"layer_heads": (KVHeads(2, 16), KVHeads(1, 32))}, "its layers have unlike heads"),
         ({"num_layers": 1}, "1 layers cannot be split into 2 stages"),

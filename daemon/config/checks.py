@@ -188,8 +188,11 @@ def _instances(config: Config) -> Iterator[Fault]:
     names = [spec.name for spec in config.instance]
     has_ranks = any(num_ranks(spec) > 1 for spec in config.instance)
     if has_ranks and len(names) > 1 and config.scheduler.roles != Role.MIXED:
-        said = "where an instance has several ranks, since no sequence moves to it or from it"
-        yield "scheduler.roles", f"must be mixed, got {config.scheduler.roles}: {said}"
+        said = "beside an instance of ranks, since no sequence moves to it or from it"
+        yield (
+            "scheduler.roles",
+            f"must be mixed {said} (--roles mixed); got {config.scheduler.roles}",
+        )
     for number, spec in enumerate(config.instance):
         place = f"instance[{number}]"
         if fault := device_fault(spec.device):

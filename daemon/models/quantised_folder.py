@@ -24,7 +24,7 @@ from daemon.models.weights import SAFETENSORS_INDEX, count_indexed, weight_files
 
 log = logging.getLogger(__name__)
 
-QUANTISER_VERSION = 4
+QUANTISER_VERSION = 5
 """Part of every folder's name: raise it when what is made changes."""
 NONE = "none"
 _MODULE = "daemon.engine.loading.requantise"

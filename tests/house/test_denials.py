@@ -94,7 +94,7 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
         "without their towers for images and sound": reads_no_images,
         "models with an indexer.": refuses_sparse_attention,
         "daemon serves one model": has_one_model,
-        "there is no tensor parallelism over GPUs": refuses_devices,
+        "Each GPU holds a whole model": refuses_devices,
         "no GPU has run them yet": has_no_gpu_results,
     },
     "docs/configuration.md": {"(`cuda:0,1:tp2`) are refused": refuses_devices},

@@ -58,6 +58,7 @@ OverviewScreen.-narrow #blocks { height: auto; min-height: 3; max-height: 6; }
 .-narrow #tables { height: 1fr; }
 OverviewScreen.-narrow.-short #blocks { height: 1; min-height: 1; border: none; padding: 0 2; }
 .-narrow.-short #instances { max-height: 6; }
+.-narrow.-short #body.-ranks #instances { max-height: 9; }
 .-narrow.-short #queues { max-height: 3; border: none; padding: 0 2; }
 .-narrow.-short #deadlines { max-height: 4; border: none; padding: 0 2; }
 .-narrow.-short #charts { display: none; }

@@ -8,7 +8,7 @@ import pytest
 from textual.widgets import OptionList
 
 from daemon.control.client import ControlError
-from daemon.protocol.control import AskOwners, AskStory, Story
+from daemon.protocol.control import AskOwners, AskStory, RankStatus, Story
 from tests.tui import scenario
 from tests.tui.driving import watching
 from tui import orders
@@ -46,6 +46,20 @@ async def test_the_tree_folds_sorts_and_opens() -> None:
         assert isinstance(top.app.screen, InstanceScreen)
         await top.press("escape", "t")
         assert isinstance(top.app.screen, OverviewScreen)
+
+
+async def test_ranks_hide_no_instance_on_a_small_screen() -> None:
+    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "ready", 280 << 20))
+    known = scenario.snapshot(8)
+    instances = [msgspec.structs.replace(one, ranks=ranks) for one in known.instances]
+    known = msgspec.structs.replace(known, instances=tuple(instances))
+    assert len(instances) == 2
+    async with watching(known, size=(80, 24)) as top:
+        text = await top.picture()
+        assert text.count("rank 0") == text.count("rank 1") == 2
+        assert "gpu0" in text and "gpu1" in text and "1000" in text
+        plain = await top.tell(scenario.snapshot(10))
+        assert "rank" not in plain
 
 
 async def test_a_sequence_tells_its_story() -> None:

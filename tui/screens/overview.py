@@ -121,6 +121,7 @@ class OverviewScreen(LiveScreen):
         self.moving.update_from(snapshot)
         self.queues.update_from(snapshot, history.links())
         self.deadlines.update_from(snapshot, history.deadlines())
+        self.body.set_class(any(instance.ranks for instance in snapshot.instances), "-ranks")
         self.body.set_class(self.queues.display, "-queues")
         self.body.set_class(self.deadlines.display, "-deadlines")
         self.sequences.update_from(snapshot)

@@ -64,6 +64,21 @@ def write_whole(path: Path, data: bytes) -> None:
         partial.write_bytes(data)
 
 
+def check_place(path: Path) -> None:
+    """Raise OSError where a file could not be written, before its content takes time to make."""
+    target = path.resolve()
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if target.exists() and not target.is_file():
+        return  # written directly
+    folder = target.parent
+    if not folder.is_dir():
+        missing = errno.ENOTDIR if folder.exists() else errno.ENOENT
+        raise OSError(missing, os.strerror(missing), str(path))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
 def raise_descriptor_limit() -> int:
     """Let this process open as many descriptors as it may; return their number."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -12,7 +12,7 @@ import uvloop
 from daemon.base.files import raise_descriptor_limit
 from daemon.cli.argument_parser import add_flags
 from daemon.cli.faults import UsageError, error_text
-from daemon.cli.outputs import add_output_flags, write_outputs
+from daemon.cli.outputs import add_output_flags, check_places, write_outputs
 from daemon.cli.progress import progress
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
 from daemon.client.address import AddressError
@@ -84,6 +84,7 @@ def bench(arguments: argparse.Namespace) -> int:
         wanted = workload_spec(arguments)
         check(wanted)
         _check_classes(wanted)
+        check_places(arguments)
         measured: Measured = uvloop.run(measure(_spec(arguments), wanted, _following))
         for note in measured.notes:
             print(f"llmd bench: {note}", file=sys.stderr)

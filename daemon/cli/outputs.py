@@ -5,8 +5,9 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.base.files import write_whole
+from daemon.base.files import check_place, write_whole
 from daemon.lab.report.curves import curves_of
+from daemon.lab.report.figures import check_plot
 from daemon.lab.report.page import page_of_run
 from daemon.lab.report.records import RunLog
 from daemon.lab.report.render import as_csv, as_json, as_text
@@ -24,6 +25,21 @@ def add_output_flags(parser: argparse.ArgumentParser) -> None:
         ("--html", "write a page with the run's charts, for a browser"),
     ):
         group.add_argument(flag, type=Path, metavar="FILE", help=what)
+
+
+_FILES = ("out", "csv", "plot", "html", "perfetto", "pareto")
+_PLOTS = ("plot", "pareto")
+
+
+def check_places(arguments: argparse.Namespace) -> None:
+    """Refuse files that could not be written, before time is spent on a run. Raises OSError,
+    ReportError.
+    """
+    for name in _FILES:
+        if (path := getattr(arguments, name, None)) is not None:
+            check_place(path)
+            if name in _PLOTS:
+                check_plot(path)
 
 
 def write_outputs(arguments: argparse.Namespace, run: RunLog, report: Report) -> None:

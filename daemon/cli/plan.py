@@ -13,6 +13,7 @@ from daemon.base.files import write_whole
 from daemon.base.nearest import unknown
 from daemon.cli.argument_parser import FILE, add_flags, offer
 from daemon.cli.faults import error_text
+from daemon.cli.outputs import check_places
 from daemon.cli.profile_warnings import warn_of_named
 from daemon.cli.progress import progress
 from daemon.cli.searches import floats, words
@@ -178,6 +179,7 @@ def plan(arguments: argparse.Namespace) -> int:
     """Search and answer. 0: done; 1: it failed, or nothing keeps the SLOs; 2: wrong flags."""
     try:
         objective = _objective(arguments)
+        check_places(arguments)
         with TemporaryDirectory() as folder:
             return _planned(arguments, objective, Path(folder))
     except BrokenPipeError:  # of stdout: the caller handles it
@@ -238,6 +240,11 @@ def _nothing(found: DeploymentPlan) -> str:
 
 def _answer(arguments: argparse.Namespace, problem: Problem, found: DeploymentPlan) -> None:
     reasons = as_page(found)
+    if arguments.json:
+        encoded = msgspec.json.encode(found.as_json())
+        print(msgspec.json.format(encoded.decode(), indent=2), flush=True)
+    else:
+        print(reasons, flush=True)
     if arguments.out is not None:
         model = arguments.model or ""
         known = {name.partition("@")[0] for name in names()}
@@ -249,11 +256,6 @@ def _answer(arguments: argparse.Namespace, problem: Problem, found: DeploymentPl
         write_whole(arguments.out, text.encode())
     if arguments.html is not None:
         write_whole(arguments.html, page_of_plan(problem, found, reasons).encode())
-    if arguments.json:
-        encoded = msgspec.json.encode(found.as_json())
-        print(msgspec.json.format(encoded.decode(), indent=2), flush=True)
-    else:
-        print(reasons, flush=True)
 
 
 def as_page(found: DeploymentPlan) -> str:

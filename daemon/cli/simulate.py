@@ -6,7 +6,7 @@ from pathlib import Path
 
 from daemon.cli.argument_parser import FOLDER, offer
 from daemon.cli.faults import error_text
-from daemon.cli.outputs import add_output_flags, write_outputs
+from daemon.cli.outputs import add_output_flags, check_places, write_outputs
 from daemon.cli.profile_warnings import warn_of
 from daemon.cli.progress import progress
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
@@ -68,6 +68,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     """Simulate and report. 0: done; 1: it failed; 2: the command line is wrong."""
     try:
         check_search_flags(arguments)
+        check_places(arguments)
         if arguments.sweep:
             return sweep_all(arguments)
         if arguments.capacity:

@@ -52,6 +52,17 @@ def test_a_plan_is_a_configuration_with_its_reasons(
     assert found["best"]["text"] in text and ">chosen</text>" in text and "runner-up: " in text
 
 
+def test_a_plan_is_told_even_if_its_page_cannot_be_written(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no device that is always full")
+    assert main([*words, "--html", str(full)]) == 1
+    said = capsys.readouterr()
+    assert said.out.startswith("plan: ") and "No space left on device" in said.err
+
+
 def test_offline_work_is_planned_for_its_makespan(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

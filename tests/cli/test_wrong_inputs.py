@@ -164,6 +164,36 @@ def test_a_wrong_value_is_one_sentence(
     assert status in (1, 2) and said in told and told.count("\n") == 1, told
 
 
+SIMULATE = ("simulate", "--profile", PROFILE, *WORKLOAD)
+SWEEP, BENCH = (*SIMULATE, "--sweep"), ("bench", "--url", NOBODY, *WORKLOAD)
+PLAN = ("plan", "--model", "opt-13b", "--devices", "a100-80g:1", "--workload", "sharegpt")
+PLACES = (
+    *((SIMULATE, flag) for flag in ("--out", "--csv", "--html", "--perfetto", "--plot")),
+    *((command, flag) for command in (SWEEP, BENCH, PLAN) for flag in ("--out",)),
+    *((SWEEP, "--pareto"), (BENCH, "--plot"), (BENCH, "--html"), (PLAN, "--html")),
+)
+
+
+@pytest.mark.parametrize(("command", "flag"), PLACES)
+def test_a_place_that_cannot_be_written_is_told_before_time_is_spent(
+    command: tuple[str, ...],
+    flag: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("simulate.write_outputs", "searches.sweep", "plan.make_plan", "bench.measure"):
+        monkeypatch.setattr(f"daemon.cli.{module}", None)  # whose call would be no sentence
+    (tmp_path / "file").touch()
+    slo = ("--slo-ttft", "1") if command is PLAN else ()
+    places = {"none/x.svg": "No such file", "file/x.svg": "Not a directory", "": "Is a directory"}
+    if flag in ("--plot", "--pareto"):
+        places["x.pdf"] = "a plot is written as .svg or .png"
+    for place, said in places.items():
+        status, told = _tried([*command, *slo, flag, str(tmp_path / place)], capsys)
+        assert status == 1 and said in told and str(tmp_path / place) in told, told
+
+
 def test_unreadable_is_told_of_whoever_may_not_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from daemon.lab.report.records import Float64
 
 WIDTH, HEIGHT = 440, 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 12, 26
+CHARACTER = 6.7
+"""Width of one on a chart, about."""
 _DECADE = 10.0
 _TICKS = 6
 """About so many on an axis."""
@@ -123,7 +125,9 @@ def _grid(x: ChartAxis, y: ChartAxis) -> list[str]:
     for tick in x.ticks():
         at = _across(x, tick)
         parts.append(f'<path class="g" d="M{at:.1f} {_TOP}V{bottom}"/>')
-        parts.append(f'<text x="{at:.1f}" y="{bottom + 17}" class="m">{x.text(tick)}</text>')
+        text = x.text(tick)
+        middle = min(at, WIDTH - len(text) * CHARACTER / 2)  # within the box
+        parts.append(f'<text x="{middle:.1f}" y="{bottom + 17}" class="m">{text}</text>')
     return parts
 
 
@@ -197,8 +201,15 @@ def time_tick(value: float) -> str:
     """A tick in seconds: 20 ms, 1.5 s."""
     if value == 0:
         return "0"
-    scale, unit = (1.0, "s") if value >= 0.9995 else (1e3, "ms") if value >= 1e-3 else (1e6, "us")
+    if value >= 0.9995:
+        return seconds_tick(value)
+    scale, unit = (1e3, "ms") if value >= 1e-3 else (1e6, "us")
     return f"{value * scale:.4g} {unit}"
+
+
+def seconds_tick(value: float) -> str:
+    """A tick in whole seconds, or parts of a few: 0.5 s, 20,000 s."""
+    return f"{value:,.0f} s" if value >= 1000 else f"{value:.4g} s"
 
 
 def share_tick(value: float) -> str:

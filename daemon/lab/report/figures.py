@@ -45,22 +45,29 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+def check_plot(path: Path) -> None:
+    """Raise ReportError where no figure is drawn into this file, whatever the run."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ReportError(f"{path}: a plot is written as {' or '.join(SUFFIXES)}")
+    try:
+        from matplotlib import rc_context  # noqa: F401 - whether it is there
+    except ImportError as error:
+        raise ReportError(
+            "plots need matplotlib, which is not installed: "
+            f"{sys.executable} -m pip install matplotlib"
+        ) from error
+
+
 def save(draw: "Callable[[], Figure]", path: Path) -> None:
     """Write the figure that `draw` makes as SVG or PNG, by suffix.
 
     Raises ReportError where matplotlib is missing, the suffix is another or the file cannot be
     written.
     """
+    check_plot(path)
+    from matplotlib import rc_context
+
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ReportError(f"{path}: a plot is written as {' or '.join(SUFFIXES)}")
-    try:
-        from matplotlib import rc_context
-    except ImportError as error:
-        raise ReportError(
-            "plots need matplotlib, which is not installed: "
-            f"{sys.executable} -m pip install matplotlib"
-        ) from error
     with rc_context(_STYLE):
         undated = {"Date": None} if suffix == ".svg" else {"Software": None}
         try:

@@ -17,6 +17,7 @@ from daemon.lab.report.charts import (
     axis_of,
     chart,
     number,
+    seconds_tick,
     share_tick,
     spread_axis,
     time_tick,
@@ -274,7 +275,7 @@ def _over_time(
         middles = (edges[1:] + edges[:-1]) / 2
         lines.append(ChartLine(name, middles, np.array(values), _COLORS[place], place == 0))
     longest_s = max(curves.end_s - curves.begin_s for curves, _, _ in found)
-    x = ChartAxis(0.0, longest_s, lambda value: f"{value:,.4g} s")
+    x = ChartAxis(0.0, longest_s, seconds_tick)
     return figure(title, chart(title, x, y, lines), [(line.color, line.name) for line in lines])
 
 

@@ -8,7 +8,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.lab.report.charts import ChartAxis, ChartLine, chart, number, spread_axis, time_tick
+from daemon.lab.report.charts import (
+    CHARACTER,
+    WIDTH,
+    ChartAxis,
+    ChartLine,
+    chart,
+    number,
+    seconds_tick,
+    spread_axis,
+    time_tick,
+)
 from daemon.lab.report.curves import NUM_TIMES, curves_of
 from daemon.lab.report.page import NamedRun, page_of_run, page_of_two
 from daemon.lab.report.summarize import summarize
@@ -142,3 +152,17 @@ def test_a_line_is_where_its_axis_says_and_stops_at_a_gap() -> None:
     drawn = ET.fromstring(chart("a chart", axis, axis, [line]))
     paths = [path.get("d") for path in drawn.findall("path") if path.get("class") == "l c0"]
     assert paths == ["M52.0 204.0L240.0 12.0", "M428.0 108.0"]
+
+
+@pytest.mark.parametrize("high", [0.004, 6.0, 100.0, 1000.0, 25_000.0, 2_000_000.0])
+def test_ticks_are_whole_numbers_within_the_box(high: float) -> None:
+    """A day of seconds is no power of ten, and the last tick is not cut off at the edge."""
+    for text in (time_tick, seconds_tick):
+        axis = ChartAxis(0.0, high, text)
+        drawn = ET.fromstring(chart("edge", axis, ChartAxis(0.0, 1.0, number)))
+        ticks = [one for one in drawn.iter("text") if one.get("class") == "m"]
+        assert len(ticks) > 3
+        for tick in ticks:
+            at, said = float(tick.get("x", "nan")), tick.text or ""
+            assert "e+" not in said and at + len(said) * CHARACTER / 2 <= WIDTH + 0.1
+    assert time_tick(12_345.0) == "12,345 s" and seconds_tick(1.5) == "1.5 s"

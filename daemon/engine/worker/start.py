@@ -202,6 +202,9 @@ def _asked(model: Any, shape: ModelShape, load: Load, ranks: Ranks | None) -> As
     if not (has_windows if ranks is None else any(from_all(ranks, has_windows))):
         return nothing
     asked = listen(model, shape, load.max_len)
+    if asked.reasons and ranks is not None:  # of one rank it may be, which the others wait for
+        said = f"{shape.model_type} is not supported yet: {asked.reasons[0]}"
+        raise ModelError(f"{load.model}: {said}")
     for size in {asked.windows[layer] for layer in asked.chunked}:
         if size % load.block_size:
             said = f"its attention has chunks of {size} tokens, which are no whole blocks"

@@ -17,6 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface
 from daemon.base.logs import in_a_line
 from daemon.engine.layers.attention import LISTENING_NAME
 from daemon.engine.layers.latent import projection_of
+from daemon.engine.layers.ranks import RankError
 from daemon.engine.layers.recurrent.functions import recurring
 from daemon.engine.layers.recurrent.heard import HeardRecurrence
 from daemon.engine.verify.model.reference import attention
@@ -97,7 +98,7 @@ def listen(model: Any, shape: ModelShape, longest: int) -> AskedOfAttention:
                 use_cache=False,
                 logits_to_keep=torch.zeros(1, dtype=torch.int64, device=device),
             )
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, RankError):
         raise
     except _RAISED as error:
         said = f"its modelling code does not take one row of many tokens: {in_a_line(error)}"

@@ -18,7 +18,7 @@ from daemon.engine.kv.eight_bit import KV_DTYPES
 from daemon.engine.layers.fuse import fuse
 from daemon.engine.layers.modules import Modules
 from daemon.engine.layers.prepare import prepare_linears
-from daemon.engine.layers.ranks import from_all
+from daemon.engine.layers.ranks import RankError, from_all
 from daemon.engine.model.backend import torch_backend
 from daemon.engine.model.linear import linear_bytes, packed
 from daemon.engine.model.model import CausalModel
@@ -125,7 +125,7 @@ class _Trial:
         """The model in the fastest way that is right. Raises ModelError where none is."""
         try:
             return self._try()
-        except (ModelError, torch.OutOfMemoryError, torch.AcceleratorError):
+        except (ModelError, RankError, torch.OutOfMemoryError, torch.AcceleratorError):
             raise
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             said = f"its modelling code cannot be tried: {in_a_line(error)}"

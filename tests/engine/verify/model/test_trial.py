@@ -19,6 +19,7 @@ from daemon.engine.layers import attention_torch
 from daemon.engine.layers.attention_torch import Singles
 from daemon.engine.layers.fuse import recognised
 from daemon.engine.layers.modules import Modules
+from daemon.engine.layers.ranks import RankError
 from daemon.engine.layers.rotary import RotaryTable
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import resolved_of, shape_here
@@ -171,6 +172,18 @@ def test_a_mask_with_stripes_is_no_window(monkeypatch: pytest.MonkeyPatch) -> No
         assert listen(model, shape_of(config), 500).reasons[0] == (
             "its attention masks are no windows"
         )
+
+
+def test_an_error_about_another_rank_is_no_fault_of_the_model() -> None:
+    config = CONFIG_MAPPING["llama"](**COMMON)
+    model = LlamaForCausalLM(config)
+
+    def late(*_: Any) -> None:
+        raise RankError("rank 1 has ended")
+
+    model.lm_head.register_forward_hook(late)
+    with pytest.raises(RankError, match="rank 1 has ended"):
+        listen(model, shape_of(config), 64)
 
 
 def test_a_layer_with_keys_of_its_own_is_not_taken_for_one_without() -> None:

@@ -209,7 +209,7 @@ def time_tick(value: float) -> str:
 
 def seconds_tick(value: float) -> str:
     """A tick in whole seconds, or parts of a few: 0.5 s, 20,000 s."""
-    return f"{value:,.0f} s" if value >= 1000 else f"{value:.4g} s"
+    return f"{value:,.0f} s" if 1000 <= value < 1e7 else f"{value:.4g} s"
 
 
 def share_tick(value: float) -> str:

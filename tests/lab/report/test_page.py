@@ -165,4 +165,5 @@ def test_ticks_are_whole_numbers_within_the_box(high: float) -> None:
         for tick in ticks:
             at, said = float(tick.get("x", "nan")), tick.text or ""
             assert "e+" not in said and at + len(said) * CHARACTER / 2 <= WIDTH + 0.1
+    assert max(len(seconds_tick(10.0**power)) for power in range(300)) <= len("1,000,000 s")
     assert time_tick(12_345.0) == "12,345 s" and seconds_tick(1.5) == "1.5 s"

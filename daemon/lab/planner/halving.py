@@ -7,7 +7,7 @@ ranked by their attainment there. A candidate that could not win by its bound is
 losers of the last rung keep the rate that they had before: verification searches it anew.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -51,9 +51,6 @@ class RankedCandidate(msgspec.Struct, kw_only=True):
     def order(self) -> tuple[float, float, float]:
         """The larger, the better."""
         return self.value, self.attainment, self.bound_rps
-
-
-Bounding = Callable[[PlanCandidate], Bound]
 
 
 def bounded(

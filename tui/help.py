@@ -28,6 +28,7 @@ REPLAY_KEYS = (
     (",. <> -+", "10 s back or on; a minute; slower or faster"),
 )
 
+STATES_A_LINE = 5
 MEANINGS = (
     ("step", "its smoothed time; seq/tok: what the newest batch held"),
     ("pre", "how often the sequence gave up its place"),
@@ -51,7 +52,9 @@ def help_text(*, replay: bool = False) -> Text:
     text.append("\n   states  ", ink.text)
     for place, state in enumerate(STATE_LOOK):
         sign, colour = state_look(state)
-        text.append("\n           " if place == 5 else "").append(f"{sign} {state}  ", colour)
+        text.append("\n           " if place == STATES_A_LINE else "").append(
+            f"{sign} {state}  ", colour
+        )
     text.append("\n   blocks  ", ink.text)
     for use, (name, *_) in USE_LOOK.items():
         text.append("■ ", block_colour(use)).append(f"{name}  ", ink.muted)

@@ -85,6 +85,7 @@ HelpScreen, PolicyScreen, ChoiceScreen, ConfirmScreen {
     width: 74; height: auto; max-height: 100%; padding: 0 2; background: $panel;
     border: round $primary; border-title-color: $primary; border-subtitle-color: $ink-muted;
 }
+#help { width: 79; }
 #policies { width: 34; }
 #choices { width: 46; }
 #confirm { width: 56; padding: 1 2; }

@@ -242,11 +242,12 @@ def test_the_second_step_is_planned_late() -> None:
 
 @pytest.mark.parametrize(("step_s", "depth"), [(0.001, 2), (0.05, 1)])
 def test_depth_follows_the_step_time(step_s: float, depth: int) -> None:
-    driver = Driver(configured(depth=0), 32, step_s)
-    (instance,) = driver.core.instances
-    assert instance.depth == depth
-    instance.config = msgspec.structs.replace(instance.config, ahead=True)
-    assert instance.depth == 2
+    config = configured(depth=0)
+    assert Driver(config, 32, step_s).core.instances[0].depth == depth
+    (instance,) = config.instances
+    ahead = msgspec.structs.replace(instance, ahead=True)
+    config = msgspec.structs.replace(config, instances=(ahead,))
+    assert Driver(config, 32, step_s).core.instances[0].depth == 2
 
 
 def test_tokens_after_a_stop_are_dropped() -> None:

@@ -129,6 +129,7 @@ def simulated(policy: str, swap: str, seed: int, num_requests: int, learn: bool)
         chance=chance,
         faults=scenario.fault,
         inputs=_orders(policy, num_requests),
+        after_event=lambda core: None,  # so each event is taken alone, and recorded
     )
     machine = _machine(run, config, traffic, noises, None)
     simulator = Simulator(config, traffic, machine, recorder, extras)

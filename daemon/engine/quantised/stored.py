@@ -109,11 +109,11 @@ def read_exactly(file: int, start: int, buffer: memoryview) -> None:
 
 def read_rows(stored: Stored, meter: LoadMeter, rows: Range | None = None) -> torch.Tensor:
     """Rows of a tensor, or all of it, read a chunk at a time. Raises ModelError."""
-    first, shape = 0, stored.shape
+    start, shape = stored.start, stored.shape
     if rows is not None:
-        first, shape = rows.first, (rows.size, *shape[1:])
+        start += rows.first * (stored.size_bytes // max(1, shape[0]))
+        shape = (rows.size, *shape[1:])
     found = torch.empty(shape, dtype=stored.dtype)
-    start = stored.start + first * (stored.size_bytes // max(1, *stored.shape[:1]))
     buffer = bytes_of(found)
     for at, size_bytes in chunks(stored._replace(start=start, size_bytes=found.nbytes)):
         read_exactly(stored.file, at, buffer[at - start : at - start + size_bytes])

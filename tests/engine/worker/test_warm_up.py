@@ -74,6 +74,7 @@ class Timed:
             num_blocks=1 << 20, num_groups=1, state_pages=0, row_blocks=lambda cells: cells
         )
         self.slots = SimpleNamespace(block_table=torch.zeros(1, 512))
+        self.backend = SimpleNamespace(ranks=None)
         self.longest = 0
         self._base_tokens, self._token_s = base_tokens, token_s
 

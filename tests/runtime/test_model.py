@@ -1,6 +1,7 @@
 """Finding the model: beside the loop, left behind when nobody waits any more."""
 
 import asyncio
+import re
 import threading
 import time
 from pathlib import Path
@@ -241,7 +242,8 @@ def test_serving_finds_its_gpus_and_logs_what_it_found(
         devices.append([spec.device for spec in served.instances])
         assert served.configured(config, 0.0).instances[0].device == served.load(config, 0).device
         assert len(served.pools) == len(served.cores) == len(served.instances)
-        return [(one.levelname, one.getMessage().partition(": needs")[0]) for one in caplog.records]
+        heads = (re.split(": needs|: sequences", one.getMessage())[0] for one in caplog.records)
+        return [*zip((one.levelname for one in caplog.records), heads, strict=True)]
 
     devices: list[list[str]] = []
     caplog.set_level("INFO", "daemon.runtime.model")
@@ -249,10 +251,12 @@ def test_serving_finds_its_gpus_and_logs_what_it_found(
         ("INFO", "cuda:0 (NVIDIA RTX 4090) serves"),
         ("INFO", "cuda:1 (NVIDIA GT 1030) does not serve: too little memory"),
         ("INFO", "cuda:2 (NVIDIA RTX 4090) serves"),
+        ("INFO", "can be served: cuda:0 cuda:2"),
     ]
     assert log_of(SMALL) == [
         ("WARNING", "cuda:0 (NVIDIA GT 1030) does not serve: too little memory"),
         ("WARNING", "the CPU serves: the one GPU here cannot serve this model: too little memory"),
+        ("INFO", "can be served: cpu"),
     ]
     assert log_of() == [
         ("INFO", "the CPU serves: the NVIDIA driver shows no GPU to this process"),

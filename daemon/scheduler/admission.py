@@ -477,6 +477,9 @@ class Admission:
         coming = self.coming(table.leaving()) - self.kv.pool.num_fenced
         for slot in slots.tolist():
             while table.members[slot] is not None:
+                if slot in table.giving_way:
+                    waiting.append(slot)
+                    break
                 if self.kv.can_append(grown := np.array([slot])):
                     self.kv.append_each(grown)
                     break
@@ -492,15 +495,24 @@ class Admission:
                 ):
                     continue
                 self.preempt(victim, What.OUT_OF_BLOCKS, now, table.member(slot).id)
+                if table.giving_way:
+                    coming = self.coming(table.leaving()) - self.kv.pool.num_fenced
         self.num_promised += num_promised
         return waiting
 
     def preempt(self, slot: int, why: str | None, now: float, by: int = -1) -> None:
         """Preempt a running sequence for the sequence `by`, or since its worker is gone (`why`
         None); KV that is not kept is computed again.
+
+        States cannot be cut back to what was delivered. Where they would be kept, their sequence
+        leaves once its steps in flight have answered, and no further step computes it.
         """
         table, stats = self.slots, self.stats
         sequence = table.member(slot)
+        kept = why is not None and self.residency.keeps(sequence)
+        if why is not None and kept and self.kv.has_states and table.is_ahead(slot):
+            table.giving_way[slot] = why, by
+            return
         num_computed = int(table.computed[slot])
         num_valid = min(num_computed, int(table.delivered[slot]) - 1)
         self.seal(slot)
@@ -528,6 +540,12 @@ class Admission:
         sequence.move(State.PREEMPTED)
         self.order.requeue(sequence, now)
         self.pace.pause(sequence)
+
+    def preempt_answered(self, now: float) -> None:
+        """Preempt the sequences that give way and whose steps in flight have answered."""
+        for slot, (why, by) in list(self.slots.giving_way.items()):
+            if not self.slots.is_ahead(slot):
+                self.preempt(slot, why, now, by)
 
     def depart(self, slot: int, now: float, target: int) -> Sequence:
         """Empty the slot of a sequence that migrates; its KV stays in the pool as remote KV. No

@@ -148,6 +148,10 @@ class Residency:
 
     # Leaving the device
 
+    def keeps(self, sequence: Sequence) -> bool:
+        """Whether host memory may keep the KV of a sequence that is preempted."""
+        return self.mode in SWAPPING and sequence.residence.remote_kv is None
+
     def park(
         self,
         sequence: Sequence,
@@ -171,7 +175,7 @@ class Residency:
             self.lose(sequence)
             return
         cut_back = kv.has_states and num_valid < slots.computed.item(sequence.slot)
-        if self.mode not in SWAPPING or cut_back:
+        if not self.keeps(sequence) or cut_back:
             self.forget(sequence)
             return
         if kv.has_windows:

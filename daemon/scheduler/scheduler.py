@@ -287,6 +287,8 @@ class Scheduler:
         admission.num_promised = 0
         if self.in_flight.drafts:  # the positions of its rows are unknown
             return None
+        if self.slots.giving_way:
+            admission.preempt_answered(now)
         if not (waiting.num or self.slots.num_running or self.residency.space.has_orders):
             self.steady_decodes.forget()
             self._copy_ahead(now)
@@ -365,6 +367,8 @@ class Scheduler:
         if self.order.policy.reviews:
             self.order.review(now)
         order = self.residency.on_device(table.order())
+        if table.giving_way:
+            order = order[~table.gives_way(order)]
         if alone >= 0:
             order = order[order == alone]
         pending = table.known - table.computed  # whole columns are quicker than gathered ones

@@ -6,7 +6,7 @@ import numpy as np
 
 from daemon.cost.step_time import Float64
 from daemon.state.sequence import NEVER, Sequence
-from daemon.wire.columns import Int32, Slots, UInt8, any_true
+from daemon.wire.columns import Bools, Int32, Slots, UInt8, any_true
 
 _FIRST = float("-inf"), -1  # (rank, arrival) before all others
 
@@ -67,6 +67,8 @@ class SlotTable:
         self.members: list[Sequence | None] = [None] * max_slots
         self.vacant = list(range(max_slots - 1, -1, -1))
         self.departures = 0
+        # Slots that are preempted once their steps in flight have answered: why, and for whom.
+        self.giving_way: dict[int, tuple[str, int]] = {}
         self.reranked = False  # some have new ranks or predictions since last looked at
         self._order: Slots = np.zeros(0, np.intp)  # with slots that left, until `order` is called
         self._new: list[int] = []  # slots that joined since
@@ -192,6 +194,7 @@ class SlotTable:
             self.review_at[slot] = NEVER
         sequence.slot = -1
         self.members[slot] = None
+        self.giving_way.pop(slot, None)
         self.sequence[slot] = -1
         self.num_computed_tokens -= self.computed.item(slot)
         self.num_expected_tokens -= self.expected[slot]
@@ -204,13 +207,30 @@ class SlotTable:
         return sequence
 
     def is_leaving(self, slot: int) -> bool:
-        """Whether a slot's last token by its limit is in flight: the answer vacates the slot."""
-        return bool(self.computed[slot] >= self.known[slot])
+        """Whether a slot's last token by its limit, or before it gives way, is in flight: the
+        answer vacates the slot.
+        """
+        return slot in self.giving_way or bool(self.computed[slot] >= self.known[slot])
 
     def leaving(self) -> Slots:
         """The slots that are leaving, in order."""
         order = self.order()
-        return order[self.computed[order] >= self.known[order]]
+        leaving: Bools = self.computed[order] >= self.known[order]
+        if self.giving_way:
+            leaving |= self.gives_way(order)
+        return order[leaving]
+
+    def gives_way(self, slots: Slots) -> Bools:
+        """Whether each of these slots gives way: no further step computes it."""
+        if not self.giving_way:
+            return np.zeros(slots.size, np.bool_)
+        return np.isin(slots, list(self.giving_way))
+
+    def is_ahead(self, slot: int) -> bool:
+        """Whether a slot's computed tokens are more than going on from them needs: the answer of a
+        step in flight is still to be delivered.
+        """
+        return bool(self.computed[slot] >= self.delivered[slot])
 
     def member(self, slot: int) -> Sequence:
         """The sequence in a slot that is in use."""

@@ -191,7 +191,7 @@ class SteadyDecodes:
             return None
         if admission.order.policy.reviews:
             admission.order.review(now)
-        if steady is None or steady.slots is not table.order():
+        if steady is None or steady.slots is not table.order() or table.giving_way:
             steady = self._first()
         if steady is None or not steady.grow(admission.kv):
             return None
@@ -214,7 +214,7 @@ class SteadyDecodes:
         starts = table.computed[order]
         if not 0 < order.size <= self._max_batch_tokens:
             return None
-        if self._admission.residency.any_still:
+        if self._admission.residency.any_still or table.giving_way:
             return None
         if not all_true(table.known[order] - starts == ONE):
             return None

@@ -123,7 +123,7 @@ class StepBuilder:
 
     def rows(self) -> tuple[Slots, Int32]:
         """(slots, counts) of the rows whose sequences still have their slots: decodes first."""
-        if self._table.departures != self._departures:
+        if self._table.departures != self._departures or self._table.giving_way:
             self._drop_gone()
         if not self.prompts and len(self._decodes) == 1:
             slots = self._decodes[0]
@@ -134,10 +134,12 @@ class StepBuilder:
         return slots, counts
 
     def _drop_gone(self) -> None:
-        """Drop rows whose sequences have left their slots since they were added."""
-        epoch = self._table.epoch
+        """Drop rows whose sequences have left their slots, or give way, since they were added."""
+        epoch, gives_way = self._table.epoch, self._table.gives_way
         decodes = zip(self._decodes, self._decodes_at, strict=True)
-        self._decodes = [slots[epoch[slots] <= added_at] for slots, added_at in decodes]
+        self._decodes = [
+            slots[(epoch[slots] <= added_at) & ~gives_way(slots)] for slots, added_at in decodes
+        ]
         prompts = zip(self.prompts, self._prompts_at, strict=True)
         alive = [epoch.item(slot) <= added_at for slot, added_at in prompts]
         self.prompts = list(compress(self.prompts, alive))

@@ -30,8 +30,21 @@ def test_a_preempted_sequence_goes_on_from_its_own_state(swap: str, depth: int) 
     driver.settle()
     counters = driver.core.counters
     assert counters.preemptions > 0
-    if swap == "reactive" and depth == 1:
-        assert counters.swaps_out > 0
+    assert (counters.swaps_out > 0) == (swap == "reactive")
+    driver.check_nothing_left()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_who_gives_way_is_not_computed_again(depth: int) -> None:
+    """Its states are those of tokens in flight, and cannot be cut back: it leaves behind them."""
+    config = configured(max_len=64, swap="proactive", depth=depth, max_running=3)
+    driver = Driver(config, 24, 0.001, 90, 1e-6, token_s=1e-3, windows=(0,), state_pages=3)
+    for first in range(3):
+        driver.arrive(PROMPT[first : first + 12], 24)
+    driver.settle()
+    counters = driver.core.counters
+    assert counters.preemptions == counters.swaps_out > 0
+    assert counters.recomputed_tokens == 0
     driver.check_nothing_left()
 
 

@@ -68,7 +68,7 @@ class Filler(ABC):
             kv.append_each(short)
             return slots
         waiting = self.admission.grow_or_preempt(short, now)
-        stay = self.slots.sequence[slots] >= 0
+        stay = (self.slots.sequence[slots] >= 0) & ~self.slots.gives_way(slots)
         return slots[stay & ~np.isin(slots, waiting)]
 
     def still(self, slots: Slots, epochs: Int64) -> Slots:

@@ -45,11 +45,17 @@ class Nested(Ordered):
         """Preempt borrowers whose loans are due, then go on."""
         kv, admission = self.admission.kv, self.admission
         lead = max(LEAD_STEPS, admission.step - admission.answered_step + 2)
-        while due := kv.lending.due(self.slots.known, lead, kv.block_size):
+        while due := self._due(lead):
             for slot in due:
                 lender = self.slots.member(kv.lending.lender_of(slot)).id
                 admission.preempt(slot, What.OUT_OF_BLOCKS, now, lender)
         return super().go_on(slots[self.slots.sequence[slots] >= 0], now)
+
+    def _due(self, lead: int) -> list[int]:
+        """The borrowers whose loans are due, except those that give way already."""
+        kv, giving_way = self.admission.kv, self.slots.giving_way
+        due = kv.lending.due(self.slots.known, lead, kv.block_size)
+        return [slot for slot in due if slot not in giving_way]
 
     def begin(self, waiting: Slots, now: float) -> Slots:
         """The answers that find room, and those that borrow some."""

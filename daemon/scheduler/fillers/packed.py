@@ -233,7 +233,8 @@ class PackedByPeak(Ordered):
     def _lacks_soon(self, slots: Slots) -> bool:
         kv = self.admission.kv
         soon = kv.needing_block(slots, self.slots.computed + LEAD_STEPS)
-        return soon.size > kv.num_unreserved + kv.pool.num_fenced
+        coming = kv.pool.num_fenced + sum(map(kv.num_own, self.slots.giving_way))
+        return soon.size > kv.num_unreserved + coming
 
     def _without_late(self, slots: Slots, now: float) -> Slots:
         """Preempt late answers, last first, until enough blocks are coming; returns the rest."""

@@ -58,6 +58,7 @@ BUDGETS_S: dict[str, float] = {
     "power": 7,
     "powerd": 8,
     "supervisor": 51,
+    "cluster": 16,
     "api": 119,
     "tui": 88,
     "examples": 5,

@@ -15,16 +15,18 @@ from tui.palette import ink, role_colour, state_look
 
 NEARLY_FULL, FULL = 0.80, 0.95
 HOT_C = 85
+NODE = -2
+"""The row of an instance's node, in place of a rank."""
 FALLBACK = "▼"
 """Marks a state: torch replaces some kernels of this card, slower."""
 
 
 class InstanceRow(NamedTuple):
-    """An instance, and its GPU where it has one with figures; or one of its ranks."""
+    """An instance, and its GPU where it has one with figures; or one of its ranks, or its node."""
 
     instance: InstanceStatus
     gpu: GpuStatus | None
-    rank: int = -1  # one of its ranks, in a row of its own; -1: the instance itself
+    rank: int = -1  # one of its ranks, in a row of its own; -1: the instance itself; NODE
 
 
 def pressure_colour(fraction: float) -> str:
@@ -103,9 +105,12 @@ def _gpu(row: InstanceRow, _width: int) -> Cell:
 
 
 def _or_rank(column: Column[InstanceRow]) -> Column[InstanceRow]:
-    """The column, with a rank's name, process, state and memory where these stand."""
+    """The column, with a rank's name, process, state and memory where these stand, or a node."""
 
     def cell(row: InstanceRow, width: int) -> Cell:
+        if row.rank == NODE:
+            node = Cell(printable(row.instance.node), ink.muted)
+            return {"name": Cell(" on node", ink.muted), "kv": node}.get(column.key, Cell(""))
         if row.rank < 0:
             return column.cell(row, width)
         rank = row.instance.ranks[row.rank]
@@ -142,18 +147,20 @@ COLUMNS = [_or_rank(column) for column in _OF_INSTANCES]
 
 
 def rows_of(snapshot: Snapshot) -> list[tuple[str, InstanceRow]]:
-    """A row for each instance and, below it, each of its ranks, with their keys."""
+    """A row for each instance and, below it, its node or each of its ranks, with their keys."""
     gpus, found = chain(snapshot.gpus, repeat(None)), []
     for index, pair in enumerate(zip(snapshot.instances, gpus, strict=False)):
         row = InstanceRow(*pair)
         found.append((str(index), row))
+        if row.instance.node:
+            found.append((f"{index}.node", row._replace(rank=NODE)))
         ranks = range(len(row.instance.ranks))
         found += [(f"{index}.{rank}", row._replace(rank=rank)) for rank in ranks]
     return found
 
 
 def index_of(key: str) -> int:
-    """The instance of a row, by its key; that of a rank is its instance."""
+    """The instance of a row, by its key; that of a rank or a node is its instance."""
     return int(key.partition(".")[0])
 
 

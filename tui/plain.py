@@ -198,8 +198,14 @@ def _instances(instances: Sequence[InstanceStatus]) -> str:
     rows = []
     for instance in instances:
         rows.append(_instance(instance))
+        rows += [_node(instance.node)] if instance.node else []
         rows += [_rank(number, rank) for number, rank in enumerate(instance.ranks)]
     return _table(header, rows)
+
+
+def _node(node: str) -> list[str]:
+    """The row of a node, below the instance that Ray placed on it."""
+    return ["  on node", "", printable(node), *[""] * 10]
 
 
 def _rank(number: int, rank: RankStatus) -> list[str]:

@@ -14,10 +14,13 @@ import msgspec
 from daemon.api.sandbox.chat_template import unused_templates
 from daemon.api.sandbox.template_process import what_is_wrong, what_it_refuses
 from daemon.api.text.text import Text
+from daemon.cli.cluster_lines import cluster_lines, too_few
 from daemon.cli.faults import error_text
 from daemon.cli.memory_lines import kinds_of, limits_line, mib, pool_lines
 from daemon.cli.parser import overrides
 from daemon.cli.progress import progress
+from daemon.cluster.nodes import Nodes, ask_nodes, has_ray
+from daemon.config.cluster import by_ray
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Devices, ask_for, missing
@@ -110,6 +113,7 @@ class Checked(msgspec.Struct):
     shape: ModelShape | None = None
     served: Found = Found(())  # by which instances
     cores: tuple[CoreShare, ...] = ()  # as served.instances
+    cluster: Nodes = Nodes()
     sampling: DefaultSampling = DefaultSampling()
     plans: dict[str, PoolPlan] = {}  # by the instance's name
     proposals: tuple[Proposal, ...] = ()  # of instances on this machine, the best first
@@ -149,6 +153,7 @@ def examine(arguments: argparse.Namespace) -> Checked:
             found.cannot(text, key)
         else:
             found.notes.append(ConfigFault("", key, text))
+    _examine_cluster(found, config)
     _serve_by(found, config, Found(config.instance))
     named = [spec.device for spec in config.instance]
     now = holder(config)
@@ -161,6 +166,17 @@ def examine(arguments: argparse.Namespace) -> Checked:
         ConfigFault("", KEY, text) for text in kernel_notes(config, found.served.instances)
     ]
     return found
+
+
+def _examine_cluster(found: Checked, config: Config) -> None:
+    """Ask the cluster for its nodes, where Ray places workers."""
+    if not (by_ray(config) and has_ray()):
+        return
+    found.cluster = ask_nodes(config.cluster.address)
+    if found.cluster.fault:
+        found.cannot(f"no cluster answers: {found.cluster.fault}", "cluster.address")
+    elif note := too_few(config, found.cluster):
+        found.notes.append(ConfigFault("", "instance", note))
 
 
 def _serve_by(found: Checked, config: Config, served: Found) -> Config:
@@ -250,6 +266,8 @@ def print_text(found: Checked) -> None:
         print("\n" + "\n".join(lines))
     if lines := list(told(found.proposals)):
         print("\non this machine\n" + "\n".join(f"  {line}" for line in lines))
+    if found.loaded is not None and by_ray(found.loaded.config):
+        print("\n" + "\n".join(cluster_lines(found.loaded.config, found.cluster)))
     for spec, cores in found.instances():
         print(f"\ninstance {spec.name} on {placed(spec)}")
         print(f"  cores        {cores} ({cores.why})")
@@ -282,6 +300,7 @@ def as_json(found: Checked) -> str:
             "gpus": msgspec.to_builtins(found.served.candidates),
             "why_cpu": found.served.why_cpu,
         },
+        "nodes": msgspec.to_builtins(found.cluster.nodes),
         "proposals": msgspec.to_builtins(found.proposals),
         "default_sampling": msgspec.to_builtins(found.sampling) if shape else None,
         **(_layout_said(loaded.config, found, shape) if loaded and shape else {}),

@@ -76,6 +76,7 @@ def as_text(snapshot: Snapshot) -> str:
     ]
     for instance in snapshot.instances:
         lines += [_instance_row(instance), *map(_rank_row, enumerate(instance.ranks))]
+        lines += [f"  node {instance.node}"] if instance.node else []
     if snapshot.roles.mode in WATCHED:
         lines += ["", *roles_lines(snapshot.roles)[:2]]
     lines += _below("TRANSFERS", [_transfer(transfer) for transfer in snapshot.transfers])

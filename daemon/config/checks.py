@@ -9,6 +9,7 @@ import msgspec
 
 from daemon.base.logs import FORMATS
 from daemon.base.nearest import not_one_of
+from daemon.config.cluster import LAUNCHERS, cluster_faults
 from daemon.config.encoder import MISSING, encoder_folder
 from daemon.config.instance_text import (
     device_fault,
@@ -96,6 +97,7 @@ def check(config: Config) -> Iterator[Fault]:
     yield from _scheduler(config)
     yield from _slo(config)
     yield from _instances(config)
+    yield from cluster_faults(config)
     yield from _power(config)
     yield from _predict(config)
 
@@ -135,6 +137,7 @@ def _choices(config: Config) -> Iterator[Fault]:
         ("scheduler.handoff", HANDOFF_MODES),
         ("scheduler.pair", PAIRINGS),
         ("engine.kernels", KERNELS),
+        ("cluster.launcher", LAUNCHERS),
         ("daemon.log_level", LOG_LEVELS),
         ("daemon.log_format", FORMATS),
     ):

@@ -12,11 +12,13 @@ from itertools import islice
 
 import msgspec
 
+from daemon.config.cluster import by_ray
 from daemon.config.cores import Cores, CpuCore, written_ranges
 from daemon.config.instance_text import CPU, num_ranks
 from daemon.config.schema import Config
 
 _GPU = "a GPU's worker may run on every core"
+_NODE = "of the node on which Ray places it, daemon.threads of them"
 
 
 class CoreShare(msgspec.Struct, frozen=True):
@@ -44,6 +46,8 @@ class CoreShare(msgspec.Struct, frozen=True):
 def core_shares(config: Config, cores: Cores) -> tuple[CoreShare, ...]:
     """The share of each of config.instance."""
     threads = config.daemon.threads
+    if by_ray(config):
+        return tuple(CoreShare(threads, (), _NODE) for _spec in config.instance)
     counts = [num_ranks(spec) if spec.device == CPU else 0 for spec in config.instance]
     dealt = iter(deal(cores, sum(counts), threads))
     return tuple(

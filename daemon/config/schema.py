@@ -155,6 +155,13 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kernels: str = "auto"  # of a GPU: auto (those that a self-test found right) | torch
 
 
+class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[cluster]`: on which machines workers run."""
+
+    launcher: str = "local"  # local (this machine) | ray (the nodes of a Ray cluster)
+    address: str = "127.0.0.1:6379"  # of the cluster's head
+
+
 class DaemonConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[daemon]`: the process itself."""
 
@@ -182,4 +189,5 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: JournalConfig = JournalConfig()
     predict: PredictConfig = PredictConfig()
     engine: EngineConfig = EngineConfig()
+    cluster: ClusterConfig = ClusterConfig()
     daemon: DaemonConfig = DaemonConfig()

@@ -13,6 +13,8 @@ import msgspec
 import uvloop
 
 from daemon.base import logs, notify
+from daemon.cluster.nodes import MISSING, has_ray
+from daemon.config.cluster import by_ray
 from daemon.config.cuda import DeviceError, likely_kind
 from daemon.config.instance_text import num_ranks
 from daemon.config.load import Loaded
@@ -66,6 +68,8 @@ def run(loaded: Loaded, read: Callable[[], Loaded]) -> int:
     try:
         faults()  # refused here, not in every process
         worker_module()
+        if by_ray(loaded.config) and not has_ray():
+            raise DeviceError(MISSING)
         return uvloop.run(Daemon(loaded, read).run())
     except (ListenError, DeviceError, ModelError, SizingError, FaultError, OSError) as error:
         log.error("%s", error)
@@ -124,7 +128,8 @@ class Daemon:
             early = EarlyWorker(likely_kind([spec.device for spec in self.parts.config.instance]))
             ends.push_async_callback(early.close)
             try:
-                await early.start()
+                if not by_ray(self.parts.config):
+                    await early.start()
                 found = await self.prepare(url_of(listener))
                 if found is None:
                     self._say_stopping()
@@ -190,14 +195,19 @@ class Daemon:
                 link=lambda instance, link, fd: workers.of(instance).new_link(link, fd),
                 hangs=lambda instance, why: workers.of(instance).give_up(why),
                 is_stopped=lambda instance: workers.of(instance).is_stopped,
-                alone=[index for index, it in enumerate(model.instances) if num_ranks(it) > 1],
+                alone=[
+                    index
+                    for index, it in enumerate(model.instances)
+                    if by_ray(config) or num_ranks(it) > 1
+                ],
             ),
             power,
             config.scheduler.prompt_lookup,
         )
         url = self.phase.url
         self.phase = serving = ServingStatus(
-            self.parts, url, model, runtime, gpus, power, lambda index: workers.of(index).ranks
+            *(self.parts, url, model, runtime, gpus, power),
+            processes=lambda index: workers.of(index).processes,
         )
         workers = Workers(self.parts, model, times, runtime, serving, early)
         for close in (gpus.stop, runtime.close):

@@ -35,7 +35,7 @@ class LinkBroker:
     ) -> None:
         """`hand_out(instance, message, descriptor)` sends to the instance's worker;
         `hangs(instance, why)` ends it; `is_stopped(instance)` says whether a signal stopped it.
-        `alone`: the instances that have no links, those of several ranks.
+        `alone`: the instances that have no links: those of several ranks, and those on nodes.
         """
         self._alone = frozenset(alone)
         self._hand_out, self._dispatch = hand_out, dispatch

@@ -9,7 +9,7 @@ from daemon.protocol.control import Flipped, FlipStatus, InstanceStatus, Snapsho
 from daemon.state.role import WATCHED, Role
 
 READY = WorkerState.READY.value
-_NO_MOVES = "no keys and values move to or from an instance of ranks, such as"
+_NO_MOVES = "no keys and values move to or from"
 
 
 def index_of(instance: str, snapshot: Snapshot) -> int:
@@ -31,19 +31,24 @@ def role_of(role: str) -> Role:
 def check_role(index: int, role: Role, snapshot: Snapshot) -> None:
     """Raises RefusalError where an instance cannot have a role, as its configuration could not."""
     status = snapshot.instances[index]
-    if role is not Role.MIXED and _has_ranks(status):
-        raise RefusalError(f"{status.name} stays mixed: {_NO_MOVES} {status.device}")
+    if role is not Role.MIXED and (alone := _alone(status)):
+        raise RefusalError(f"{status.name} stays mixed: {_NO_MOVES} {alone}")
 
 
 def check_roles(mode: str, snapshot: Snapshot) -> None:
     """Raises RefusalError where the load cannot choose roles."""
-    ranks = [status for status in snapshot.instances if _has_ranks(status)]
-    if mode in WATCHED and ranks and len(snapshot.instances) > 1:
-        raise RefusalError(f"roles stay as they are: {_NO_MOVES} {ranks[0].device}")
+    alone = [words for status in snapshot.instances if (words := _alone(status))]
+    if mode in WATCHED and alone and len(snapshot.instances) > 1:
+        raise RefusalError(f"roles stay as they are: {_NO_MOVES} {alone[0]}")
 
 
-def _has_ranks(status: InstanceStatus) -> bool:
-    return num_ranks(parse_instance(status.device)) > 1
+def _alone(status: InstanceStatus) -> str:
+    """What an instance is that has no links to others, in words; empty: it has some."""
+    if status.node:
+        return f"a node of a cluster, as {status.name} has"
+    if num_ranks(parse_instance(status.device)) > 1:
+        return f"an instance of ranks, such as {status.device}"
+    return ""
 
 
 def check_migration(core: Core, sequence: int, target: InstanceStatus, index: int) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from daemon.cluster.nodes import MISSING, has_ray
+from daemon.config.cluster import by_ray
 from daemon.config.instances import instance_limits, shared_limits
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
@@ -38,6 +40,8 @@ def obstacles(config: Config) -> Iterator[Obstacle]:
         worker_module()
     except FaultError as error:
         yield Obstacle("", str(error))
+    if by_ray(config) and not has_ray():
+        yield Obstacle("cluster.launcher", MISSING)
     yield from _sockets(config)
     yield from shortfalls(config)
 

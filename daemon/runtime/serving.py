@@ -41,16 +41,16 @@ class ServingStatus(DaemonStatus):
         runtime: Runtime,
         gpus: GpuWatch,
         power: PowerCaps | None = None,
-        ranks: Callable[[int], tuple[RankStatus, ...]] = lambda _instance: (),
+        processes: Callable[[int], tuple[str, tuple[RankStatus, ...]]] = lambda _instance: ("", ()),
     ) -> None:
-        """`ranks(instance)`: its processes, where it has several."""
+        """`processes(instance)`: the node on which Ray placed it, and its ranks, if it has any."""
         super().__init__(parts, url)
         self.dispatch = runtime.dispatch
         self._served = model
         self._runtime = runtime
         self._gpus = gpus
         self._power = power
-        self._ranks = ranks
+        self._processes = processes
         self._fallbacks: dict[int, dict[str, str]] = {}  # by instance and family of kernels
 
     @property
@@ -218,15 +218,17 @@ class ServingStatus(DaemonStatus):
 
     def _completed(self, index: int, status: InstanceStatus) -> InstanceStatus:
         """Complete an instance's status by what the Core does not know: its slowest steps, the
-        kernels that torch replaces, its ranks, and the power of its card.
+        kernels that torch replaces, its node, its ranks, and the power of its card.
         """
         known = self._fallbacks.get(index, {})
         p99_s = self._runtime.recent_steps[index].p99_s(time.monotonic())
         power = self._power.figures(index)._asdict() if self._power else {}
+        node, ranks = self._processes(index)
         return msgspec.structs.replace(
             status,
             step_p99_s=p99_s,
             fallbacks=tuple(sorted(known.items())),
-            ranks=self._ranks(index),
+            node=node,
+            ranks=ranks,
             **power,
         )

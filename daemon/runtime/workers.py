@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from daemon.base.garbage import settle
+from daemon.config.cluster import by_ray
 from daemon.protocol.worker import Loading, Ready
 from daemon.runtime.loads import Loads, describe
 from daemon.runtime.model import ServedModel
@@ -12,6 +13,7 @@ from daemon.runtime.serving import ServingStatus
 from daemon.runtime.start_times import StartTimes, start_name
 from daemon.runtime.status import Parts
 from daemon.supervisor.early import EarlyWorker
+from daemon.supervisor.proxy import ClusterOrder
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 
@@ -37,7 +39,11 @@ class Workers:
         self._runtime = runtime
         self._status = status
         self._num_given_up = 0
-        self._spare = Spare(model.instances[0].device) if config.daemon.spare else None
+        self._spare, cluster = None, None
+        if by_ray(config):
+            cluster = ClusterOrder(config.cluster.address, config.daemon.threads)
+        elif config.daemon.spare:
+            self._spare = Spare(model.instances[0].device)
         hooks = WorkerHooks(
             loading=self._loading,
             ready=self._ready,
@@ -62,6 +68,7 @@ class Workers:
                 ),
                 early if index == 0 else None,
                 others,
+                cluster,
             )
             for index, (first, *others) in enumerate(loads)
         ]

@@ -81,7 +81,8 @@ class _Rank:
         """Hang up and watch it no more."""
         self._loading.stop()
         self.channel.close()
-        self._links.close()
+        if self._links is not None:
+            self._links.close()
 
 
 def rank_status(child: Child, is_ready: bool) -> RankStatus:
@@ -117,7 +118,7 @@ class OtherRanks:
         encode = encoder().encode
         memory = os.memfd_create("llmd-ranks", os.MFD_CLOEXEC)
         try:
-            for links in (first.links, *(each.links for each in started)):
+            for links in filter(None, (first.links, *(each.links for each in started))):
                 socket.send_fds(links, [encode(RankMemory())], [memory], MSG_DONTWAIT)
         finally:
             os.close(memory)

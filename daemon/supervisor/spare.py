@@ -39,12 +39,13 @@ class StartedWorker(NamedTuple):
 
     child: Child
     sock: socket.socket  # of messages
-    links: socket.socket  # for links to other workers alone
+    links: socket.socket | None  # for links to other workers alone; None: it has none
 
     def hang_up(self) -> None:
         """Close both."""
         self.sock.close()
-        self.links.close()
+        if self.links is not None:
+            self.links.close()
 
 
 def worker_module() -> str:

@@ -16,6 +16,7 @@ from daemon.protocol.worker import (
     CancelTransfer,
     Compiling,
     Copied,
+    Ended,
     Failed,
     Fallback,
     FromWorker,
@@ -24,6 +25,7 @@ from daemon.protocol.worker import (
     Loading,
     NewLink,
     OperatorTimes,
+    Placed,
     Plan,
     Ready,
     Reply,
@@ -35,6 +37,7 @@ from daemon.protocol.worker import (
 from daemon.supervisor.child import Child, ChildKeeper
 from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.patience import LOOK_S
+from daemon.supervisor.proxy import ClusterOrder, start_proxy
 from daemon.supervisor.ranks import OtherRanks, RankHooks, rank_status
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence
@@ -53,6 +56,8 @@ takes a minute or two.
 """
 STACKS_S = 0.5
 """Time for a hanging worker to write its stacks."""
+UNPLACED = "?"
+"""The node of a worker that Ray has not placed yet."""
 
 
 class WorkerHooks(msgspec.Struct, frozen=True):
@@ -93,8 +98,11 @@ class WorkerProcess(ChildKeeper):
         spare: Spare | None = None,
         early: EarlyWorker | None = None,
         other_loads: Sequence[Load] = (),
+        cluster: ClusterOrder | None = None,
     ) -> None:
-        """`other_loads`: of the instance's further ranks, where it has several."""
+        """`other_loads`: of the instance's further ranks, where it has several. `cluster`: the one
+        whose Ray places the worker.
+        """
         super().__init__()
         self.instance = instance
         self.name = name
@@ -112,13 +120,17 @@ class WorkerProcess(ChildKeeper):
         self._restarts = Restarts(restarts)
         self._spare = spare
         self._early = early
+        self._cluster = cluster
+        self._node = "" if cluster is None else UNPLACED
+        self._ended: int | None = None  # exit status of the worker that Ray placed
         self._lives = 0
         self._watch = StepWatch()
         self._timer: asyncio.TimerHandle | None = None  # the next look at the oldest step
         self._progress: Silence | None = None  # of this process's loading
         self._stalled = ""  # the error if loading comes no further
         self._hangs = False
-        self._stopped = False  # stopped while it loaded, or its links hang: no step is to blame
+        # Stopped while it loaded, its links hang, or its node is lost: no step is to blame.
+        self._stopped = False
         self._ready = False  # this process can compute
         self._served = False  # an earlier one or this one could
         self._error = ""
@@ -137,6 +149,7 @@ class WorkerProcess(ChildKeeper):
         first, hears_s = started
         child, sock, self._links = first
         self._ready = self._hangs = self._stopped = False
+        self._ended = None
         self._error = ""
         self._hung_up = asyncio.Event()
         self._channel = Channel(sock, self._frame, self._closed)
@@ -149,6 +162,8 @@ class WorkerProcess(ChildKeeper):
         self._channel.send(self._encode(msgspec.structs.replace(self._load, life=self._lives)))
         status = await self._last_words(child)
         self._lose()
+        if self._cluster is not None:
+            status = self._status_there()
         if self._closing.is_set():
             return False
         why = self._error or f"exit status {status}"
@@ -159,6 +174,16 @@ class WorkerProcess(ChildKeeper):
             return True
         self._hooks.hopeless(self.instance, f"worker {self.name}: {why}")
         return False
+
+    def _status_there(self) -> int:
+        """The exit status of the worker that Ray placed. Where its node was lost, or its proxy, no
+        step is to blame, and another may load.
+        """
+        self._node = UNPLACED
+        if self._ended is not None:
+            return self._ended
+        self._stopped = self._stopped or not self._hangs
+        return -SIGKILL
 
     async def _start_others(self, first: StartedWorker) -> None:
         """Start the other ranks; without them this process is lost, too."""
@@ -183,6 +208,8 @@ class WorkerProcess(ChildKeeper):
 
         None if `close` came meanwhile and could not end it.
         """
+        if self._cluster is not None:
+            return await self._start_proxy(self._cluster)
         early = self._early.take(self._load.device) if self._early is not None else None
         spare = self._spare.take() if self._spare is not None else None
         if spare is not None:
@@ -193,6 +220,12 @@ class WorkerProcess(ChildKeeper):
         if await self._kept(started.child, started.sock):
             return started, hears_s
         started.hang_up()
+        return None
+
+    async def _start_proxy(self, order: ClusterOrder) -> tuple[StartedWorker, float] | None:
+        started = await start_proxy(order, self._load.device)
+        if await self._kept(started.child, started.sock):
+            return started, LOAD_STALL_S
         return None
 
     def send(self, plan: Plan) -> None:
@@ -258,6 +291,11 @@ class WorkerProcess(ChildKeeper):
             return ()
         return rank_status(self._child, self._own_ready is not None), *self._others.shown
 
+    @property
+    def processes(self) -> tuple[str, tuple[RankStatus, ...]]:
+        """The node on which Ray placed it, and its ranks, as viewers see them."""
+        return self._node, self.ranks
+
     def give_up(self, why: str) -> None:
         """End it like a hanging worker, though no step is to blame."""
         if self._ready and not self._hangs:
@@ -311,6 +349,11 @@ class WorkerProcess(ChildKeeper):
                 self._all_ready()
             case Failed():
                 self._error = message.message
+            case Placed():
+                self._node = message.node
+                log.info("worker %s: Ray placed it on %s", self.name, self._node)
+            case Ended():
+                self._ended = message.status
 
     def _all_ready(self) -> None:
         """The instance is ready, if all of its ranks are."""

@@ -18,6 +18,7 @@ from daemon.engine.worker.main import EngineWorker
 from daemon.protocol.worker import Copied, Fallback, Load, Loading, Ready, Reply
 from daemon.supervisor import worker as worker_module
 from daemon.supervisor.early import EarlyWorker
+from daemon.supervisor.proxy import ClusterOrder
 from daemon.supervisor.spare import WORKER, Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.blocking import BlockingChannel
@@ -55,6 +56,7 @@ class Told:
         spare: Spare | None = None,
         early: EarlyWorker | None = None,
         other_loads: Sequence[Load] = (),
+        cluster: ClusterOrder | None = None,
     ) -> None:
         self.story: list[str] = []
         self.readies: list[Ready] = []
@@ -65,7 +67,7 @@ class Told:
         hooks = WorkerHooks(
             self._loading, self._ready, self._reply, self._lost, self._hopeless, self._copied
         )
-        parts = load, hooks, restarts, spare, early, other_loads
+        parts = load, hooks, restarts, spare, early, other_loads, cluster
         self.worker = WorkerProcess(4, "first", *parts)
 
     def _tell(self, instance: int, word: str) -> None:

@@ -111,6 +111,7 @@ def _what(instance: InstanceStatus) -> Facts:
         ("role", Text(instance.role, role_colour(instance.role))),
         *([("pool", Text(instance.pool, role_colour(instance.pool)))] if instance.pool else []),
         ("device", printable(instance.device)),
+        *([("node", printable(instance.node))] if instance.node else []),
         ("policy", printable(instance.policy)),
         ("", ""),
     ]

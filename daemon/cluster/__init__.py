@@ -1,0 +1,1 @@
+"""Workers on other machines: Ray places and watches them. Only this package loads Ray."""

@@ -1,0 +1,150 @@
+"""A worker's proxy: `python -m daemon.cluster.proxy --fd N --address HOST:PORT --cpus C ...`.
+
+It is a process on the daemon's machine that stands for a worker which Ray places on a node, so that
+the daemon speaks to it as to a local one and never loads Ray itself. It waits for the cluster, then
+for a node with room, says which node that is (`Placed`), and passes frames both ways. The worker
+ends with it: Ray ends the actors of a process that is gone.
+"""
+
+import argparse
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import closing
+from itertools import count
+from typing import Any, NoReturn
+
+import msgspec
+
+from daemon import __version__
+from daemon.base import logs
+from daemon.cluster.host import NUMBER_BYTES, Begin, WorkerHost
+from daemon.cluster.nodes import connect, node_name
+from daemon.protocol.worker import Failed, FromWorker, Loading, Placed
+from daemon.wire.blocking import BlockingChannel
+from daemon.wire.columns import encoder
+from daemon.wire.frames import FrameReader, inline_frame
+from daemon.wire.parent import die_with_parent
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 2.0
+"""Interval at which a cluster that does not answer is asked again, and a wait is reported."""
+
+
+class Proxy:
+    """One worker's proxy, from its start to the worker's end."""
+
+    def __init__(self, channel: BlockingChannel, arguments: argparse.Namespace) -> None:
+        self._channel = channel
+        self._arguments = arguments
+        self._encode = encoder().encode
+
+    def serve(self) -> int:
+        """Have the worker placed, then pass frames until it ends; the exit status."""
+        node = "no node"
+        try:
+            self._await_cluster()
+            node, host = self._place()
+            self._pass(host)
+        except (BrokenPipeError, ConnectionResetError):
+            return 0
+        except Exception as error:  # noqa: BLE001 - any error is reported
+            log.error("the worker on %s is lost: %s", node, error)
+            self._send(Failed(f"its node {node} is lost: {type(error).__name__}"))
+        return 0
+
+    def _await_cluster(self) -> None:
+        """Connect; a head that does not answer is asked again."""
+        address, said = self._arguments.address, ""
+        self._send(Loading("cluster", 0.0))
+        while why := connect(address):
+            if why != said:
+                log.warning("the cluster at %s does not answer: %s", address, why)
+            said = why
+            time.sleep(RETRY_S)
+            self._send(Loading("cluster", 0.0))
+
+    def _place(self) -> tuple[str, Any]:
+        """The name of the node that took the worker, and its actor there."""
+        import ray
+        from ray.util.placement_group import placement_group, placement_group_table
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        cpus = self._arguments.cpus
+        group = placement_group([{"CPU": cpus}], strategy="STRICT_PACK")
+        self._send(Loading("node", 0.0))
+        while not group.wait(timeout_seconds=RETRY_S):
+            self._send(Loading("node", 0.0))
+        actor = ray.remote(WorkerHost).options(
+            num_cpus=cpus,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
+            max_restarts=0,
+            max_task_retries=0,
+            concurrency_groups={"down": 1, "up": 1},
+        )
+        host = actor.remote()
+        begin = Begin(__version__, self._arguments.worker, self._arguments.device)
+        why: bytes = ray.get(host.begin.remote(msgspec.msgpack.encode(begin)))
+        (node_id,) = placement_group_table(group)["bundles_to_node_id"].values()
+        node = node_name(node_id)
+        if why:
+            raise RuntimeError(f"{node}: {why.decode()}")
+        self._send(Placed(node))
+        return node, host
+
+    def _pass(self, host: Any) -> None:
+        """Pass frames both ways until the worker has ended, or its node is lost."""
+        import ray
+
+        down = threading.Thread(target=self._pass_down, args=(host,), name="down", daemon=True)
+        down.start()
+        take = host.take.options(concurrency_group="up")
+        reader = FrameReader()
+        while frames := ray.get(take.remote()):
+            reader.feed(frames)
+            with closing(reader.payloads()) as payloads:
+                for payload in payloads:
+                    self._channel.send(payload)
+
+    def _pass_down(self, host: Any) -> NoReturn:
+        """Pass the daemon's frames to the node; the process ends once the daemon hangs up."""
+        give = host.give.options(concurrency_group="down", num_returns=0)
+        for number in count():
+            payload = self._channel.receive()
+            if payload is None:
+                break
+            give.remote(number.to_bytes(NUMBER_BYTES, "little") + inline_frame(payload))
+        logging.shutdown()
+        os._exit(0)
+
+    def _send(self, message: FromWorker) -> None:
+        self._channel.send(self._encode(message))
+
+
+def main() -> int:
+    """Stand for one worker over the inherited socket."""
+    parser = argparse.ArgumentParser(prog="daemon.cluster.proxy")
+    parser.add_argument("--fd", type=int, required=True, help="the proxy's end of a socketpair")
+    parser.add_argument("--address", required=True, help="of the cluster's head, HOST:PORT")
+    parser.add_argument("--cpus", type=int, required=True, help="that the worker asks Ray for")
+    parser.add_argument("--worker", required=True, help="the module of the worker's process")
+    parser.add_argument("--device", default="cpu", help="what the worker is to be ready for")
+    arguments = parser.parse_args()
+    logs.set_up("proxy")
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # a daemon asks so where a worker hangs
+    die_with_parent(arguments.fd)
+    return Proxy(BlockingChannel(socket.socket(fileno=arguments.fd)), arguments).serve()
+
+
+if __name__ == "__main__":
+    exit_status = main()
+    sys.stdout.flush()
+    logging.shutdown()
+    os._exit(exit_status)  # Ray ends the actor of a process that is gone; taking Ray apart is slow

@@ -1,0 +1,45 @@
+"""What a configuration may say where Ray places the workers, and what is asked of it for each."""
+
+import re
+from collections.abc import Iterator
+
+from daemon.config.instance_text import CPU, num_ranks, placed
+from daemon.config.schema import Config
+from daemon.state.role import Role
+
+RAY = "ray"
+LAUNCHERS = ("local", RAY)
+_ADDRESS = re.compile(r"[A-Za-z0-9.\[\]:_-]+:[0-9]{1,5}")
+
+
+def by_ray(config: Config) -> bool:
+    """Whether Ray places the workers, on any machine of its cluster."""
+    return config.cluster.launcher == RAY
+
+
+def cluster_faults(config: Config) -> Iterator[tuple[str, str]]:
+    """What cannot be together with a cluster: key and sentence."""
+    if not by_ray(config):
+        return
+    if not _ADDRESS.fullmatch(config.cluster.address):
+        text = f"must be HOST:PORT of the cluster's head, got {config.cluster.address!r}"
+        yield "cluster.address", text
+    if not config.instance:
+        yield "instance", "must be given where Ray places workers: one for each node to use"
+    if not config.daemon.threads:
+        text = "must be given where Ray places workers: the CPUs of a node that each one takes"
+        yield "daemon.threads", text
+    if len(config.instance) > 1 and config.scheduler.roles != Role.MIXED:
+        said = "where Ray places workers, since no keys and values move between nodes"
+        yield "scheduler.roles", f"must be mixed {said}; got {config.scheduler.roles}"
+    for number, spec in enumerate(config.instance):
+        place = f"instance[{number}]"
+        if spec.device != CPU:
+            text = f"{spec.device} is not supported yet where Ray places workers: cpu alone"
+            yield f"{place}.device", text
+        elif num_ranks(spec) > 1:
+            said = "is not supported yet where Ray places workers: ranks share one machine's memory"
+            yield f"{place}.parallel", f"{placed(spec)} {said}"
+        if spec.role != Role.MIXED:
+            text = "must be mixed where Ray places workers: no keys and values move between nodes"
+            yield f"{place}.role", text

@@ -1,0 +1,1 @@
+"""Tests of workers that Ray places on the nodes of a cluster."""

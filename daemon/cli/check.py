@@ -14,12 +14,11 @@ import msgspec
 from daemon.api.sandbox.chat_template import unused_templates
 from daemon.api.sandbox.template_process import what_is_wrong, what_it_refuses
 from daemon.api.text.text import Text
-from daemon.cli.cluster_lines import cluster_lines, too_few
 from daemon.cli.faults import error_text
 from daemon.cli.memory_lines import kinds_of, limits_line, mib, pool_lines
 from daemon.cli.parser import overrides
 from daemon.cli.progress import progress
-from daemon.cluster.nodes import Nodes, ask_nodes, has_ray
+from daemon.cluster.nodes import Node, Nodes, ask_nodes, has_ray
 from daemon.config.cluster import by_ray
 from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
@@ -177,6 +176,30 @@ def _examine_cluster(found: Checked, config: Config) -> None:
         found.cannot(f"no cluster answers: {found.cluster.fault}", "cluster.address")
     elif note := too_few(config, found.cluster):
         found.notes.append(ConfigFault("", "instance", note))
+
+
+def cluster_lines(config: Config, found: Nodes) -> Iterator[str]:
+    """The cluster and its nodes, as lines of text."""
+    yield f"Ray places workers on the nodes of {config.cluster.address}"
+    for node in found.nodes:
+        room = _room(config, node)
+        workers = f"{room} worker{'' if room == 1 else 's'} of {config.daemon.threads}"
+        free = f"{node.free_cpus:g} of {node.cpus:g} CPUs free"
+        yield f"  {node.name:<24} {node.address:<16} {free}, room for {workers}"
+
+
+def too_few(config: Config, found: Nodes) -> str:
+    """A note where some instances will wait for a node; empty: there is room for all."""
+    room = sum(_room(config, node) for node in found.nodes)
+    waiting = len(config.instance) - room
+    if waiting <= 0:
+        return ""
+    return f"{waiting} of {len(config.instance)} will wait until a node joins that has room for it"
+
+
+def _room(config: Config, node: Node) -> int:
+    """How many workers a node holds when nothing else takes its CPUs."""
+    return int(node.cpus) // max(config.daemon.threads, 1)
 
 
 def _serve_by(found: Checked, config: Config, served: Found) -> Config:

@@ -14,7 +14,7 @@ from signal import SIGKILL
 import msgspec
 
 from daemon import __version__
-from daemon.protocol.worker import Ended
+from daemon.protocol.worker import Exited
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import encoder
 from daemon.wire.frames import FrameReader, inline_frame
@@ -76,13 +76,13 @@ class WorkerHost:
             self._pass_on(frames)
 
     def take(self) -> bytes:
-        """The worker's next frames: waits for one. `Ended` is the last; nothing comes behind it."""
+        """The worker's next frames: waits for one. `Exited` is the last; nothing follows it."""
         if self._channel is None or self._process is None:
             return b""
         payload = self._channel.receive()
         if payload is None:
             status, self._process = self._end_of(self._process), None
-            return inline_frame(encoder().encode(Ended(status)))
+            return inline_frame(encoder().encode(Exited(status)))
         frames = [inline_frame(payload)]
         while self._channel.wait(0.0) and (payload := self._channel.receive()) is not None:
             frames.append(inline_frame(payload))

@@ -2,7 +2,7 @@
 
 It is a process on the daemon's machine that stands for a worker which Ray places on a node, so that
 the daemon speaks to it as to a local one and never loads Ray itself. It waits for the cluster, then
-for a node with room, says which node that is (`Placed`), and passes frames both ways. The worker
+for a node with room, says which node that is (`OnNode`), and passes frames both ways. The worker
 ends with it: Ray ends the actors of a process that is gone.
 """
 
@@ -25,7 +25,7 @@ from daemon import __version__
 from daemon.base import logs
 from daemon.cluster.host import NUMBER_BYTES, Begin, WorkerHost
 from daemon.cluster.nodes import connect, node_name
-from daemon.protocol.worker import Failed, FromWorker, Loading, Placed
+from daemon.protocol.worker import Exited, Failed, FromWorker, Loading, OnNode
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import encoder
 from daemon.wire.frames import FrameReader, inline_frame
@@ -47,16 +47,20 @@ class Proxy:
 
     def serve(self) -> int:
         """Have the worker placed, then pass frames until it ends; the exit status."""
-        node = "no node"
+        self._await_cluster()
+        from ray.exceptions import RayError
+
         try:
-            self._await_cluster()
-            node, host = self._place()
-            self._pass(host)
+            self._pass(self._place())
         except (BrokenPipeError, ConnectionResetError):
             return 0
-        except Exception as error:  # noqa: BLE001 - any error is reported
-            log.error("the worker on %s is lost: %s", node, error)
-            self._send(Failed(f"its node {node} is lost: {type(error).__name__}"))
+        except RayError as error:
+            log.warning("%s: %s", type(error).__name__, error)
+            self._send(Failed(f"its node is lost ({type(error).__name__})"))
+        except Exception as error:
+            log.error("the proxy cannot go on", exc_info=error)
+            self._send(Failed(f"{type(error).__name__}: {error}"))
+            self._send(Exited(1))  # it is no node's fault: another proxy would fail as well
         return 0
 
     def _await_cluster(self) -> None:
@@ -70,8 +74,8 @@ class Proxy:
             time.sleep(RETRY_S)
             self._send(Loading("cluster", 0.0))
 
-    def _place(self) -> tuple[str, Any]:
-        """The name of the node that took the worker, and its actor there."""
+    def _place(self) -> Any:
+        """The worker's actor, on the node that took it."""
         import ray
         from ray.util.placement_group import placement_group, placement_group_table
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -81,12 +85,11 @@ class Proxy:
         self._send(Loading("node", 0.0))
         while not group.wait(timeout_seconds=RETRY_S):
             self._send(Loading("node", 0.0))
-        actor = ray.remote(WorkerHost).options(
+        actor = ray.remote(concurrency_groups={"down": 1, "up": 1})(WorkerHost).options(
             num_cpus=cpus,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
             max_restarts=0,
             max_task_retries=0,
-            concurrency_groups={"down": 1, "up": 1},
         )
         host = actor.remote()
         begin = Begin(__version__, self._arguments.worker, self._arguments.device)
@@ -95,8 +98,8 @@ class Proxy:
         node = node_name(node_id)
         if why:
             raise RuntimeError(f"{node}: {why.decode()}")
-        self._send(Placed(node))
-        return node, host
+        self._send(OnNode(node))
+        return host
 
     def _pass(self, host: Any) -> None:
         """Pass frames both ways until the worker has ended, or its node is lost."""

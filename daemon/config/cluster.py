@@ -1,4 +1,4 @@
-"""What a configuration may say where Ray places the workers, and what is asked of it for each."""
+"""Faults of a configuration whose workers Ray places on the nodes of a cluster."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def by_ray(config: Config) -> bool:
 
 
 def cluster_faults(config: Config) -> Iterator[tuple[str, str]]:
-    """What cannot be together with a cluster: key and sentence."""
+    """Find what cannot be together with a cluster: key and sentence."""
     if not by_ray(config):
         return
     if not _ADDRESS.fullmatch(config.cluster.address):

@@ -7,7 +7,7 @@ Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then
 `Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers,
 `OperatorTimes` where asked for, `Fallback` where torch stands in for kernels, `Compiling` where a
 step takes long because of that, or `Failed`.
-Of a worker that Ray placed also `Placed`, and `Ended` at the end.
+Of a worker that Ray placed also `OnNode`, and `Exited` at the end.
 Every rank of an instance gets every plan; rank 0 alone replies. All of them say `Loading`, `Ready`,
 `Copied` and `Failed`.
 """
@@ -254,13 +254,13 @@ class Failed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     message: str
 
 
-class Placed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class OnNode(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Ray has placed the worker; its proxy says so before all that the worker says."""
 
     node: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Exited(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The worker that Ray placed has ended, the last message of all. Without it its node is lost,
     or its proxy.
     """
@@ -281,6 +281,6 @@ FromWorker = (
     | Fallback
     | Compiling
     | Failed
-    | Placed
-    | Ended
+    | OnNode
+    | Exited
 )

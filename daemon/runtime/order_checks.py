@@ -43,7 +43,7 @@ def check_roles(mode: str, snapshot: Snapshot) -> None:
 
 
 def _alone(status: InstanceStatus) -> str:
-    """What an instance is that has no links to others, in words; empty: it has some."""
+    """An instance that has no links to others, in words; empty: it has some."""
     if status.node:
         return f"a node of a cluster, as {status.name} has"
     if num_ranks(parse_instance(status.device)) > 1:

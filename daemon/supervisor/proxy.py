@@ -7,7 +7,7 @@ from daemon.supervisor.spare import StartedWorker, worker_module
 
 
 class ClusterOrder(msgspec.Struct, frozen=True):
-    """What is asked of a Ray cluster for one worker."""
+    """The demands of one worker on a Ray cluster."""
 
     address: str  # of its head, HOST:PORT
     cpus: int  # that the worker needs

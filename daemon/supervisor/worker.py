@@ -16,7 +16,7 @@ from daemon.protocol.worker import (
     CancelTransfer,
     Compiling,
     Copied,
-    Ended,
+    Exited,
     Failed,
     Fallback,
     FromWorker,
@@ -24,8 +24,8 @@ from daemon.protocol.worker import (
     Load,
     Loading,
     NewLink,
+    OnNode,
     OperatorTimes,
-    Placed,
     Plan,
     Ready,
     Reply,
@@ -349,10 +349,10 @@ class WorkerProcess(ChildKeeper):
                 self._all_ready()
             case Failed():
                 self._error = message.message
-            case Placed():
+            case OnNode():
                 self._node = message.node
                 log.info("worker %s: Ray placed it on %s", self.name, self._node)
-            case Ended():
+            case Exited():
                 self._ended = message.status
 
     def _all_ready(self) -> None:

@@ -84,6 +84,15 @@ def test_text_and_json_tell_ranks() -> None:
     assert second["ranks"][1] == {"pid": 71, "state": "stopped", "memory_bytes": 280 << 20}
 
 
+def test_text_and_json_tell_the_node_of_an_instance() -> None:
+    told = snapshot()
+    one = msgspec.structs.replace(told.instances[1], node="second")
+    told = msgspec.structs.replace(told, instances=(told.instances[0], one))
+    lines = as_text(told).splitlines()
+    assert "gpu1" in lines[-2] and lines[-1] == "  node second"
+    assert [one["node"] for one in json.loads(as_json(told))["instances"]] == ["", "second"]
+
+
 def test_text_tells_what_torch_stands_in_for() -> None:
     told = snapshot()
     slow = msgspec.structs.replace(

@@ -1,5 +1,6 @@
 """A Ray cluster of several nodes on this machine: on loopback, small, ended by its own pids."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -49,10 +50,8 @@ class RayNode:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)  # none of them tells the others
         for pid in [*pids, *descendants(self.process.pid)]:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         self.process.wait()
 
     def pids(self) -> list[int]:

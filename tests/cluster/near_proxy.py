@@ -13,7 +13,7 @@ import msgspec
 
 from daemon import __version__
 from daemon.cluster.host import NUMBER_BYTES, Begin, WorkerHost
-from daemon.protocol.worker import Loading, Placed
+from daemon.protocol.worker import Loading, OnNode
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import encoder
 from daemon.wire.frames import FrameReader, inline_frame
@@ -33,7 +33,7 @@ def main() -> int:
     channel.send(encoder().encode(Loading("node", 0.0)))
     begin = Begin(__version__, "tests.chaos.worker", "cpu")
     assert host.begin(msgspec.msgpack.encode(begin)) == b""
-    channel.send(encoder().encode(Placed("near")))
+    channel.send(encoder().encode(OnNode("near")))
 
     def pass_down() -> None:
         for number in count():

@@ -1,11 +1,13 @@
 """One node of a cluster on loopback: `python -m tests.cluster.ray_node NAME ADDRESS FOLDER`.
 
-`ray start` listens on all addresses of a machine, or refuses further nodes. This does neither, where
-`LOOPBACK_ONLY` is in the environment. The head is the first; it runs until it is killed.
+`ray start` listens on all addresses of a machine, or refuses further nodes. This does neither,
+where `LOOPBACK_ONLY` is in the environment. The head is the first; it runs until it is killed.
 """
 
 import signal
 import sys
+
+from daemon.wire.parent import die_with_parent
 
 STORE_BYTES = 200_000_000
 LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -16,6 +18,8 @@ UP = "the node is up"
 def main(name: str, address: str, folder: str, is_head: bool) -> None:
     from ray._private.node import Node
     from ray._private.parameter import RayParams
+
+    die_with_parent()
 
     parameters = RayParams(
         node_name=name,
@@ -34,7 +38,7 @@ def main(name: str, address: str, folder: str, is_head: bool) -> None:
         parameters.update(gcs_server_port=int(address.rpartition(":")[2]), temp_dir=folder)
     else:
         parameters.update(gcs_address=address)
-    Node(parameters, head=is_head, shutdown_at_exit=False, spawn_reaper=False)
+    Node(parameters, head=is_head, shutdown_at_exit=False, spawn_reaper=True)
     print(UP, flush=True)
     signal.pause()
 

@@ -11,7 +11,7 @@ import pytest
 
 from daemon import __version__
 from daemon.cluster.host import NUMBER_BYTES, Begin, WorkerHost
-from daemon.protocol.worker import Alive, Ended, FromWorker, Loading, Ready, Reply, Shutdown
+from daemon.protocol.worker import Alive, Exited, FromWorker, Loading, Ready, Reply, Shutdown
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.frames import FrameReader, inline_frame
 from daemon.wire.pulse import Ping
@@ -61,7 +61,7 @@ def test_a_worker_s_life_on_a_node(folder: str) -> None:
     ready, reply = next(told), next(told)
     assert isinstance(ready, Ready) and isinstance(reply, Reply) and len(reply.tokens) == 1
     host.give(numbered(3, Shutdown()))
-    assert list(told) == [Ended(0)]
+    assert list(told) == [Exited(0)]
     host.give(numbered(4, plan))  # it comes too late, and is no error
 
 
@@ -72,7 +72,7 @@ def test_frames_of_any_size_pass(folder: str) -> None:
     plan = plans.plan([(plans.add(0, prompt), len(prompt))])
     assert len(encoder().encode(plan)) > 100_000
     host.give(numbered(0, cpu_load(folder, num_blocks=4096, max_len=50_000), plan, Shutdown()))
-    assert [type(each) for each in messages_of(host)] == [Loading, Ready, Reply, Ended]
+    assert [type(each) for each in messages_of(host)] == [Loading, Ready, Reply, Exited]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
@@ -82,7 +82,7 @@ def test_the_exit_status_is_told(number: signal.Signals) -> None:
     assert host._process is not None
     waiting = threading.Timer(0.1, os.kill, (host._process.pid, number))
     waiting.start()
-    assert list(messages_of(host))[-1] == Ended(-number)
+    assert list(messages_of(host))[-1] == Exited(-number)
 
 
 def test_another_version_is_refused() -> None:

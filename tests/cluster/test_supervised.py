@@ -23,7 +23,7 @@ from tests.supervisor.test_worker import Told
 from tests.supervisor.waiting import until
 
 
-class OnNode(Told):
+class NodeTold(Told):
     """What the supervisor of a worker on a node told."""
 
     def __init__(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,8 +52,8 @@ def _children(task: Path) -> list[str]:
 @asynccontextmanager
 async def running(
     monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> AsyncIterator[tuple[OnNode, "asyncio.Task[None]"]]:
-    told = OnNode(str(write_llama(folder)), monkeypatch)
+) -> AsyncIterator[tuple[NodeTold, "asyncio.Task[None]"]]:
+    told = NodeTold(str(write_llama(folder)), monkeypatch)
     assert told.node == "?"
     task = asyncio.create_task(told.worker.run())
     try:

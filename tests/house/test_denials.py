@@ -89,6 +89,33 @@ def refuses_packing_twice() -> bool:
     return refuses("memory.compress", True, **{"memory.kv_dtype": "int8"})
 
 
+def refuses_gpus_and_ranks_on_a_cluster() -> bool:
+    """And moves of keys and values: all but mixed roles."""
+    for texts, key, others in (
+        (["cuda:0"], "instance[0].device", {}),
+        (["cpu:tp2"], "instance[0].parallel", {}),
+        (["cpu:prefill"], "instance[0].role", {}),
+        (["cpu", "cpu"], "scheduler.roles", {"scheduler.roles": "auto"}),
+        ([], "instance", {}),
+        (["cpu"], "daemon.threads", {"daemon.threads": 0}),
+        (["cpu"], "cluster.address", {"cluster.address": "here"}),
+    ):
+        values = {**CLUSTER, "instance": [as_plain(text) for text in texts], **others}
+        with pytest.raises(ConfigError) as error:
+            load(None, values)
+        assert [fault.key for fault in error.value.faults] == [key]
+    load(None, {**CLUSTER, "instance": [as_plain("cpu"), as_plain("cpu")]})
+    return True
+
+
+def as_plain(text: str) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(parse_instance(text))
+    return plain
+
+
+CLUSTER = {"cluster.launcher": "ray", "scheduler.roles": "mixed", "daemon.threads": 1}
+
+
 DENIED: dict[str, dict[str, Callable[[], bool]]] = {
     "README.md": {
         "without their towers for images and sound": reads_no_images,
@@ -96,10 +123,13 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
         "daemon serves one model": has_one_model,
         "Each GPU holds a whole model": refuses_devices,
         "no GPU has run them yet": has_no_gpu_results,
+        "as nodes of a Ray cluster, it serves by CPUs alone": refuses_gpus_and_ranks_on_a_cluster,
     },
     "docs/configuration.md": {"(`cuda:0,1:tp2`) are refused": refuses_devices},
     "docs/instances.md": {
         "and refused until a GPU has handed states to a CPU": refuses_devices,
+        "GPUs and ranks are refused on a cluster.": refuses_gpus_and_ranks_on_a_cluster,
+        "Keys and values do not move between nodes": refuses_gpus_and_ranks_on_a_cluster,
     },
     "docs/gpu.md": {
         "tp2 over cuda:0,1 is not supported yet: ": refuses_devices,

@@ -34,7 +34,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 def _requirements() -> list[Requirement]:
     extras = PROJECT["optional-dependencies"]
-    return [Requirement(r) for r in PROJECT["dependencies"] + extras["gpu"] + extras["dev"]]
+    return [
+        Requirement(r)
+        for r in PROJECT["dependencies"] + extras["gpu"] + extras["ray"] + extras["dev"]
+    ]
 
 
 def _pins() -> dict[str, str]:
@@ -49,7 +52,7 @@ def test_names_that_scripts_rely_on() -> None:
     assert PROJECT["name"] == "llmd-server"
     assert PROJECT["requires-python"] == ">=3.11"
     assert set(PROJECT["scripts"]) == {"llmd", "llmd-top", "llmd-powerd"}
-    assert {"gpu", "retrieval", "dev"} <= set(PROJECT["optional-dependencies"])
+    assert {"gpu", "ray", "retrieval", "dev"} <= set(PROJECT["optional-dependencies"])
     assert re.fullmatch(r"\d+\.\d+\.\d+", daemon.__version__)
 
 

@@ -172,6 +172,18 @@ async def test_an_instance_of_ranks_keeps_the_role_that_its_configuration_must_h
     order_checks.check_roles("mixed", snapshot)
 
 
+async def test_instances_on_nodes_stay_mixed(ordered: Ordered) -> None:
+    """Also before Ray has placed them."""
+    snapshot = ordered.status.snapshot()
+    nodes = tuple(msgspec.structs.replace(one, node="?") for one in snapshot.instances)
+    snapshot = msgspec.structs.replace(snapshot, instances=nodes)
+    with pytest.raises(RefusalError, match=r"b stays mixed: no keys .* a node of a cluster"):
+        order_checks.check_role(1, Role.DECODE, snapshot)
+    with pytest.raises(RefusalError, match=r"roles stay as they are: no keys .* as a has"):
+        order_checks.check_roles("auto", snapshot)
+    order_checks.check_role(1, Role.MIXED, snapshot)
+
+
 async def test_a_sequence_is_ordered_elsewhere(ordered: Ordered) -> None:
     sequence = await ordered.begin()
     ordered.second_ready(64)

@@ -75,6 +75,15 @@ def test_ranks_are_told_below_their_instance() -> None:
     assert lines[place + 1].split() == ["rank", "1", "pid", "71", "loading", "280", "MiB"]
 
 
+def test_the_node_is_told_below_its_instance() -> None:
+    one = scenario.snapshot(20)
+    first = msgspec.structs.replace(one.instances[0], node="second")
+    lines = frame(msgspec.structs.replace(one, instances=(first, *one.instances[1:]))).splitlines()
+    place = next(number for number, line in enumerate(lines) if "on node" in line)
+    assert lines[place - 1].split()[0] == first.name
+    assert lines[place].split() == ["on", "node", "second"]
+
+
 def test_loading_shows_its_progress() -> None:
     text = frame(scenario.starting(0.4))
     assert "loading weights 40 %" in text

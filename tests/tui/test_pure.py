@@ -346,6 +346,18 @@ def test_ranks_have_rows_below_their_instance() -> None:
     assert keys == ["0", "0.0", "0.1"] and [index_of(key) for key in keys] == [0, 0, 0]
 
 
+def test_a_node_has_a_row_below_its_instance() -> None:
+    one = msgspec.structs.replace(scenario.instance("cpu", 0), node="second")
+    snapshot = msgspec.structs.replace(scenario.snapshot(1), instances=(one,), gpus=())
+    (key, row), (below, node) = rows_of(snapshot)
+    assert (key, below, index_of(below)) == ("0", "0.node", 0) and row.instance is node.instance
+    texts = {column.key: column.cell(node, 12).text for column in INSTANCES}
+    assert {key: text for key, text in texts.items() if text} == {
+        "name": " on node",
+        "kv": "second",
+    }
+
+
 def test_kernels_that_torch_stands_in_for_mark_the_state_and_have_their_reason() -> None:
     one = scenario.instance("gpu0", 0)
     slow = msgspec.structs.replace(one, fallbacks=(("decode", "not done\nin 60 s"),))

@@ -47,7 +47,7 @@ def connect(address: str) -> str:
         socket.create_connection((host, int(port)), PROBE_S).close()
     except OSError as error:  # Ray itself would try for a minute
         return str(error)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"}
     import ray
 
     try:

@@ -18,7 +18,6 @@ from tests.e2e.live import LiveDaemon
 from tests.e2e.prompts import LICENCE, QUESTIONS
 from tests.e2e.test_lifecycle import text_of
 from tests.hangs import HANG_S
-from tests.soak import tries
 
 pytest.importorskip("ray")
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
@@ -29,7 +28,7 @@ PROMPTS = [
     *QUESTIONS,
     *(LICENCE.read_text()[PIECE * at : PIECE * at + 20 * (at + 1)] for at in range(28)),
 ]
-KILLS = tries(5, 20)
+KILLS = 5
 ONE_CORE = ("--set", "daemon.threads=1", "--roles", "mixed")
 GONE_S = 2 * HANG_S
 OWN = {"tcp": "0100007F:", "tcp6": "0000000000000000FFFF00000100007F:"}
@@ -45,7 +44,9 @@ def expected() -> list[str]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    with RayCluster() as cluster:
+    with pytest.MonkeyPatch.context() as patch, RayCluster() as cluster:
+        for name, value in LOOPBACK_ONLY.items():
+            patch.setenv(name, value)
         cluster.add("first")
         cluster.add("second")
         yield cluster
@@ -55,7 +56,7 @@ def on(cluster: RayCluster, *instances: str) -> LiveDaemon:
     """A daemon with these instances on the cluster's nodes."""
     flags = ["--set", 'cluster.launcher="ray"', "--set", f'cluster.address="{cluster.address}"']
     flags += ["--set", f"daemon.restarts={2 * KILLS}"]
-    return LiveDaemon("--instance", *instances, *flags, *ONE_CORE, env=dict(LOOPBACK_ONLY))
+    return LiveDaemon("--instance", *instances, *flags, *ONE_CORE)
 
 
 async def texts(daemon: LiveDaemon, at_once: int = 8) -> list[str]:

@@ -55,6 +55,7 @@ def connect(address: str) -> str:
             address=address, namespace="llmd", logging_level="WARNING", configure_logging=False
         )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        ray.shutdown()  # what was begun would refuse another try
         return f"{type(error).__name__}: {error}"
     return ""
 

@@ -47,11 +47,10 @@ class RayNode:
     def kill(self) -> None:
         """End all of its processes at once, as when its machine loses power."""
         pids = [self.process.pid, *descendants(self.process.pid)]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)  # none of them tells the others
-        for pid in [*pids, *descendants(self.process.pid)]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped, none of them tells the others
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
         self.process.wait()
 
     def pids(self) -> list[int]:

@@ -31,9 +31,10 @@ def _move(a, writes):
         place = at % a[6]
         count = min(a[8] - done, a[6] - place, a[6] // _PIECES)
         # A writer needs as many bytes to have been read before, a reader to have been written.
-        other = line + _READ if writes else line
+        counter = line + _READ if writes else line
         number = at + count - a[6] if writes else at + count
-        wrong = waits(other, a[11], number, int64_pointer(a[9])[1], a[9] + 16)
+        limit_ns, clock = int64_pointer(a[9])[1], a[9] + 16
+        wrong = waits(a[11], a[12], a[10], counter, number, limit_ns, clock)
         if wrong != 0:
             int64_pointer(a[9])[0] = wrong * WORLD + a[10]
             return
@@ -49,8 +50,8 @@ def _move(a, writes):
 @ITEM
 def send_item(a, _item):
     """Write bytes: a[5] pipe, a[6] bytes of its ring, a[7] the bytes, a[8] how many, a[9] as
-    `rank_kernels` has it, a[10] the other end's rank, a[11] whether that has left. Once something
-    is wrong, nothing is done any more.
+    `rank_kernels` has it, a[10] the other end's rank, a[11] lines of all ranks, a[12] this one.
+    Once something is wrong, nothing is done any more.
     """
     _move(a, True)
 

@@ -1,7 +1,8 @@
 """The CPU kernels of ranks that compute one model together: sums and gathers over shared memory.
 
 The memory begins with 64 bytes for each rank, `LINE` int64 each: how many operations it has begun,
-what each of its last two is (a number that all ranks must have alike), and whether it has left.
+what each of its last two is (a number that all ranks must have alike), whether it has left, and
+what it waits for. So ranks that wait for each other, which would never end, are found at once.
 Behind them lie two areas for each rank. A rank writes its part to one of them, counts up, and reads
 those of the others when they have counted as far. It writes the same area again two operations
 later: by then all others have begun the one between, and so have read it.
@@ -17,14 +18,17 @@ from daemon.engine.cpu.team import count_up, float_pointer, int8_pointer, int64_
 
 LINE = 8
 """int64 of a rank's line."""
-LATE, LEFT, OTHERWISE = 1, 2, 3
-"""Faults of a rank: it is late, it has left, or it does another operation."""
+LATE, LEFT, OTHERWISE, STUCK = 1, 2, 3, 4
+"""Faults of a rank: it is late, has left, does another operation, or waits for this one."""
 WORLD = 16
 """A fault, times this, and the rank, are one number."""
 
 _DOES = 1  # column of a line
 IS_GONE = 3
 """The column of a line that says that its rank has left."""
+_NUM_WAITS, _FOR, _AT, _NUMBER = 4, 5, 6, 7
+"""Columns of a line: how many waits its rank has begun and ended; the rank that it waits for, the
+place of the counter behind the first line (bytes), and the number that it has to reach."""
 _SUM, _GATHER = 1 << 60, 1 << 61
 _SPINS, _YIELDS, _NAP_US = 4000, 4000, 50
 _MONOTONIC = 1
@@ -42,27 +46,68 @@ def _now_ns(clock):
 
 
 @_strictly
-def waits(begun, left, number, limit_ns, clock):
-    """The fault of a rank that has not begun operation `number`; 0 once it has.
+def waits(lines, own, rank, counter, number, limit_ns, clock):
+    """The fault of a `rank` whose counter, at an address, has not reached `number`; 0 once it has.
 
-    `begun` and `left`: addresses of its columns. Most waits are short: a rank spins, then lets
-    others have the core, then naps.
+    `lines`: the address of those of all ranks, of which this is the `own`-th. Most waits are short:
+    a rank spins, then lets others have the core, then naps.
     """
     for _ in range(_SPINS):
-        if read_now(int64_pointer(begun)) >= number:
+        if read_now(int64_pointer(counter)) >= number:
             return 0
     for _ in range(_YIELDS):
-        if read_now(int64_pointer(begun)) >= number:
+        if read_now(int64_pointer(counter)) >= number:
             return 0
         _sched_yield()
+    line = lines + 8 * LINE * own
+    int64_pointer(line)[_FOR] = rank
+    int64_pointer(line)[_AT] = counter - lines
+    int64_pointer(line)[_NUMBER] = number
+    count_up(int64_pointer(line + 8 * _NUM_WAITS), 1)
+    wrong = _naps(lines, own, rank, counter, number, limit_ns, clock)
+    count_up(int64_pointer(line + 8 * _NUM_WAITS), 1)
+    return wrong
+
+
+@_strictly
+def _naps(lines, own, rank, counter, number, limit_ns, clock):
+    """The slow part of `waits`."""
     since_ns = _now_ns(clock)
-    while read_now(int64_pointer(begun)) < number:
-        if read_now(int64_pointer(left)) != 0:
+    while read_now(int64_pointer(counter)) < number:
+        if read_now(int64_pointer(lines + 8 * (LINE * rank + IS_GONE))) != 0:
             return LEFT
         if _now_ns(clock) - since_ns > limit_ns:
             return LATE
+        if _is_stuck(lines, own):
+            return STUCK
         _usleep(_NAP_US)
     return 0
+
+
+@_strictly
+def _is_stuck(lines, own):
+    """Whether the rank that this one waits for waits too, and so on in a circle back to this one.
+
+    A rank may go on while others of the circle are looked at. One that was still seen to wait after
+    the rank that it waits for cannot: so a circle is gone round as often as it may have ranks.
+    """
+    for _ in range(WORLD):
+        rank = own
+        for _ in range(WORLD):
+            line = lines + 8 * LINE * rank
+            count = read_now(int64_pointer(line + 8 * _NUM_WAITS))
+            rank = read_now(int64_pointer(line + 8 * _FOR))
+            counter = lines + read_now(int64_pointer(line + 8 * _AT))
+            number = read_now(int64_pointer(line + 8 * _NUMBER))
+            if count & 1 == 0 or read_now(int64_pointer(counter)) >= number:
+                return False
+            if read_now(int64_pointer(line + 8 * _NUM_WAITS)) != count:
+                return False
+            if rank == own:
+                break
+        if rank != own:
+            return False
+    return True
 
 
 @_strictly
@@ -78,7 +123,8 @@ def _meet(a, does):
     count_up(int64_pointer(own), 1)
     for rank in range(a[9]):
         line = a[5] + 8 * LINE * rank
-        wrong = waits(line, line + 8 * IS_GONE, number, int64_pointer(a[10])[1], a[10] + 16)
+        limit_ns, clock = int64_pointer(a[10])[1], a[10] + 16
+        wrong = waits(a[5], a[8], rank, line, number, limit_ns, clock)
         if wrong == 0 and int64_pointer(line)[_DOES + (number & 1)] != does:
             wrong = OTHERWISE
         if wrong != 0:

@@ -15,7 +15,7 @@ import torch
 
 from daemon.engine.cpu import rank_kernels
 from daemon.engine.cpu.kernels import BY_ADDRESS, run_program
-from daemon.engine.cpu.rank_kernels import LATE, LEFT, LINE, WORLD
+from daemon.engine.cpu.rank_kernels import LATE, LEFT, LINE, STUCK, WORLD
 from daemon.engine.cpu.team import Call, Team
 from daemon.engine.layers.ranks import RankError, TellsByGather
 
@@ -124,6 +124,8 @@ class SharedMemoryRanks(TellsByGather):
         what, rank = divmod(wrong, WORLD)
         if what == LATE:
             raise RankError(f"rank {rank} is late by more than {self.deadline_s:g} s")
+        if what == STUCK:
+            raise RankError(f"rank {rank} and this one wait for each other")
         said = "has ended" if what == LEFT else "computes something else than the others"
         raise RankError(f"rank {rank} {said}")
 

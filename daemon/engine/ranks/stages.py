@@ -13,7 +13,6 @@ import torch
 from daemon.engine.cpu import pipe_kernels
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.pipe_kernels import LINES_BYTES
-from daemon.engine.cpu.rank_kernels import IS_GONE
 from daemon.engine.ranks.shared_memory import AREA_BYTES, SharedMemoryRanks, address, shared_bytes
 from daemon.models.stages import layers_of, rank_of, stage_of
 
@@ -111,6 +110,6 @@ class Stages(SharedMemoryRanks):
         return rows
 
     def _run(self, item: int, pipe: _Pipe, at: int, size_bytes: int) -> None:
-        left = self._lines[pipe.other, IS_GONE:].ctypes.data
-        place = pipe.at, pipe.ring_bytes, at, size_bytes, self._wrong.ctypes.data, pipe.other, left
+        ends = pipe.other, self._address, self.rank
+        place = pipe.at, pipe.ring_bytes, at, size_bytes, self._wrong.ctypes.data, *ends
         self._team.run_here((1, BY_ADDRESS, item, *place))

@@ -1,6 +1,7 @@
 """What travels between stages: states down, tokens up, in order, and nobody waits for ever."""
 
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,7 @@ from daemon.engine.ranks.stages import Stages
 from tests.hangs import HANG_S
 
 SHORT_S = 0.05
+NUM_TURNS, NAP_S = 50, 0.004
 
 
 def on_stages(
@@ -76,3 +78,43 @@ def test_a_ring_that_nobody_empties_is_late_too() -> None:
 
     _, found = on_stages(2, work, SHORT_S)
     assert isinstance(found, RankError) and "rank 0 is late" in str(found)
+
+
+def test_stages_that_wait_for_each_other_are_found_at_once() -> None:
+    """Each does what it alone has decided; the deadline is far."""
+
+    def work(links: Stages) -> None:
+        try:
+            if links.is_last:
+                links.gather(torch.zeros(1, 1), [1, 1, 1])
+            else:
+                links.hear(1, 1)
+        finally:
+            links.close()
+
+    found = on_stages(3, work, 10 * HANG_S)
+    stuck = [str(each) for each in found if "wait for each other" in str(each)]
+    assert stuck and all(isinstance(each, RankError) for each in found)
+    assert {
+        "rank 0 and this one wait for each other",
+        "rank 1 and this one wait for each other",
+    } >= {*stuck}
+
+
+def test_a_stage_that_is_slow_is_not_taken_for_one_that_waits() -> None:
+    """Each waits for the other in turn, longer than it naps."""
+
+    def work(links: Stages) -> int:
+        heard = 0
+        for number in range(NUM_TURNS):
+            time.sleep(NAP_S)
+            if links.is_last:
+                heard += int(links.receive()[0, 0])
+                links.tell(torch.tensor([[number]]))
+            else:
+                links.send(torch.full((1, 1), float(number)))
+                time.sleep(NAP_S)
+                heard += int(links.hear(1, 1)[0, 0])
+        return heard
+
+    assert on_stages(2, work) == [sum(range(NUM_TURNS))] * 2

@@ -190,14 +190,12 @@ def _num_pairs(batch: FlatBatch) -> int:
 
 def possible(decoder: Decoder, cache: PagedKV) -> bool:
     """Whether every product can be computed by calls, at least of one token, and each layer has one
-    place for keys and values of its own; on all ranks, where several share the decoder.
+    place for keys and values of its own.
     """
     own = cache.layout is None or not cache.layout.shared
     whole = all(len(places) == 1 for places in cache.places.values())
     read = all(not view.latent or latent.can_read(view) for view in cache.views)
-    here = own and whole and read and _in_calls(decoder, 1)
-    ranks = _ranks_of(decoder)
-    return here if ranks is None else all(_on_all(ranks, [here]))
+    return own and whole and read and _in_calls(decoder, 1)
 
 
 def _in_calls(decoder: Decoder, count: int) -> bool:

@@ -157,3 +157,17 @@ def from_all(ranks: Ranks, number: int, device: torch.device | str = "cpu") -> l
     own = torch.tensor([[number]], dtype=torch.int64, device=device)
     found: list[int] = ranks.gather(own, [1] * ranks.world_size)[0].tolist()
     return found
+
+
+def on_all(ranks: Ranks | None, holds: bool) -> bool:
+    """Whether something holds on every rank, each of which asks; of the only one where it is None.
+
+    What decides which operations a rank does with the others is asked so: each sees a part of the
+    model, and parts may be unlike.
+    """
+    return holds if ranks is None else all(from_all(ranks, holds))
+
+
+def on_any(ranks: Ranks | None, holds: bool) -> bool:
+    """Whether something holds on a rank, each of which asks; see `on_all`."""
+    return holds if ranks is None else any(from_all(ranks, holds))

@@ -40,6 +40,11 @@ class StageEntry(nn.Module):
         self.width = width
         self._received = torch.empty(0)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """No numbers, for modelling code that asks where an embedding lies."""
+        return self._received.new_empty(0)
+
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """States [..., width] of `tokens` [...]."""
         self._received = self.links.receive().view(*tokens.shape, self.width)

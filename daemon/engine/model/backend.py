@@ -29,7 +29,7 @@ from daemon.engine.layers.attention_torch import TorchAttention
 from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.forward import Forward, Programs
 from daemon.engine.layers.ops import Ops
-from daemon.engine.layers.ranks import Ranks
+from daemon.engine.layers.ranks import Ranks, on_all
 from daemon.engine.layers.recurrent.recurrence import Recurrence, TorchRecurrence
 from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
 from daemon.engine.quantised.linear import QuantisedLinear
@@ -66,6 +66,7 @@ class Backend:
     recur: Recur = TorchRecurrence  # recurrent layers, where a pool holds their states
     ranks: Ranks | None = None  # that compute the model together
     rounds: bool = False  # products over quantised weights round states, unless they are exact
+    compiles: Callable[[Forward, PagedKV], bool] = lambda *_: False  # whether `compile` does
 
 
 def torch_backend() -> Backend:
@@ -96,11 +97,14 @@ def choose_backend(
 
 
 def on_ranks(backend: Backend, ranks: Ranks) -> Backend:
-    """A backend for one rank of several; a GPU's steps are not captured there."""
+    """A backend for one rank of several; a GPU's steps are not captured there, and others are
+    compiled on all ranks or on none.
+    """
     name = f"{backend.name} rank {ranks.rank} of {ranks.world_size}"
 
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
-        return None if cache.raw.is_cuda else backend.compile(forward, cache, slots)
+        here = not cache.raw.is_cuda and backend.compiles(forward, cache)
+        return backend.compile(forward, cache, slots) if on_all(ranks, here) else None
 
     return replace(backend, name=name, compile=compile_steps, ranks=ranks)
 
@@ -122,6 +126,9 @@ def _compiled() -> Backend:
 
     def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
         return cpu_attention(batch, cache, team, constants)
+
+    def compiles(forward: Forward, cache: PagedKV) -> bool:
+        return isinstance(forward, Decoder) and program.possible(forward, cache)
 
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
         if not isinstance(forward, Decoder) or not program.possible(forward, cache):
@@ -161,6 +168,7 @@ def _compiled() -> Backend:
         recur=MakeRecurrence(team),
         sampler_ops=partial(CpuSamplerOps, team=team),
         rounds=True,
+        compiles=compiles,
     )
 
 

@@ -13,7 +13,7 @@ from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.forward import Alone, Differing, Programs, Repeated
 from daemon.engine.layers.modules import Modules
 from daemon.engine.layers.operators import operators_alone
-from daemon.engine.layers.ranks import Ranks, from_all
+from daemon.engine.layers.ranks import Ranks, on_all
 from daemon.engine.layers.recurrent.functions import recurring
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.linear import quantised_bytes
@@ -88,9 +88,8 @@ class CausalModel:
                 product for product in self._forward.products() if isinstance(product, Differing)
             )
             same = count == other or all(product.alike(count, other) for product in differing)
-            if self._ranks is not None:  # whose products may have been chosen otherwise
-                same = all(from_all(self._ranks, same))
-            self._alike[count, other] = same
+            # Products may have been chosen otherwise on other ranks.
+            self._alike[count, other] = on_all(self._ranks, same)
         return self._alike[count, other]
 
     def same_until(self, most: int) -> tuple[int, ...]:

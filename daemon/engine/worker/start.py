@@ -16,7 +16,7 @@ from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention import BY_ROWS
 from daemon.engine.layers.latent import keep_rows
-from daemon.engine.layers.ranks import Ranks, from_all
+from daemon.engine.layers.ranks import Ranks, from_all, on_any
 from daemon.engine.layers.rotary import settle_rotary
 from daemon.engine.layers.stages import StageHead
 from daemon.engine.loading.loader import load_model, torch_dtype
@@ -198,8 +198,7 @@ def _asked(model: Any, shape: ModelShape, load: Load, ranks: Ranks | None) -> As
     masks say. None where all layers see all, or the trial will refuse the model.
     """
     nothing = AskedOfAttention((), [])
-    has_windows = any(shape.windows)
-    if not (has_windows if ranks is None else any(from_all(ranks, has_windows))):
+    if not on_any(ranks, any(shape.windows)):
         return nothing
     asked = listen(model, shape, load.max_len)
     if asked.reasons and ranks is not None:  # of one rank it may be, which the others wait for

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import Gemma2Config, LlamaConfig, MixtralConfig, PreTrainedConfig
 
+from daemon.memory.layout import row_blocks
 from daemon.protocol.worker import Failed, Ready
 from tests.engine.driver import Driver, Running
 from tests.engine.ranks.group import RankGroup, texts_of
@@ -72,7 +73,7 @@ def test_three_stages_mixtures_and_unlike_windows(
 def answer_of(group: RankGroup, tokens: list[int]) -> list[int]:
     """The answer to one prompt, whose blocks are free afterwards."""
     plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
-    width = CONTEXT_LEN // BLOCK_SIZE
+    width = row_blocks(CONTEXT_LEN, BLOCK_SIZE)
     first = next(ready for ready in group.readies if isinstance(ready, Ready))
     plans.num_groups = max(len(first.windows), 1)
     plans.apart, plans.width = NUM_BLOCKS // plans.num_groups, width
@@ -128,6 +129,7 @@ def test_batches_in_flight_have_the_text_of_one_at_a_time(
     [
         ("llama", (1, 1, 1), "2 layers cannot be split into 3 stages"),
         ("gemma4", (1, 2), "its layers have unlike heads"),
+        ("deepseek_v3", (1, 2), "its layers keep latent rows"),
     ],
 )
 def test_a_model_that_cannot_be_split_is_refused_by_name(

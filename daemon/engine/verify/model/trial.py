@@ -15,10 +15,11 @@ import torch
 from daemon.base.logs import in_a_line
 from daemon.config.paths import default_cache
 from daemon.engine.kv.eight_bit import KV_DTYPES
+from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.fuse import fuse
 from daemon.engine.layers.modules import Modules
 from daemon.engine.layers.prepare import prepare_linears
-from daemon.engine.layers.ranks import RankError, from_all
+from daemon.engine.layers.ranks import RankError, from_all, on_all, on_any
 from daemon.engine.model.backend import torch_backend
 from daemon.engine.model.linear import linear_bytes, packed
 from daemon.engine.model.model import CausalModel
@@ -84,7 +85,9 @@ class _Trial:
         self._folder = Path(load.cache) if load.cache else default_cache()
         keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
         layers = [layer for _, layer in quantised_layers(model)]
-        self._products_round = pool.backend.rounds and bool(layers) and not load.exact
+        # A stage may have all layers of a kind. What the trial goes by is the same on all ranks.
+        rounds = pool.backend.rounds and bool(layers) and not load.exact
+        self._products_round = on_any(self._ranks, rounds)
         quantised = pool.backend.products(_multiplying(model), load.exact)
         self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
         # A GPU unpacks anew as fast, and the pool has its memory already.
@@ -102,7 +105,8 @@ class _Trial:
             num_params = sum(from_all(self._ranks, num_params))
         budget = script.budget_tokens(num_params, pool.cache.raw.is_cuda, self._rounds)
         self._waves = script.write(self._room, budget, self._borders, _padding(model))
-        experts = any(name.endswith(".experts") for name, _ in model.named_modules())
+        has_experts = any(name.endswith(".experts") for name, _ in model.named_modules())
+        experts = on_any(self._ranks, has_experts)
         self._times = ROUTED_TIMES if experts else TIMES
         self._key = kept.key_of(model, load, pool.backend.name, self._waves)
         self._expected: list[list[Expected]] = []
@@ -114,7 +118,7 @@ class _Trial:
     def known(self) -> TrialVerdict | None:
         """The verdict of an equal trial; None where there was none."""
         verdict = kept.read(self._folder, self._key)
-        if self._ranks is not None:  # each rank has its own, and all must go the same way
+        if self._ranks is not None:  # each rank has its own
             found = from_all(self._ranks, kept.number_of(verdict))
             verdict = verdict if len(set(found)) == 1 else None
         if verdict is not None:
@@ -199,6 +203,7 @@ class _Trial:
             decoder = fuse(
                 self._model, ops, self._prepare, self._num_positions, windows=verdict.windows
             )
+            decoder = self._of_all(decoder)
             if decoder is None:
                 return self._by_modules(verdict.windows)
             made = CausalModel(decoder, self._ranks)
@@ -209,6 +214,10 @@ class _Trial:
             self._say("products", _PRODUCTS)
             made.compile_steps(self._pool.backend, self._pool.cache, self._pool.slots)
         return made
+
+    def _of_all(self, decoder: Decoder | None) -> Decoder | None:
+        """A decoder, where all ranks have one of their parts."""
+        return decoder if on_all(self._ranks, decoder is not None) else None
 
     def _by_modules(self, windows: tuple[int, ...]) -> CausalModel:
         return CausalModel(Modules(self._model, windows), self._ranks)
@@ -234,7 +243,7 @@ class _Trial:
             with reference.attention(self._model, "eager"), wide.widened(self._model):
                 return reference.logits_of(self._model, sequence)
         except torch.OutOfMemoryError:
-            if not self._rounds:
+            if not self._rounds or self._ranks is not None:  # others have the memory, and go on
                 raise
         if self._unrounded_fits:
             log.warning("trial: no memory for float32: faults of the size of rounding may hide")
@@ -276,6 +285,7 @@ class _Trial:
         decoder = wide.wide_decoder(
             self._model, self._num_positions, torch.from_numpy(used), self._windows
         )
+        decoder = self._of_all(decoder)
         if decoder is not None:
             renamed = [script.renamed(wave, used) for wave in self._waves]
             finding = self._unrounded(CausalModel(decoder, self._ranks), renamed)

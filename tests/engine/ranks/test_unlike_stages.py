@@ -1,0 +1,71 @@
+"""Stages whose layers are of unlike kinds: each tries its own part, and all go the same way."""
+
+from pathlib import Path
+
+import pytest
+from transformers import (
+    Gemma3TextConfig,
+    Glm4MoeConfig,
+    GptOssConfig,
+    Llama4TextConfig,
+    PreTrainedConfig,
+)
+
+from daemon.protocol.worker import Ready
+from tests.engine.ranks.group import RankGroup
+from tests.engine.ranks.test_shards import NUM_OUTPUTS, prompts, tiny_load
+from tests.engine.ranks.test_stages import answer_of
+from tests.engine.tiny import deeper, greedy, random_model, save_model
+
+_GLM = Glm4MoeConfig(
+    **deeper(3),
+    head_dim=16,
+    moe_intermediate_size=32,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    first_k_dense_replace=1,
+)
+_GEMMA = Gemma3TextConfig(
+    **deeper(4),
+    head_dim=16,
+    sliding_window=9,
+    layer_types=["sliding_attention", "full_attention"] * 2,
+)
+_GPT_OSS = GptOssConfig(
+    **deeper(4), head_dim=16, sliding_window=8, num_local_experts=4, num_experts_per_tok=2
+)
+_LLAMA4 = Llama4TextConfig(
+    **deeper(4),
+    head_dim=16,
+    attention_chunk_size=16,
+    layer_types=["chunked_attention", "full_attention"] * 2,
+    no_rope_layers=[1, 0, 1, 0],
+    floor_scale=5,
+    attn_scale=0.5,
+    num_local_experts=4,
+    intermediate_size_mlp=96,
+    moe_layers=[2, 3],
+)
+CASES: dict[str, tuple[PreTrainedConfig, tuple[int, ...]]] = {
+    "glm4_moe": (_GLM, (1, 2)),
+    "gemma3": (_GEMMA, (2, 2)),
+    "gpt_oss": (_GPT_OSS, (2, 2)),
+    "llama4": (_LLAMA4, (2, 2)),
+}
+"""Models, and the layers of each stage: dense ones before mixtures, windows before none."""
+
+
+@pytest.mark.parametrize(
+    "name", ["glm4_moe", *(pytest.param(name, marks=pytest.mark.soak) for name in [*CASES][1:])]
+)
+def test_unlike_stages_give_the_text_of_the_whole_model(
+    name: str, quick: dict[str, str], tmp_path: Path
+) -> None:
+    config, stage_layers = CASES[name]
+    whole = random_model(config, 5)
+    load = tiny_load(save_model(whole, tmp_path / "model"), tmp_path, stage_layers=stage_layers)
+    with RankGroup(load, len(stage_layers), **quick) as group:
+        readies = group.ready()
+        assert all(isinstance(ready, Ready) for ready in readies), readies
+        outputs = [answer_of(group, tokens) for tokens in prompts()]
+        assert outputs == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]

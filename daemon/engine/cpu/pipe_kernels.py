@@ -17,6 +17,8 @@ from daemon.engine.cpu.team import count_up, int64_pointer
 LINES_BYTES = 16 * LINE
 """Bytes of a pipe before its ring."""
 _READ = 8 * LINE  # the byte of the line of its reader
+_YIELDS = 100
+"""A stage that waits does so for milliseconds: it naps soon, and leaves its core to others."""
 _PIECES = 4
 """Parts of a ring, one of which is copied at once: the other end works on the ones before."""
 
@@ -34,7 +36,7 @@ def _move(a, writes):
         counter = line + _READ if writes else line
         number = at + count - a[6] if writes else at + count
         limit_ns, clock = int64_pointer(a[9])[1], a[9] + 16
-        wrong = waits(a[11], a[12], a[10], counter, number, limit_ns, clock)
+        wrong = waits(a[11], a[12], a[10], counter, number, _YIELDS, limit_ns, clock)
         if wrong != 0:
             int64_pointer(a[9])[0] = wrong * WORLD + a[10]
             return

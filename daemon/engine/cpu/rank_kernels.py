@@ -30,7 +30,9 @@ _NUM_WAITS, _FOR, _AT, _NUMBER = 4, 5, 6, 7
 """Columns of a line: how many waits its rank has begun and ended; the rank that it waits for, the
 place of the counter behind the first line (bytes), and the number that it has to reach."""
 _SUM, _GATHER = 1 << 60, 1 << 61
-_SPINS, _YIELDS, _NAP_US = 4000, 4000, 50
+_SPINS, YIELDS, _NAP_US = 4000, 4000, 50
+"""Looks of a rank before it lets others have its core, such looks (two milliseconds where nobody
+wants it) before it naps, and a nap."""
 _MONOTONIC = 1
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 _usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
@@ -46,16 +48,16 @@ def _now_ns(clock):
 
 
 @_strictly
-def waits(lines, own, rank, counter, number, limit_ns, clock):
+def waits(lines, own, rank, counter, number, yields, limit_ns, clock):
     """The fault of a `rank` whose counter, at an address, has not reached `number`; 0 once it has.
 
     `lines`: the address of those of all ranks, of which this is the `own`-th. Most waits are short:
-    a rank spins, then lets others have the core, then naps.
+    a rank spins, then lets others have the core (`yields` times), then naps.
     """
     for _ in range(_SPINS):
         if read_now(int64_pointer(counter)) >= number:
             return 0
-    for _ in range(_YIELDS):
+    for _ in range(yields):
         if read_now(int64_pointer(counter)) >= number:
             return 0
         _sched_yield()
@@ -124,7 +126,7 @@ def _meet(a, does):
     for rank in range(a[9]):
         line = a[5] + 8 * LINE * rank
         limit_ns, clock = int64_pointer(a[10])[1], a[10] + 16
-        wrong = waits(a[5], a[8], rank, line, number, limit_ns, clock)
+        wrong = waits(a[5], a[8], rank, line, number, YIELDS, limit_ns, clock)
         if wrong == 0 and int64_pointer(line)[_DOES + (number & 1)] != does:
             wrong = OTHERWISE
         if wrong != 0:

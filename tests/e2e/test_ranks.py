@@ -52,10 +52,17 @@ def rank_pids(daemon: LiveDaemon) -> list[int]:
     """The processes of the instance's ranks, the first of them first."""
     tasks = Path(f"/proc/{daemon.process.pid}/task").iterdir()
     pids = [pid for task in tasks for pid in (task / "children").read_text().split()]
-    command = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids}
     return sorted(
-        int(pid) for pid in pids if any(module in command[pid] for module in RANK_PROCESSES)
+        int(pid) for pid in pids if any(module in command_of(pid) for module in RANK_PROCESSES)
     )
+
+
+def command_of(pid: str) -> bytes:
+    """The command of a process; empty where it is gone by now."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 @pytest.mark.parametrize("instance", INSTANCES)

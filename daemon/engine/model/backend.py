@@ -127,9 +127,6 @@ def _compiled() -> Backend:
     def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
         return cpu_attention(batch, cache, team, constants)
 
-    def compiles(forward: Forward, cache: PagedKV) -> bool:
-        return isinstance(forward, Decoder) and program.possible(forward, cache)
-
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
         if not isinstance(forward, Decoder) or not program.possible(forward, cache):
             return None
@@ -168,7 +165,7 @@ def _compiled() -> Backend:
         recur=MakeRecurrence(team),
         sampler_ops=partial(CpuSamplerOps, team=team),
         rounds=True,
-        compiles=compiles,
+        compiles=lambda it, cache: isinstance(it, Decoder) and program.possible(it, cache),
     )
 
 

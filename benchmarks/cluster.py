@@ -121,6 +121,7 @@ async def in_turns(sides: list[Side], options: argparse.Namespace) -> None:
     for number in range(options.turns + 1):
         for side in sides[:: 1 if number % 2 else -1]:
             await side.turn(number, options.requests, options.tokens)
+            print(f"turn {number}, {side.name}: {side.tokens_per_s[-1]:.1f} tokens/s", flush=True)
     for side in sides:
         for values in (side.tokens_per_s, side.token_s, side.beside):
             del values[0]

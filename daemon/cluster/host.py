@@ -5,6 +5,7 @@ row. Ray is not imported here; it runs this class in a process of its own on the
 an exec'd process like a local one, and ends with the actor's process.
 """
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -50,6 +51,9 @@ class WorkerHost:
         begin = msgspec.msgpack.decode(order, type=Begin)
         if begin.version != __version__:
             return f"llmd is {__version__} there, and {begin.version} here".encode()
+        with contextlib.suppress(PermissionError):
+            # Ray starts actors with a nice value of 15, which this thread's child would inherit.
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             command = [sys.executable, "-m", begin.module, "--fd", str(theirs.fileno())]

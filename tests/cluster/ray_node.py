@@ -10,8 +10,14 @@ import sys
 from daemon.wire.parent import die_with_parent
 
 STORE_BYTES = 200_000_000
-LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-"""Ray's own switch: no address but 127.0.0.1 is used. Nothing is reported to anybody either."""
+LOOPBACK_ONLY = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+}
+"""Ray's own switch: no address but 127.0.0.1 is used. Nothing is reported to anybody either, and
+actors have the priority of other processes.
+"""
 UP = "the node is up"
 
 

@@ -85,6 +85,23 @@ def test_the_exit_status_is_told(number: signal.Signals) -> None:
     assert list(messages_of(host))[-1] == Exited(-number)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may undo a nice value")
+def test_a_worker_is_not_nice_because_its_actor_is() -> None:
+    host, found = WorkerHost(), list[int]()
+
+    def begin() -> None:
+        os.setpriority(os.PRIO_PROCESS, 0, 15)
+        begun(host)
+        assert host._process is not None
+        found.append(os.getpriority(os.PRIO_PROCESS, host._process.pid))
+        host._process.kill()
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    assert found == [0]
+
+
 def test_another_version_is_refused() -> None:
     host = WorkerHost()
     assert begun(host, version="0.0.0") == f"llmd is {__version__} there, and 0.0.0 here"

@@ -244,9 +244,9 @@ class Core:
         if steps is None:
             return None
         self._actions = []
-        for step in steps.answered:
-            self.counters.computed_tokens += step.work.num_decodes
-            self.counters.output_tokens += step.work.num_decodes
+        num_tokens = steps.sequences.size * len(steps.answered)
+        self.counters.computed_tokens += num_tokens
+        self.counters.output_tokens += num_tokens
         self.touched.add(index)
         self._plan(AT_ONCE)  # nothing, but asks for the next tick
         if many:

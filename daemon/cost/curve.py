@@ -5,6 +5,7 @@ beyond the last, the last slope continues.
 """
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 import msgspec
 
@@ -48,6 +49,28 @@ class Surface(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if share == 0.0:
             return upper
         return upper + share * (_between(self.value[top + 1], left, across) - upper)
+
+    def across(self, row: float) -> Callable[[float], float]:
+        """The values at one row, by the column."""
+        columns, last = self.columns, len(self.columns) - 1
+        top, share = _place(self.rows, row)
+        upper, lower = self.value[top], self.value[top + 1 if share else top]
+
+        def at(column: float) -> float:
+            if last == 0 or column <= columns[0]:
+                left, part, right = 0, 0.0, 0
+            else:
+                right = min(bisect_right(columns, column), last)
+                left = right - 1
+                begin = columns[left]
+                part = (column - begin) / (columns[right] - begin)
+            value, below = upper[left], lower[left]
+            value += part * (upper[right] - value)
+            if share == 0.0:
+                return value
+            return value + share * (below + part * (lower[right] - below) - value)
+
+        return at
 
 
 def _place(knots: tuple[float, ...], x: float) -> tuple[int, float]:

@@ -1,16 +1,13 @@
 """From a profile to the time of a step."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
 from daemon.cost.profile import OperatorCurve, Operators, OperatorsAlone, PhaseFit, Profile
 from daemon.cost.work import StepWork
-
-_DENSE_TOKENS = 8192
-_DENSE_SAMPLES = 1024
 
 
 class StepPart(NamedTuple):
@@ -26,6 +23,9 @@ class StepCost(Protocol):
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step (of one stage, in a pipeline)."""
+
+    def decodes_s(self, num_decodes: int) -> Callable[[int], float]:
+        """The same of steps of so many decodes, all sampled, by the tokens they attend to."""
 
     def parts(self, work: StepWork) -> Iterator[StepPart]:
         """The operators of one step: their times add up to its own."""
@@ -47,9 +47,18 @@ class PhaseCost:
             total_s = linear * tokens + square * pairs
             if not work.num_decodes:
                 return base + total_s
-        large = work.num_decodes >= fit.large_batch
-        base, context, row = fit.large_decode_s if large else fit.decode_s
+        base, context, row = self._decode_terms(work.num_decodes)
         return total_s + base + context * work.decode_context + row * work.num_decodes
+
+    def decodes_s(self, num_decodes: int) -> Callable[[int], float]:
+        """The same of steps of so many decodes, by the tokens they attend to."""
+        base, each, row = self._decode_terms(num_decodes)
+        rows_s = row * num_decodes
+        return lambda context: base + each * context + rows_s
+
+    def _decode_terms(self, num_decodes: int) -> tuple[float, float, float]:
+        large = num_decodes >= self._fit.large_batch
+        return self._fit.large_decode_s if large else self._fit.decode_s
 
     def parts(self, work: StepWork) -> Iterator[StepPart]:
         """Prompts and decodes: a fit of two phases knows no finer ones."""
@@ -64,17 +73,20 @@ class PhaseCost:
 
 
 class OperatorCost:
-    """`Operators`, applied; curves over tokens are laid out densely once."""
+    """`Operators`, applied; what depends on one count is computed once for each."""
 
     def __init__(self, operators: Operators) -> None:
         self._operators = operators
-        self._by_samples = [operators.sampled_s(count) for count in range(_DENSE_SAMPLES + 1)]
-        self._by_tokens = [self._tokens_s(count) for count in range(_DENSE_TOKENS + 1)]
+        self._by_samples: dict[int, float] = {}
+        self._by_tokens: dict[int, float] = {}
+        self._by_decodes: dict[int, Callable[[int], float]] = {}
 
     def step_s(self, work: StepWork) -> float:
         """Seconds of one step."""
         operators = self._operators
         num_decodes, chunks = work.num_decodes, work.chunks
+        if not chunks and work.num_samples == num_decodes:
+            return self.decodes_s(num_decodes)(work.decode_context)
         num_tokens = num_decodes
         total_s = operators.row_s * (num_decodes + len(chunks))
         for count, before in chunks:
@@ -82,13 +94,22 @@ class OperatorCost:
             total_s += operators.prefill_s(count, before)
         if num_decodes:
             total_s += operators.decode_s(num_decodes, work.decode_context / num_decodes)
-        if num_tokens <= _DENSE_TOKENS:
-            total_s += self._by_tokens[num_tokens]
-        else:
-            total_s += self._tokens_s(num_tokens)
-        if work.num_samples <= _DENSE_SAMPLES:
-            return total_s + self._by_samples[work.num_samples]
-        return total_s + operators.sampled_s(work.num_samples)
+        return total_s + self._tokens_s(num_tokens) + self._sampled_s(work.num_samples)
+
+    def decodes_s(self, num_decodes: int) -> Callable[[int], float]:
+        """The same of steps of so many decodes, all sampled, by the tokens they attend to."""
+        found = self._by_decodes.get(num_decodes)
+        if found is None:
+            found = self._by_decodes[num_decodes] = self._of_decodes(num_decodes)
+        return found
+
+    def _of_decodes(self, num_decodes: int) -> Callable[[int], float]:
+        rows_s = self._operators.row_s * num_decodes
+        tokens_s, sampled_s = self._tokens_s(num_decodes), self._sampled_s(num_decodes)
+        if not num_decodes:
+            return lambda _: rows_s + tokens_s + sampled_s
+        attention_s = self._operators.decode_s.across(num_decodes)
+        return lambda context: rows_s + attention_s(context / num_decodes) + tokens_s + sampled_s
 
     def parts(self, work: StepWork) -> Iterator[StepPart]:
         """Each term of `Operators` that has a time here."""
@@ -116,8 +137,18 @@ class OperatorCost:
         return (part for part in found if part.time_s)
 
     def _tokens_s(self, count: int) -> float:
-        operators = self._operators
-        return operators.overhead_s + operators.tokens_s(count) + operators.communication_s(count)
+        found = self._by_tokens.get(count)
+        if found is None:
+            operators = self._operators
+            found = operators.overhead_s + operators.tokens_s(count)
+            found = self._by_tokens[count] = found + operators.communication_s(count)
+        return found
+
+    def _sampled_s(self, count: int) -> float:
+        found = self._by_samples.get(count)
+        if found is None:
+            found = self._by_samples[count] = self._operators.sampled_s(count)
+        return found
 
 
 class SumOfOperators:
@@ -138,6 +169,10 @@ class SumOfOperators:
         if num_samples and not sampled_s:
             sampled_s = self._by_samples[num_samples] = _sum(operators.sampled_s, num_samples)
         return operators.overhead_s + tokens_s + sampled_s + sum(self._attention_s(work))
+
+    def decodes_s(self, num_decodes: int) -> Callable[[int], float]:
+        """The same of steps of so many decodes, all sampled, by the tokens they attend to."""
+        return lambda context: self.step_s(StepWork(num_decodes, context, (), num_decodes))
 
     def parts(self, work: StepWork) -> Iterator[StepPart]:
         """Each operator by its name, with its own input."""

@@ -12,7 +12,7 @@ from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.policies.base import NOTHING, PREDICTION
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.steady_decode import SteadyDecode
-from daemon.wire.columns import ONE, Int32, Slots
+from daemon.wire.columns import ONE, Int32, Int64, Slots
 
 NEVER_S = float("inf")
 
@@ -49,6 +49,8 @@ class SteadyRun:
         self.num_plans = self.num_answers = 0
         self._told_plans = self._told_answers = 0  # of these, those that the columns know
         self.num_unwritten = steady.num_unwritten  # places for tokens in the blocks of the rows
+        self._lacking: list[Slots] = []  # of plans whose blocks are not allocated yet
+        self._num_lacking = self._first_lacking = 0
         self._reviews = scheduler.policy.reviews
         self._until_limit = steady.num_left - 1
         self._most_plans = self._count_plans()
@@ -84,15 +86,28 @@ class SteadyRun:
         left = self._scheduler.slots.review_at[steady.slots] - steady.starts
         return min(self._until_limit, self.num_plans - 1 + int(left[left.argmin()]))
 
+    @property
+    def sequences(self) -> Int64:
+        """The sequences of the rows, in any order."""
+        return self._steady.sequences
+
+    @property
+    def num_held(self) -> int:
+        """Blocks with an owner, those counted."""
+        return self._kv.pool.num_held + self._num_lacking
+
+    def is_free(self, now: float, num_steps: int) -> bool:
+        """Whether so many further steps surely need no decision now."""
+        return self.num_plans + num_steps <= self._free_plans and now < self._free_until_s
+
     def may_plan(self, now: float, num_steps: int, sure: bool = True, at_once: bool = True) -> bool:
-        """Whether so many further steps need no decision now; `sure`: one of them is planned now,
-        `at_once`: nothing else happens before.
+        """Whether so many further steps need no decision now, where that is not sure yet; `sure`:
+        one of them is planned now, `at_once`: nothing else happens before.
         """
         num_plans = self.num_plans + num_steps
-        if num_plans <= self._free_plans and now < self._free_until_s:
-            return True
         if num_plans > self._until_limit:
             return False
+        self._allocate()
         scheduler, num_rows = self._scheduler, self.num_rows
         residency, needed = scheduler.residency, num_steps * num_rows
         spare, until_s = self._kv.num_unreserved, NEVER_S
@@ -140,10 +155,19 @@ class SteadyRun:
 
     def plan(self) -> StepWork:
         """Count a further plan, with blocks for its tokens; its work."""
-        slots, num_rows = self._lacking(self.num_plans), self.num_rows
+        num_rows, block_size = self.num_rows, self._kv.block_size
+        place = (self.num_plans - self._told_plans) % block_size
+        slots = self._growing[place]
+        if slots is None:
+            slots = self._growing[place] = self._steady.lacking_after(place)
         if slots.size:
-            self._kv.append_each(slots)
-            self.num_unwritten += slots.size * self._kv.block_size
+            if self.num_plans - self._first_lacking >= block_size:
+                self._allocate()  # so that each slot lacks one block at most
+            if not self._lacking:
+                self._first_lacking = self.num_plans
+            self._lacking.append(slots)
+            self._num_lacking += slots.size
+            self.num_unwritten += slots.size * block_size
         self.num_plans += 1
         self.step += 1
         self.num_unwritten -= num_rows
@@ -151,13 +175,30 @@ class SteadyRun:
         self._attended += num_rows
         return work
 
+    def _allocate(self) -> None:
+        """Allocate the blocks that plans so far have counted, as each would have had them."""
+        lacking, kv = self._lacking, self._kv
+        if not lacking:
+            return
+        self._lacking, num_lacking, self._num_lacking = [], self._num_lacking, 0
+        if len(lacking) > 1 and num_lacking <= kv.pool.num_free:
+            lacking.reverse()  # the earlier a plan, the nearer to the top of the stack are its own
+            kv.append_each(np.concatenate(lacking))
+            return
+        for slots in lacking:
+            kv.append_each(slots)
+
     def answer(self, step: int) -> None:
         """Count an answer, of the oldest step in flight."""
         self.num_answers += 1
-        self._kv.pool.step_done(step)
+        pool = self._kv.pool
+        if pool.num_fenced:  # blocks that come back now are on top of the stack
+            self._allocate()
+        pool.step_done(step)
 
     def _tell(self) -> None:
         """Have the instance's columns be those after the steps so far."""
+        self._allocate()
         steady, table, num_plans = self._steady, self._scheduler.slots, self.num_plans
         if num_plans > self._told_plans:
             steady.count_more(num_plans - self._told_plans, table, self._kv, self.step)
@@ -195,14 +236,6 @@ class SteadyRun:
         delivered = steady.starts + ONE - np.int32(last - step)
         work = StepWork(num_rows, attended, (), num_rows)
         return steady.flown(step, delivered, work, self._scheduler.slots.departures)
-
-    def _lacking(self, number: int) -> Slots:
-        """The slots that lack a block for the token of the plan with this number."""
-        place = (number - self._told_plans) % self._kv.block_size
-        slots = self._growing[place]
-        if slots is None:
-            slots = self._growing[place] = self._steady.lacking_after(place)
-        return slots
 
 
 def _is_plain(scheduler: Scheduler, steady: SteadyDecode) -> bool:

@@ -86,7 +86,7 @@ class Instance:
         self._prompt_delay = PromptDelay()
         self.limits = limits = limits_of(config, core)
         # The steps that may be in flight, where that does not depend on their times.
-        self._known_depth = limits.depth or (config.stages + 1 if config.ahead else 0)
+        self.known_depth = limits.depth or (config.stages + 1 if config.ahead else 0)
         self._kv_shape = (core.block_size, limits.max_running, core.max_len, core.prefix_cache)
         self.windows: tuple[int, ...] = ()  # of its worker's groups of layers
         self.kinds: tuple[str, ...] = ()  # of the same
@@ -176,7 +176,7 @@ class Instance:
     def depth(self) -> int:
         """The number of steps that may be in flight."""
         spare = self.scheduler.step_time.mean_s <= SLOW_STEP_S
-        return self._known_depth or self.config.stages + int(spare)
+        return self.known_depth or self.config.stages + int(spare)
 
     def ready(self, said: WorkerReady) -> None:
         """Begin with a worker that can compute, with empty pools."""
@@ -267,6 +267,15 @@ class Instance:
         self._newest_works.append(work)
         self.due_s = self._due_s(num_flying)
 
+    def took(self, works: list[StepWork], num_rows: int, step_began_s: float, due_s: float) -> None:
+        """Note the plans of a run of steps, the begin of the oldest in flight, and the time to plan
+        the next.
+        """
+        if works:
+            self.batch_rows, self.newest_work = num_rows, works[-1]
+            self._newest_works.extend(works[-STEPS_SHOWN:])
+        self.step_began_s, self.due_s = step_began_s, due_s
+
     def answered(self, event: StepDone) -> Answer | None:
         """Take a step's answer and learn from its time; None if it is not the awaited one."""
         self.behind_prompts = None
@@ -315,7 +324,7 @@ class Instance:
             return NEVER
         if not num_flying:
             return AT_ONCE
-        if num_flying >= (self._known_depth or self.depth) or self.scheduler.holds_back:
+        if num_flying >= (self.known_depth or self.depth) or self.scheduler.holds_back:
             return NEVER
         if self.config.stages > 1:
             return AT_ONCE

@@ -37,6 +37,22 @@ class PowerMeter:
             self._busy_j += self._watts(share) * duration_s
             self.capped_s += duration_s if share > self._cap else 0.0
 
+    def of_decodes(self, num_decodes: int) -> tuple[float, float, bool]:
+        """(factor on the time, watts, whether the cap binds) of a step of so many decodes."""
+        spec = self._spec
+        if spec is None:
+            return 1.0, 0.0, False
+        work = StepWork(num_decodes, 0)
+        share = self._share(spec, work)
+        return self.slowdown(work), self._watts(share), share > self._cap
+
+    def spend_decodes(self, duration_s: float, watts: float, is_capped: bool) -> None:
+        """Count the energy of a step of decodes alone, with what `of_decodes` gave."""
+        self._busy_s += duration_s
+        self._busy_j += watts * duration_s
+        if is_capped:
+            self.capped_s += duration_s
+
     def _share(self, spec: PowerSpec, work: StepWork) -> float:
         """A step's power without a cap, as a share of the limit."""
         if _is_prefill(work):

@@ -229,6 +229,9 @@ class SimulatedWorker:
         self._stage_free_s = [0.0] * profile.pp
         self._gap_s = profile.edges.gap_s
         self._alone_s = cost.step_s(StepWork(1, 1, (), 1))
+        # Of steps of decodes alone, as many as in the newest one.
+        self._num_decodes, self._decodes_s = 1, cost.decodes_s(1)
+        self._decodes_power = power.of_decodes(1)
 
     def compute(self, now: float, batch: Batch, work: StepWork, more_s: float = 0.0) -> Computed:
         """Take a plan, whose step takes `more_s` longer. A worker computes plans in order."""
@@ -274,11 +277,16 @@ class SimulatedWorker:
 
     def decode(self, now: float, work: StepWork) -> Flying:
         """Take the plan of a step of decodes without copies, as `compute` does."""
-        step_s = self._cost.step_s(work) * self._noise.factor() * self._power.slowdown(work)
+        num_decodes = work.num_decodes
+        if num_decodes != self._num_decodes:
+            self._num_decodes, self._decodes_s = num_decodes, self._cost.decodes_s(num_decodes)
+            self._decodes_power = self._power.of_decodes(num_decodes)
+        slowdown, watts, is_capped = self._decodes_power
+        step_s = self._decodes_s(work.decode_context) * self._noise.factor() * slowdown
         free = self._stage_free_s
         start_s = max(now + self._gap_s, free[0])
         free[0] = end_s = start_s + step_s
-        self._power.spend(work, step_s)
+        self._power.spend_decodes(step_s, watts, is_capped)
         return Flying(start_s, end_s, step_s, work)
 
     def least_s(self, num_steps: int) -> float:

@@ -66,6 +66,7 @@ from daemon.state.request import NO_PLACE, FinishReason, State
 from daemon.state.role import Role
 from daemon.state.sequence import Sequence
 from daemon.state.story import MAX_ENDED, What
+from daemon.wire.columns import UInt8
 
 
 class HeldBack:
@@ -218,50 +219,57 @@ class Core:
             self._actions.append(Emptied())
         return self._actions
 
-    def take_steps(
-        self,
-        index: int,
-        now: float,
-        until_s: float,
-        in_flight: list[Flying],
-        num_plain: int,
-        clock: StepClock,
-    ) -> tuple[SteadySteps, list[Action]] | None:
-        """Take an instance's events at once, of which the first is due now, as long as they are
-        steady decodes and before `until_s`, by which no other event may touch it: as `handle` would
-        with a `StepDone` and a tick each. None: nothing was done, and the first needs its event.
-
-        Returns their outcome, which counts for `Submit`, `Deliver` and `WakeAt` of each, and the
-        actions behind the last one.
+    def may_take_steps(self, index: int) -> bool:
+        """Whether an instance's newest plan was a steady decode, and nothing goes on between it and
+        others that each of its events may change.
         """
-        instance, many = self.instances[index], len(self.instances) > 1
-        if self.chores.left or self._wakes.any_asked or instance.drained:
-            return None
-        if many and not self._is_quiet(instance):
-            return None
-        until_s = min(until_s, self.dispatch.asleep.due_s, self.watcher.due_s)
-        steps = steady_steps(instance, now, until_s, in_flight, num_plain, clock)
-        if steps is None:
-            return None
-        self._actions = []
-        num_tokens = steps.sequences.size * len(steps.answered)
-        self.counters.computed_tokens += num_tokens
-        self.counters.output_tokens += num_tokens
-        self.touched.add(index)
-        self._plan(AT_ONCE)  # nothing, but asks for the next tick
-        if many:
-            self.dispatch.forget(self.touched)
-            self.touched.clear()
-        return steps, self._actions
-
-    def _is_quiet(self, instance: Instance) -> bool:
-        """Whether nothing goes on between an instance and others."""
+        instance = self.instances[index]
+        if not instance.scheduler.decodes_steadily or self._wakes.any_asked:
+            return False
+        if self.chores.left or instance.drained:
+            return False
+        if len(self.instances) == 1:
+            return True
         if self.touched or self.held_back or self.watcher.on or self.mixed_pool.on:
             return False
         if instance.scheduler.waiting.num or instance.pace.any_paused:
             return False
         prefills = any(home.role is Role.PREFILL for home in self.instances)
         return self._balancer.is_quiet and self.migrator.idle and not prefills
+
+    def take_steps(
+        self,
+        index: int,
+        now: float,
+        until_s: float,
+        in_flight: list[Flying],
+        reasons: list[UInt8],
+        clock: StepClock,
+    ) -> tuple[SteadySteps, list[Action]] | None:
+        """Take an instance's events at once, of which the first is due now, as long as they are
+        steady decodes and before `until_s`, by which no other event may touch it: as `handle` would
+        with a `StepDone` and a tick each. None: nothing was done, and the first needs its event.
+        `reasons`: those of the answers of the steps in flight. It may only be asked where
+        `may_take_steps` says so.
+
+        Returns their outcome, which counts for `Submit`, `Deliver` and `WakeAt` of each, and the
+        actions behind the last one.
+        """
+        instance = self.instances[index]
+        until_s = min(until_s, self.dispatch.asleep.due_s, self.watcher.due_s)
+        steps = steady_steps(instance, now, until_s, in_flight, reasons, clock)
+        if steps is None:
+            return None
+        self._actions = []
+        answered = steps.answered
+        self.counters.computed_tokens += sum([step.work.num_decodes for step in answered])
+        self.counters.output_tokens += steps.sequences.size * len(answered)
+        self.touched.add(index)
+        self._plan(AT_ONCE)  # nothing, but asks for the next tick
+        if len(self.instances) > 1:
+            self.dispatch.forget(self.touched)
+            self.touched.clear()
+        return steps, self._actions
 
     def touch(self, index: int) -> Instance:
         """Note that this event changes an instance, so it is asked for a step and balanced."""

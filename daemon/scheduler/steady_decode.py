@@ -123,12 +123,18 @@ class SteadyDecode:
         """Places for further tokens in the blocks of the rows."""
         return int(np.add.reduce(self._room))
 
-    def is_of(self, flown: InFlightStep, departures: int) -> bool:
-        """Whether a step in flight decodes the same rows, in whatever order, and all go on."""
-        if flown.slots.size != self.slots.size or flown.departures != departures:
+    def is_of(self, flown: InFlightStep, table: SlotTable) -> bool:
+        """Whether a step in flight decodes the same rows, in whatever order, and all go on; rows of
+        sequences that have left since do not count.
+        """
+        if flown.work.times > 1 or flown.work.chunks:
             return False
-        plain = flown.work.times == 1 and not flown.work.chunks
-        return plain and not (flown.firsts.size or flown.finals.size or flown.drafts.size)
+        if flown.firsts.size or flown.finals.size or flown.drafts.size:
+            return False
+        num_rows = flown.slots.size
+        if flown.departures != table.departures:
+            num_rows = int(np.count_nonzero(flown.alive(table)))
+        return num_rows == self.slots.size
 
     def fits(self, kv: KVCache) -> bool:
         """Whether each row has less than a block of room: it lacks one once in each block."""

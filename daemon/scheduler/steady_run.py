@@ -68,10 +68,15 @@ class SteadyRun:
     @classmethod
     def of(cls, scheduler: Scheduler) -> "SteadyRun | None":
         """A run from an instance's newest plan on; None where a step needs to be planned."""
-        steady = scheduler.steady_decodes.newest
-        if steady is None or not scheduler.in_flight.steps or not _is_plain(scheduler, steady):
+        steady, flying = scheduler.steady_decodes.newest, scheduler.in_flight.steps
+        if steady is None or not flying or not _is_plain(scheduler):
             return None
-        return cls(scheduler, steady)
+        if steady.slots is not scheduler.slots.order():  # some have ended since
+            steady = scheduler.steady_decodes.renew()
+        if steady is None or not steady.fits(scheduler.kv):
+            return None
+        table = scheduler.slots
+        return cls(scheduler, steady) if all(steady.is_of(one, table) for one in flying) else None
 
     @property
     def columns(self) -> tuple[Int32, Int32]:
@@ -217,6 +222,7 @@ class SteadyRun:
             self._kv.table.take_changes()  # nobody asks for the plans
             admission.step = self._kv.newest_step = self.step
             admission.num_promised = 0
+            admission.left.clear()
         if self.num_answers:
             admission.answered_step = oldest - 1
         for _ in range(min(self.num_answers, len(steps))):
@@ -238,15 +244,15 @@ class SteadyRun:
         return steady.flown(step, delivered, work, self._scheduler.slots.departures)
 
 
-def _is_plain(scheduler: Scheduler, steady: SteadyDecode) -> bool:
-    """Whether the steps in flight are steady decodes, and nothing but such is on its way."""
+def _is_plain(scheduler: Scheduler) -> bool:
+    """Whether nothing but steps of those that run is on its way."""
     admission, kv, policy = scheduler.admission, scheduler.kv, scheduler.policy
-    waits, table = scheduler.waiting.num > 0, scheduler.slots
+    waits = scheduler.waiting.num > 0
     if scheduler.limits.stages > 1 or scheduler.suspects.members or scheduler.holds_back:
         return False
     if policy.nears or kv.has_windows or kv.has_states or kv.has_copies:
         return False
-    if admission.joined or admission.left or scheduler.started or scheduler.stats.any:
+    if admission.joined or scheduler.started or scheduler.stats.any:
         return False
     residency = scheduler.residency
     if residency.is_moving or (scheduler.steady_decodes.most_times > 1 and not waits):
@@ -256,6 +262,4 @@ def _is_plain(scheduler: Scheduler, steady: SteadyDecode) -> bool:
             return False
         if scheduler.waiting.unranked or residency.num_parked_blocks or residency.mode == DYNAMIC:
             return False
-    if steady.slots is not table.order() or not steady.fits(kv):
-        return False
-    return all(steady.is_of(flown, table.departures) for flown in scheduler.in_flight.steps)
+    return True

@@ -13,8 +13,9 @@ import msgspec
 from daemon.core.instance.instance import PLAN_GAP_S, Instance
 from daemon.core.wakes import AT_ONCE, NEVER
 from daemon.cost.work import StepWork
+from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.steady_run import SteadyRun
-from daemon.wire.columns import Int32, Int64
+from daemon.wire.columns import Int32, Int64, UInt8, any_true
 
 
 class StepClock(Protocol):
@@ -52,13 +53,15 @@ def steady_steps(
     now: float,
     until_s: float,
     in_flight: list[Flying],
-    num_plain: int,
+    reasons: list[UInt8],
     clock: StepClock,
 ) -> SteadySteps | None:
     """Take all steps of an instance that are before `until_s`, of which the first is due now, and
-    need no decision; None: there is none. Of the steps in flight the first `num_plain` end no
-    answer.
+    need no decision; None: there is none. `reasons`: as the answers of those in flight will have.
     """
+    num_plain = _num_plain(instance.scheduler, reasons)
+    if num_plain < len(in_flight) and (not num_plain or instance.due_s <= now):
+        return None
     run = SteadyRun.of(instance.scheduler)
     if run is None or instance.waits_for_prompts:
         return None
@@ -66,6 +69,17 @@ def steady_steps(
     if not taking.go_on(now, until_s):
         return None
     return taking.end()
+
+
+def _num_plain(scheduler: Scheduler, reasons: list[UInt8]) -> int:
+    """How many of the steps in flight, from the oldest on, end no answer."""
+    table, steps = scheduler.slots, scheduler.in_flight.steps
+    for number, why in enumerate(reasons):
+        if any_true(why):
+            flown = steps[number]
+            if flown.departures == table.departures or any_true(why[flown.alive(table)]):
+                return number
+    return len(reasons)
 
 
 class _Taking:

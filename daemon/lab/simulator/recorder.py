@@ -112,12 +112,12 @@ class Recorder:
         num_rows = steps.sequences.size
         for number, step in enumerate(answered):
             log.steps += 1
+            log.tokens += step.work.num_decodes
             log.busy_s += step.busy_s
             log.flops += flops.of(step.work)
             if log.steps % SAMPLE_STEPS == 0:
                 held, unwritten = steps.num_held[number], steps.num_unwritten[number]
                 self._note(instance, step.end_s, held, unwritten, num_rows)
-        log.tokens += num_rows * len(answered)
 
     def _sample(self, instance: Instance, now: float) -> None:
         kv, running = instance.kv, instance.scheduler.running

@@ -418,30 +418,28 @@ class Simulator:
         """Have the Core take an instance's next steps without an event for each, as far as nothing
         else may happen to it; whether there were any.
         """
-        flying, worker = self._flying[index], self._machine.workers[index]
-        clock, instance = worker.clock, self.core.instances[index]
-        if clock is None or not flying or not instance.scheduler.decodes_steadily:
+        flying, core = self._flying[index], self.core
+        if not flying or not core.may_take_steps(index):
             return False
-        failed = self._failed[index]
-        if failed > MOST_FAILED and failed % MOST_FAILED:
-            self._failed[index] += 1
-            return False
-        if any(work.chunks for _, work, _ in flying):
+        clock, failed = self._machine.workers[index].clock, self._failed[index]
+        if clock is None or any(work.chunks for _, work, _ in flying):
             return False
         self._failed[index] += 1
+        if failed > MOST_FAILED and failed % MOST_FAILED:
+            return False
         until_s = self._undisturbed_s(now, index)
         if until_s <= now or (self._transfers is not None and self._transfers.layers_s(index)):
             return False
         in_flight = [
             Flying(done.start_s, done.end_s, done.busy_s, work) for _, work, done in flying
         ]
-        ends = (number for number, (event, _, _) in enumerate(flying) if event.reasons.any())
-        num_plain = next(ends, len(flying))
-        taken = self.core.take_steps(index, now, until_s, in_flight, num_plain, clock)
+        reasons = [event.reasons for event, _, _ in flying]
+        taken = core.take_steps(index, now, until_s, in_flight, reasons, clock)
         if taken is None:
             return False
         steps, actions = taken
         self._failed[index] = 0
+        instance = core.instances[index]
         self._recorder.took(instance, steps, self._machine.delivery_s)
         self._fly(instance, steps)
         for action in actions:

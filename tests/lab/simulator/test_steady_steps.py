@@ -25,7 +25,7 @@ from daemon.memory.block_pool import BlockPool
 from daemon.memory.swap_space import SWAP_MODES
 from daemon.scheduler.policies import POLICIES
 from daemon.scheduler.steady_run import SteadyRun
-from daemon.wire.columns import encoder
+from daemon.wire.columns import UInt8, encoder
 from tests.lab.simulator.made import CURVES, DEVICE, phases, prepared, profile, workload
 from tests.soak import SOAK, tries
 
@@ -174,7 +174,7 @@ class Twin:
                     continue  # whose own tick would have come
                 if isinstance(action, Submit):
                     assert action.work == planned[0].work
-                    assert not action.batch.joined_slots.size and not action.batch.left_slots.size
+                    assert not action.batch.joined_slots.size
                     flying.append(planned.popleft())
                     num_plans -= 1
                 elif isinstance(action, Deliver):
@@ -196,12 +196,12 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[SteadySteps]:
         now: float,
         until_s: float,
         in_flight: list[Flying],
-        num_plain: int,
+        reasons: list[UInt8],
         clock: StepClock,
     ) -> tuple[SteadySteps, list[Action]] | None:
         looked_at = len(runs) < FIRST and SteadyRun.of(core.instances[index].scheduler)
         twin = Twin(core, index, in_flight) if looked_at else None
-        found = take(core, index, now, until_s, in_flight, num_plain, clock)
+        found = take(core, index, now, until_s, in_flight, reasons, clock)
         if found is None:
             return None
         steps, _ = found

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Listing
-from typing import Protocol
+from itertools import chain
+from typing import NamedTuple, Protocol
 
 from daemon.placement.by_role import OVERFLOW_S
 from daemon.scheduler.headroom import Headroom
@@ -25,11 +26,21 @@ class Home(Protocol):
     def wait_s(self) -> float:
         """Predicted time to compute all that waits there."""
 
+    @property
+    def capacity_tokens(self) -> int:
+        """The longest sequence that its whole pool can hold."""
+
     def takes(self, num_tokens: int) -> bool:
         """Whether it can hold a sequence of this length, and is not being drained."""
 
 
-Taker = tuple[Home, Headroom]
+class Taker(NamedTuple):
+    """An instance with room."""
+
+    home: Home
+    room: Headroom
+    capacity_tokens: int  # the longest sequence that it can hold
+
 
 LOOK = 512
 """Most stuck sequences of a queue that are passed, as they may not go where room is; the others
@@ -111,15 +122,19 @@ class _Welcome:
             self.fresh = {role for role in roles if role is giver.role or role is not Role.DECODE}
             self.begun = {role for role in roles if role is giver.role or role is not Role.PREFILL}
 
-    def may_take(self, home: Home, sequence: Sequence) -> bool:
-        """Whether a sequence may go to an instance of one of the roles."""
-        taking = self.begun if sequence.num_output_tokens else self.fresh
-        return home.role in taking and home.takes(sequence.limit)
+    def split(self, takers: list[Taker]) -> tuple[list[Taker], list[Taker]]:
+        """(takers of sequences without a token, takers of those with one)."""
+        fresh = [taker for taker in takers if taker.home.role in self.fresh]
+        return fresh, [taker for taker in takers if taker.home.role in self.begun]
 
 
 def _with_room(idle: list[Home]) -> list[Taker]:
     """The idle instances where a sequence fits, with their headroom."""
-    return [(home, room) for home in idle if not (room := Headroom(home.scheduler)).none]
+    return [
+        Taker(home, room, home.capacity_tokens)
+        for home in idle
+        if not (room := Headroom(home.scheduler)).none
+    ]
 
 
 def _moves(
@@ -129,31 +144,33 @@ def _moves(
     behind it from all instances that it may go to, and from no others.
     """
     left, num_passed = takers, 0
+    fresh, begun = welcome.split(left)
     for sequence in stuck:
         able: list[Taker] = []
-        if may_leave(sequence):
-            able = [taker for taker in left if welcome.may_take(taker[0], sequence)]
+        taking = begun if sequence.num_output_tokens else fresh
+        if taking and may_leave(sequence):
+            limit = sequence.limit
+            able = [taker for taker in taking if taker.capacity_tokens >= limit]
         if not able:
             num_passed += 1
             if num_passed == LOOK:
                 return
             continue
-        taker = next((home for home, room in able if room.take(sequence)), None)
+        taker = next((taker for taker in able if taker.room.take(sequence)), None)
         if taker is not None:
-            yield sequence, taker
+            yield sequence, taker.home
             continue
         left = [taker for taker in left if taker not in able]
-        if not left:
+        fresh, begun = welcome.split(left)
+        if not (fresh or begun):
             return
 
 
 def _stuck(scheduler: Scheduler) -> Iterator[Sequence]:
     """The waiting sequences that its next plan will not have: from the first that does not fit."""
-    room, found = Headroom(scheduler, later=True), False
-    for sequence in scheduler.waiting:
-        found = found or not room.take(sequence)
-        if found:
-            yield sequence
+    room, waiting = Headroom(scheduler, later=True), iter(scheduler.waiting)
+    first = next((sequence for sequence in waiting if not room.take(sequence)), None)
+    return iter(()) if first is None else chain((first,), waiting)
 
 
 def _asked(
@@ -161,12 +178,9 @@ def _asked(
 ) -> Iterator[Sequence]:
     """The stuck sequences: all, or only those that have begun."""
     if not only_begun:
-        yield first
-        yield from behind
-    else:
-        key = first.order_key
-        begun = scheduler.waiting.begun()
-        yield from (sequence for sequence in begun if sequence.order_key >= key)
+        return chain((first,), behind)
+    key = first.order_key
+    return (begun for begun in scheduler.waiting.begun() if begun.order_key >= key)
 
 
 def may_leave(sequence: Sequence) -> bool:

@@ -227,22 +227,22 @@ class SeenLengths:
 
     def outlook(self, sequence: Sequence) -> Outlook:
         """The outlook of a sequence of its age, within its limit."""
-        return self._outlook(sequence, self._narrowest(sequence))
+        return self._outlook(sequence, self._narrowest(sequence), _unit(sequence))
 
     def expected(self, sequence: Sequence) -> tuple[Outlook, Left]:
         """The outlook and the expected rest of a sequence."""
-        table = self._narrowest(sequence)
-        return self._outlook(sequence, table), _left(sequence, table)
+        table, unit = self._narrowest(sequence), _unit(sequence)
+        return self._outlook(sequence, table, unit), _left(sequence, table, unit)
 
-    def _outlook(self, sequence: Sequence, table: IndexTable | None) -> Outlook:
+    def _outlook(self, sequence: Sequence, table: IndexTable | None, unit: float) -> Outlook:
         age = sequence.num_output_tokens
         most = max(1.0, sequence.max_tokens - age)
         if table is None:
             left = min(GUESS_TOKENS, most)
             return Outlook(left * (age + left), left, left)
-        index, span = table.at(age, _unit(sequence))
+        index, span = table.at(age, unit)
         index = min(max(1.0, index), most * (age + most))
-        room = span if self.any_known else max(span, GUESS_TOKENS)
+        room = span if self._num_ended >= LEAST else max(span, GUESS_TOKENS)
         return Outlook(index, min(max(1.0, span), most), min(max(1.0, room), most))
 
     def knows(self, sequence: Sequence) -> bool:
@@ -251,7 +251,7 @@ class SeenLengths:
 
     def left(self, sequence: Sequence) -> Left:
         """The expected rest of a sequence's answer, within its limit."""
-        return _left(sequence, self._narrowest(sequence))
+        return _left(sequence, self._narrowest(sequence), _unit(sequence))
 
     def padded(self, sequence: Sequence, num_output_tokens: int, share: float) -> int:
         """The `share` quantile of output tokens of similar answers longer than it is now; within
@@ -321,13 +321,15 @@ class SeenLengths:
         return lengths
 
 
-def _left(sequence: Sequence, table: IndexTable | None) -> Left:
-    most = max(1.0, sequence.max_tokens - sequence.num_output_tokens)
+def _left(sequence: Sequence, table: IndexTable | None, unit: float) -> Left:
+    outputs = sequence.num_output_tokens
+    most = max(1.0, sequence.max_tokens - outputs)
     left, square = GUESS_TOKENS, GUESS_TOKENS * GUESS_TOKENS
     if table is not None:
-        left, square = table.left_at(float(sequence.num_output_tokens), _unit(sequence))
+        left, square = table.left_at(float(outputs), unit)
     left, square = min(max(1.0, left), most), min(max(1.0, square), most * most)
-    return Left(int(left), int(left * sequence.num_known_tokens + square / 2))
+    known = sequence.num_prompt_tokens + outputs
+    return Left(int(left), int(left * known + square / 2))
 
 
 def _unit(sequence: Sequence) -> float:

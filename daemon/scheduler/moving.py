@@ -14,11 +14,7 @@ class Moving:
         self._scheduler = scheduler
         self._admission = scheduler.admission
         self._slots = scheduler.slots
-
-    @property
-    def remote_kvs(self) -> RemoteKVs:
-        """Remote KV that sequences left here."""
-        return self._admission.residency.remote_kvs
+        self.remote_kvs: RemoteKVs = scheduler.residency.remote_kvs  # that sequences left here
 
     @property
     def host_pool(self) -> BlockPool:

@@ -153,8 +153,7 @@ class StreamPace:
         if not (first.num_output_tokens or self.may_begin(first, kv)):
             if not paused:
                 return None
-            ranked = self._order.waiting.first_begun
-            first = ranked or min((stream for _, _, stream in paused), key=_order_key)
+            first = self._order.waiting.first_begun or paused[0][2]
         return first if self.leaves_room(first, kv, now) else paused[0][2]
 
     def out_of_slice(self, slots: Slots, now: float) -> Slots:
@@ -189,15 +188,17 @@ class StreamPace:
         num_slots = 1 + in_slice.size
         num_blocks = kv.blocks_for(sequence.num_known_tokens + 1)
         num_blocks += int(kv.charged[in_slice].sum())
-        growing_s = self._slice_s + float((self._slice_ends_s[in_slice] - now).clip(0.0).sum())
+        slice_s, pause_s, block_size = self._slice_s, self.max_pause_s, kv.block_size
+        growing_s = slice_s + float((self._slice_ends_s[in_slice] - now).clip(0.0).sum())
         for since_s, _, stream in self._paused:
-            left_s = now + self._slice_s - (since_s + self.max_pause_s)
+            left_s = now + slice_s - (since_s + pause_s)
             if left_s < 0.0:
                 break
             if stream is not sequence:
                 num_slots += 1
                 growing_s += left_s
-                num_blocks += kv.blocks_for(stream.num_known_tokens + 1)
+                known = stream.num_prompt_tokens + stream.num_output_tokens + 1
+                num_blocks += kv.blocks_for(known) if kv.has_windows else -(-known // block_size)
         if step_s := self._order.step_time.mean_s:
             num_blocks += self._growth(int(growing_s / step_s), in_slice, sequence, kv)
         remote_kvs = self._residency.remote_kvs
@@ -295,7 +296,3 @@ class StreamPace:
 
 def _place(sequence: Sequence) -> _Place:
     return sequence.paused_since_s, sequence.arrival, sequence
-
-
-def _order_key(sequence: Sequence) -> tuple[float, int]:
-    return sequence.order_key

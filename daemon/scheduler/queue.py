@@ -33,6 +33,7 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._order: list[_Entry] = []
         self._begun: list[_Entry] = []  # entries of sequences that have delivered a token
+        self._begun_unranked: list[_Entry] = []  # the same of those to be ranked anew
         # (key, likely length, expected length if it has begun) by sequence id
         self._pushed: dict[int, tuple[OrderKey, int, int]] = {}
         self._num_pushed = 0
@@ -67,10 +68,13 @@ class WaitingQueue:
 
     @property
     def first_begun(self) -> Sequence | None:
-        """The first of the sequences that have delivered a token, where all have their ranks; else
-        None.
+        """The first of the sequences that have delivered a token, by the ranks that they have; None
+        if there is none.
         """
-        return self._begun[0][3] if self._begun and not self.unranked else None
+        begun, unranked = self._begun, self._begun_unranked
+        if not unranked:
+            return begun[0][3] if begun else None
+        return (min(begun[0], unranked[0]) if begun else unranked[0])[3]
 
     def at(self, place: int) -> Sequence:
         """The sequence at a place in the queue."""
@@ -144,6 +148,8 @@ class WaitingQueue:
         order, begun = self._order, self._begun
         self._order = [] if is_all else [entry for entry in order if entry[3].id not in unranked]
         self._begun = [] if is_all else [entry for entry in begun if entry[3].id not in unranked]
+        moved = begun if is_all else [entry for entry in begun if entry[3].id in unranked]
+        self._begun_unranked = sorted(self._begun_unranked + moved)
         self.num_changes += 1
 
     def remove(self, sequence: Sequence) -> None:
@@ -164,8 +170,8 @@ class WaitingQueue:
             self.output_tokens -= outputs
             self.num_begun -= 1
             self.begun_tokens -= expected
-            if is_ranked:
-                del self._begun[bisect_left(self._begun, key)]
+            begun = self._begun if is_ranked else self._begun_unranked
+            del begun[bisect_left(begun, key)]
         if self._parked:
             self._parked.pop(sequence.id, None)
         if (left := sequence.left) is not NOTHING_LEFT:

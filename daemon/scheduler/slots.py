@@ -66,6 +66,7 @@ class SlotTable:
         self.behind_prompts_s = np.zeros(max_slots, np.float64)
         self.members: list[Sequence | None] = [None] * max_slots
         self.vacant = list(range(max_slots - 1, -1, -1))
+        self.num_running = 0  # slots in use
         self.departures = 0
         # Slots that are preempted once their steps in flight have answered: why, and for whom.
         self.giving_way: dict[int, tuple[str, int]] = {}
@@ -77,11 +78,6 @@ class SlotTable:
         self._last = _FIRST  # (rank, arrival) of the last of them, or a later one that has left
 
     @property
-    def num_running(self) -> int:
-        """Slots in use."""
-        return self.max_slots - len(self.vacant)
-
-    @property
     def full(self) -> bool:
         """Whether no slot is vacant."""
         return not self.vacant
@@ -91,6 +87,7 @@ class SlotTable:
         if self._gone:
             self._drop_gone()
         slot = self.vacant.pop()
+        self.num_running += 1
         prompt, outputs = sequence.num_prompt_tokens, sequence.num_output_tokens
         self.members[slot] = sequence
         self.sequence[slot] = sequence.id
@@ -134,7 +131,7 @@ class SlotTable:
 
     def note_step(self, slots: Slots, step: int) -> None:
         """Note that these slots, which are distinct and in use, have rows in a step."""
-        if slots.size == self.max_slots - len(self.vacant):
+        if slots.size == self.num_running:
             self.last_step.fill(step)  # nobody reads that of a vacant slot, and this is quicker
         else:
             self.last_step[slots] = step
@@ -204,6 +201,7 @@ class SlotTable:
         else:
             self._gone = True
         self.vacant.append(slot)
+        self.num_running -= 1
         return sequence
 
     def is_leaving(self, slot: int) -> bool:

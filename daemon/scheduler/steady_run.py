@@ -12,7 +12,7 @@ from daemon.scheduler.in_flight import InFlightStep
 from daemon.scheduler.policies.base import NOTHING, PREDICTION
 from daemon.scheduler.scheduler import Scheduler
 from daemon.scheduler.steady_decode import SteadyDecode
-from daemon.wire.columns import ONE, Int32, Int64, Slots
+from daemon.wire.columns import ONE, Int32, Int64, Slots, UInt8, any_true
 
 NEVER_S = float("inf")
 
@@ -30,6 +30,17 @@ def calm_plans(scheduler: Scheduler) -> float:
         return float("inf")
     # Each has a block of its own for so many tokens, from the first that it lacks one for.
     return (kv.num_unreserved // num_running) * kv.block_size
+
+
+def num_plain_of(scheduler: Scheduler, reasons: list[UInt8]) -> int:
+    """How many of the steps in flight, from the oldest on, end no answer, with these `reasons`."""
+    table, steps = scheduler.slots, scheduler.in_flight.steps
+    for number, why in enumerate(reasons):
+        if any_true(why):
+            flown = steps[number]
+            if flown.departures == table.departures or any_true(why[flown.alive(table)]):
+                return number
+    return len(reasons)
 
 
 class SteadyRun:
@@ -76,7 +87,9 @@ class SteadyRun:
         if steady is None or not steady.fits(scheduler.kv):
             return None
         table = scheduler.slots
-        return cls(scheduler, steady) if all(steady.is_of(one, table) for one in flying) else None
+        return (
+            cls(scheduler, steady) if all(steady.is_of(flown, table) for flown in flying) else None
+        )
 
     @property
     def columns(self) -> tuple[Int32, Int32]:

@@ -109,6 +109,7 @@ class Instance:
             limits.swap or policy.swap,
         )
         self.moving = Moving(self.scheduler)
+        self.pace: StreamPace = self.scheduler.pace  # the bound on pauses of its streams
         self.reconfigure(core)
 
     def reconfigure(self, core: Configured) -> None:
@@ -121,11 +122,6 @@ class Instance:
     def step_time(self) -> StepTimeModel:
         """The learned model of its step times."""
         return self.scheduler.step_time
-
-    @property
-    def pace(self) -> StreamPace:
-        """The bound on pauses of its streams."""
-        return self.scheduler.pace
 
     @property
     def pool(self) -> Role:
@@ -153,11 +149,12 @@ class Instance:
 
     def can_hold(self, num_tokens: int) -> bool:
         """Whether its worker lives and its whole pool could hold `num_tokens`."""
-        return self.state is WorkerState.READY and self.capacity_tokens >= num_tokens
+        return self.state is _READY and self.kv.capacity_tokens >= num_tokens
 
     def takes(self, num_tokens: int) -> bool:
         """Whether it can hold a sequence of `num_tokens`, and is not drained."""
-        return not self.drained and self.can_hold(num_tokens)
+        is_ready = self.state is _READY and not self.drained
+        return is_ready and self.kv.capacity_tokens >= num_tokens
 
     def suits(self, sequence: Sequence) -> bool:
         """Whether its role includes the next work of a sequence."""

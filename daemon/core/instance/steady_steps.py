@@ -13,9 +13,8 @@ import msgspec
 from daemon.core.instance.instance import PLAN_GAP_S, Instance
 from daemon.core.wakes import AT_ONCE, NEVER
 from daemon.cost.work import StepWork
-from daemon.scheduler.scheduler import Scheduler
-from daemon.scheduler.steady_run import SteadyRun
-from daemon.wire.columns import Int32, Int64, UInt8, any_true
+from daemon.scheduler.steady_run import SteadyRun, num_plain_of
+from daemon.wire.columns import Int32, Int64, UInt8
 
 
 class StepClock(Protocol):
@@ -59,7 +58,7 @@ def steady_steps(
     """Take all steps of an instance that are before `until_s`, of which the first is due now, and
     need no decision; None: there is none. `reasons`: as the answers of those in flight will have.
     """
-    num_plain = _num_plain(instance.scheduler, reasons)
+    num_plain = num_plain_of(instance.scheduler, reasons)
     if num_plain < len(in_flight) and (not num_plain or instance.due_s <= now):
         return None
     run = SteadyRun.of(instance.scheduler)
@@ -69,17 +68,6 @@ def steady_steps(
     if not taking.go_on(now, until_s):
         return None
     return taking.end()
-
-
-def _num_plain(scheduler: Scheduler, reasons: list[UInt8]) -> int:
-    """How many of the steps in flight, from the oldest on, end no answer."""
-    table, steps = scheduler.slots, scheduler.in_flight.steps
-    for number, why in enumerate(reasons):
-        if any_true(why):
-            flown = steps[number]
-            if flown.departures == table.departures or any_true(why[flown.alive(table)]):
-                return number
-    return len(reasons)
 
 
 class _Taking:
@@ -97,7 +85,7 @@ class _Taking:
     ) -> None:
         self._instance, self._run, self._clock = instance, run, clock
         self._step_time = instance.step_time
-        self._record = instance.scheduler.drafting.record
+        self._on_step_time = instance.scheduler.on_step_time
         self._flying = deque(in_flight)
         self._answers_left = num_plain
         self._plans_left = 0
@@ -184,7 +172,7 @@ class _Taking:
         self._oldest += 1
         expected_s = step_time.predict_s(done.work)
         if expected_s > 0.0:
-            self._record.timed(False, (now - self._began_s) / expected_s)
+            self._on_step_time((now - self._began_s) / expected_s, has_drafts=False)
         step_time.observe(done.work, done.end_s - done.start_s)
         self._began_s = now
         if step_time.terms is not self._terms and self._flying:

@@ -28,18 +28,31 @@ def refuges(
     if not pace.max_pause_s:
         return
     pause_s = pace.max_pause_s
-    waiting = pace.waiting_longest(now, WAIT_SHARE * pause_s)
-    for sequence in list(islice(waiting, LOOK)):
-        due_s = sequence.paused_since_s + pause_s
+    waiting = list(islice(pace.waiting_longest(now, WAIT_SHARE * pause_s), LOOK))
+    targets = _open(home, instances) if waiting else []
+    for sequence in waiting:
+        if not targets:
+            return
+        due_s, limit = sequence.paused_since_s + pause_s, sequence.limit
         able = [
             instance
-            for instance in instances
-            if instance is not home and instance.takes(sequence.limit) and instance.pace.max_pause_s
-            if not instance.scheduler.waiting.num_begun and pledges.has_room(sequence, instance)
+            for instance in targets
+            if instance.capacity_tokens >= limit and pledges.has_room(sequence, instance)
             if _comes_in_time(sequence, instance, links, now, due_s)
         ]
         if able and not sequence.strikes and sequence.ordered_to != home.index:
             yield sequence, min(able, key=_load)
+            targets = _open(home, instances)  # it may have gone to one of them
+
+
+def _open(home: Instance, instances: Listing[Instance]) -> list[Instance]:
+    """The other instances where streams do not wait already."""
+    return [
+        instance
+        for instance in instances
+        if instance is not home and instance.pace.max_pause_s and instance.takes(0)
+        if not instance.scheduler.waiting.num_begun
+    ]
 
 
 def _load(instance: Instance) -> tuple[bool, float]:

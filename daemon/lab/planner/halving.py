@@ -1,10 +1,11 @@
 """Successive halving with an incumbent: few requests for many candidates, many for few.
 
 Each rung simulates more requests than the one before, the same ones for all candidates. In a rung a
-candidate is tried at the rate at which it would be worth as much as the best one so far; if it
-keeps the goal there, its capacity is searched, and it is the best one now. Those that lose are
-ranked by their attainment there. A candidate that could not win by its bound is not simulated. The
-losers of the last rung keep the rate that they had before: verification searches it anew.
+candidate is tried at the rate at which it would be worth more than the best one so far by the
+rung's width; if it keeps the goal there, its capacity is searched, and it is the best one now. So
+candidates as good as the best one are not searched again. Those that lose are ranked by their
+attainment there. In the last rung a candidate that could not win by its bound is not simulated; its
+losers keep the rate that they had before: verification searches it anew.
 """
 
 from collections.abc import Sequence
@@ -163,20 +164,41 @@ class _Rung:
             # The first candidate is alone: the others have an incumbent to be tried against.
             batches = [alive[:1], alive[1:BATCH]] if begin == 0 else [alive[begin : begin + BATCH]]
             for batch in batches:
-                able = [each for each in batch if self._can_win(each)]
-                done += self._session.map(self._tried, able)
-                self._best = max([self._best, *(each.value for each in done)])
+                # Short slices pass at rates that nothing sustains: no bound is compared with those.
+                able = [each for each in batch if not self._is_last or self._can_win(each)]
+                if len(able) < len(batch):
+                    self._session.dropped["bound below the best"] += len(batch) - len(able)
+                done += self._batch(able)
         return done
 
+    def _batch(self, able: Sequence[RankedCandidate]) -> list[RankedCandidate]:
+        """A batch after this rung. Of those that beat the incumbent the likeliest is searched, and
+        the others are tried against it.
+        """
+        has_incumbent = self._best > 0.0 and not self._whole
+        tried = self._session.map(self._tried, able)
+        done: list[RankedCandidate] = []
+        while has_incumbent and (beating := [each for each in tried if each.value > self._best]):
+            done += [each for each in tried if each.value <= self._best]
+            first = max(beating, key=lambda each: each.attainment)
+            found = self._searched(first, first.rps, self._width)
+            self._best = max(self._best, found.value)
+            done.append(found)
+            tried = self._session.map(self._again, [each for each in beating if each is not first])
+        self._best = max([self._best, *(each.value for each in tried)])
+        return done + tried
+
+    @property
+    def _whole(self) -> bool:
+        """Whether candidates are judged each by itself, not at an incumbent's rate."""
+        return self._exhaustive or self._objective.is_offline or self._objective.rate_rps > 0.0
+
     def _can_win(self, ranked: RankedCandidate) -> bool:
-        """Whether a candidate's bound is above the incumbent; others are counted."""
+        """Whether a candidate's bound is above the incumbent."""
         if self._exhaustive:
             return True
         value = self._objective.value(ranked.candidate, ranked.bound_rps)
-        if value > self._best or (self._objective.rate_rps and value == self._best):
-            return True
-        self._session.dropped["bound below the best"] += 1
-        return False
+        return value > self._best or bool(self._objective.rate_rps and value == self._best)
 
     def _tried(self, ranked: RankedCandidate) -> RankedCandidate:
         objective, candidate = self._objective, ranked.candidate
@@ -186,16 +208,27 @@ class _Rung:
             return self._at(ranked, objective.rate_rps)
         if not self._best or self._exhaustive:
             return self._searched(ranked, ranked.near_rps, self._width)
-        rate = objective.rate_to_beat(candidate, self._best)
-        tried = self._at(ranked, rate)
+        tried = self._at(ranked, self._rate_to_beat(ranked))
         if tried.value:
-            return self._searched(ranked, 1.1 * rate, self._width)
+            return tried
         if self._compares:
             return self._searched(ranked, tried.near_rps, _ROUGH * self._width)
         if not self._is_last or (tried.score is not None and tried.score.error):
             return tried
         value = objective.value(candidate, tried.near_rps)
         return msgspec.structs.replace(tried, rps=tried.near_rps, value=value)
+
+    def _again(self, ranked: RankedCandidate) -> RankedCandidate:
+        """One that beat the incumbent before, tried against the one after."""
+        if not self._can_win(ranked):
+            return ranked
+        tried = self._at(ranked, self._rate_to_beat(ranked))
+        return tried if tried.value else ranked
+
+    def _rate_to_beat(self, ranked: RankedCandidate) -> float:
+        """The rate at which it is worth more than the incumbent by the rung's width."""
+        rate = (1.0 + self._width) * self._objective.rate_to_beat(ranked.candidate, self._best)
+        return min(rate, ranked.bound_rps)
 
     def _at_once(self, ranked: RankedCandidate) -> RankedCandidate:
         score = self._session.evaluate(self._problem, ranked.candidate, 0.0, self._part)

@@ -52,9 +52,10 @@ class Session:
         self._threads: ThreadPoolExecutor | None = None
         self.tried = 0  # simulations made here
         self.found = 0  # answered from what was kept
-        self.requests = 0  # simulated here, and in what was kept
+        self.requests = 0  # simulated here or in what was kept, each simulation once
         self.expected = 0  # requests that the whole search may take
         self.what = ""
+        self._counted: set[str] = set()  # hashes of the simulations in `requests`
         self.dropped: Counter[str] = Counter()  # candidates that were not simulated, by reason
         self.longest: dict[PlanCandidate, Score] = {}
         """Each candidate's score on its longest slice, at the highest rate that it sustained."""
@@ -80,7 +81,9 @@ class Session:
         with self._lock:
             self.tried += not was_kept
             self.found += was_kept
-            self.requests += score.requests
+            if key not in self._counted:
+                self._counted.add(key)
+                self.requests += score.requests
             self._note(candidate, score, part)
             self._show(self.requests, max(self.expected, self.requests), self.what)
         return score

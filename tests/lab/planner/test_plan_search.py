@@ -32,6 +32,14 @@ PARTS = {
         knobs_of(("sarathi",), (32, 64, 128, 256)),
         Objective(name="devices"),
     ),
+    "large": (
+        {"toy": 3},
+        (1, 2),
+        knobs_of(
+            ("vllm", "sarathi", "gittins"), (24, 32, 48, 64, 96, 128, 192, 256), chunks=(0, 16)
+        ),
+        Objective(),
+    ),
 }
 
 
@@ -40,7 +48,9 @@ PARTS = {
     ["knobs", *(pytest.param(name, marks=pytest.mark.soak) for name in list(PARTS)[1:])],
 )
 def test_the_search_finds_what_the_whole_space_has(name: str, tmp_path: Path) -> None:
-    """At least 0.98 of it, less the spread of held-out slices, for 30 % of the requests."""
+    """At least 0.98 of it, less the spread of held-out slices, for 30 % of the requests; for 10 %
+    where there are 200 candidates or more.
+    """
     devices, degrees, knobs, objective = PARTS[name]
     units = toy_units(tmp_path, *degrees)
     space = Space(units=units, devices=devices, knobs=knobs, partial=objective.name == "devices")
@@ -54,7 +64,7 @@ def test_the_search_finds_what_the_whole_space_has(name: str, tmp_path: Path) ->
     again = {each.candidate: each.searched_rps for each in found.verified}
     mine = max(objective.value(candidate, rps) for candidate, rps in again.items())
     assert mine >= (0.98 - found.best.spread) * best.value
-    assert found.requests <= 0.3 * whole.requests
+    assert found.requests <= (0.3 if space.size < 200 else 0.1) * whole.requests
     assert len(found.verified) <= HELD_OUT
 
 

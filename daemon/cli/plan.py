@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,12 +13,11 @@ from msgspec.structs import replace
 from daemon.base.files import write_whole
 from daemon.base.nearest import unknown
 from daemon.cli.argument_parser import FILE, add_flags, offer
-from daemon.cli.faults import error_text
+from daemon.cli.lab_errors import status_of
 from daemon.cli.outputs import check_places
 from daemon.cli.profile_warnings import warn_of_named
 from daemon.cli.progress import progress
 from daemon.cli.searches import floats, words
-from daemon.cli.simulate import FAILED, WRONG
 from daemon.cli.workload_flags import add_workload_flags, workload_spec
 from daemon.config.checks import QUANTIZE
 from daemon.lab.planner.candidate import CandidatePool, Space, knobs_of, unit_of
@@ -177,19 +177,14 @@ def _add_space(parser: argparse.ArgumentParser) -> None:
 
 def plan(arguments: argparse.Namespace) -> int:
     """Search and answer. 0: done; 1: it failed, or nothing keeps the SLOs; 2: wrong flags."""
-    try:
-        objective = _objective(arguments)
-        check_places(arguments)
-        with TemporaryDirectory() as folder:
-            return _planned(arguments, objective, Path(folder))
-    except BrokenPipeError:  # of stdout: the caller handles it
-        raise
-    except WRONG as error:
-        print(f"llmd: {error_text(error)}", file=sys.stderr)
-        return 2
-    except FAILED as error:
-        print(f"llmd: {error_text(error)}", file=sys.stderr)
-        return 1
+    return status_of(partial(_checked, arguments))
+
+
+def _checked(arguments: argparse.Namespace) -> int:
+    objective = _objective(arguments)
+    check_places(arguments)
+    with TemporaryDirectory() as folder:
+        return _planned(arguments, objective, Path(folder))
 
 
 def _planned(arguments: argparse.Namespace, objective: Objective, folder: Path) -> int:
@@ -296,9 +291,9 @@ def as_page(found: DeploymentPlan) -> str:
     if found.workers != (0.0, 0.0):
         k5, c5 = found.workers
         lines.append(f"workers at r requests/s: ceil({k5:.3g} r + {c5:.3g}) (Aladdin, eq. 7)")
-    dropped = ", ".join(f"{count} {why}" for why, count in found.dropped.items()) or "none"
+    dropped = ", ".join(f"{why}: {count}" for why, count in found.dropped.items())
     lines.append(
-        f"{found.candidates} candidates ({dropped}, not simulated further), "
+        f"{found.candidates} candidates{f' (not simulated: {dropped})' * bool(dropped)}, "
         f"{found.tried} simulations, {found.requests:,} requests searched, {found.wall_s:.0f} s"
     )
     return "\n".join(lines)

@@ -1,39 +1,20 @@
 """`llmd simulate`: the daemon's Core on a workload, in virtual time."""
 
 import argparse
-import sys
+from functools import partial
 from pathlib import Path
 
 from daemon.cli.argument_parser import FOLDER, offer
-from daemon.cli.faults import error_text
+from daemon.cli.lab_errors import status_of
 from daemon.cli.outputs import add_output_flags, check_places, write_outputs
 from daemon.cli.profile_warnings import warn_of
 from daemon.cli.progress import progress
 from daemon.cli.scenario_flags import add_scenario_flags, scenario_of
 from daemon.cli.searches import add_search_flags, capacity, check_search_flags, sweep_all
 from daemon.cli.workload_flags import add_workload_flags
-from daemon.journal.reader import JournalError
-from daemon.lab.planner.errors import PlannerError
-from daemon.lab.profiles.errors import ProfileError
-from daemon.lab.report.errors import ReportError
 from daemon.lab.report.records import RunLog
 from daemon.lab.report.report import Report
 from daemon.lab.simulator.scenario import ScenarioError
-from daemon.lab.simulator.simulator import SimulationError
-from daemon.lab.workload.workload import WorkloadError
-from daemon.length_models.errors import PredictorError
-
-WRONG = (
-    ScenarioError,
-    WorkloadError,
-    ProfileError,
-    PredictorError,
-    JournalError,
-    PlannerError,
-)
-"""Errors of the command line: of flags, or of a file that they name."""
-
-FAILED = (ReportError, SimulationError, OSError)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,27 +47,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def simulate(arguments: argparse.Namespace) -> int:
     """Simulate and report. 0: done; 1: it failed; 2: the command line is wrong."""
-    try:
-        check_search_flags(arguments)
-        check_places(arguments)
-        if arguments.sweep:
-            return sweep_all(arguments)
-        if arguments.capacity:
-            return capacity(arguments)
-        run, report = _incident(arguments) if arguments.journal else _scenario(arguments)
-        write_outputs(arguments, run, report)
-        if arguments.perfetto is not None:
-            from daemon.lab.report.perfetto import write_trace
+    return status_of(partial(_simulated, arguments))
 
-            write_trace(run, arguments.perfetto)
-    except BrokenPipeError:  # of stdout: the caller handles it
-        raise
-    except WRONG as error:
-        print(f"llmd: {error_text(error)}", file=sys.stderr)
-        return 2
-    except FAILED as error:
-        print(f"llmd: {error_text(error)}", file=sys.stderr)
-        return 1
+
+def _simulated(arguments: argparse.Namespace) -> int:
+    check_search_flags(arguments)
+    check_places(arguments)
+    if arguments.sweep:
+        return sweep_all(arguments)
+    if arguments.capacity:
+        return capacity(arguments)
+    run, report = _incident(arguments) if arguments.journal else _scenario(arguments)
+    write_outputs(arguments, run, report)
+    if arguments.perfetto is not None:
+        from daemon.lab.report.perfetto import write_trace
+
+        write_trace(run, arguments.perfetto)
     return 0
 
 

@@ -189,13 +189,14 @@ def _cut(rows: Workload, begin: int, end: int) -> Workload:
 
 
 def _watch(prepared: Prepared, goal: Goal, warm_up: int) -> Callable[[Core], None] | None:
-    """An observer that raises once too many first tokens are late, where a TTFT is promised.
+    """An observer that raises once too many first tokens are late, where a TTFT is promised and
+    some attainment asked.
 
     A request that counts is late once requests come that arrived a TTFT after it. That is a lower
     bound: clients wait longer than the Core, and lateness between two looks may go unseen.
     """
     promises = goal.promises(about_of(prepared).classes)
-    if len(promises) != 1 or not promises[0].ttft_s:
+    if len(promises) != 1 or not promises[0].ttft_s or not goal.attainment:
         return None
     ttft_s, counted = promises[0].ttft_s, len(prepared.workload) - warm_up
     most = int((1.0 - goal.attainment) * counted + 1e-9)

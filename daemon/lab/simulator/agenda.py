@@ -19,8 +19,9 @@ class Rank(IntEnum):
     LINK = 8  # is up, or down once its transfers were answered
     ARRIVAL = 9
     PREDICTION = 10
-    INPUT = 11
-    WAKE = 12
+    OPERATOR = 11  # looks
+    INPUT = 12
+    WAKE = 13
 
 
 _OF_STEPS = (Rank.ANSWER, Rank.WAKE)

@@ -1,6 +1,7 @@
 """Records a Core's actions for clients and instances, and sums them up at the end."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
@@ -146,17 +147,27 @@ class Recorder:
 
     def finish(self) -> RequestLog:
         """The log, with every token sorted to its request."""
-        log = self.log
+        self._sort_tokens(self.log)
+        tell_moves(self.log, self.instances, self.sequences)
+        return self.log
+
+    def until_now(self) -> RequestLog:
+        """A log with the tokens so far; preemptions and copies are told at the end alone."""
+        columns = {each.name: getattr(self.log, each.name).copy() for each in fields(RequestLog)}
+        log = RequestLog(**columns)
+        self._sort_tokens(log)
+        return log
+
+    def _sort_tokens(self, log: RequestLog) -> None:
+        """Write every token into its request's row."""
         if self._token_s:
             sizes = [column.size for column in self._token_sequences]
             sequences = np.concatenate(self._token_sequences)
             requests, index = np.divmod(sequences, MAX_SEQUENCES_PER_REQUEST)
             times = np.repeat(np.array(self._token_s), sizes)
             _fill_tokens(log, (requests * self._n + index).astype(np.int32), times)
-        tell_moves(log, self.instances, self.sequences)
         whole = (log.output_tokens == log.asked_tokens) & (log.outcome == Outcome.UNFINISHED)
         log.outcome[whole] = Outcome.FINISHED
-        return log
 
 
 def tell_moves(

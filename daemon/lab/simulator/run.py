@@ -23,6 +23,7 @@ from daemon.lab.profiles.load import load_profile
 from daemon.lab.report.records import RunLog, Span
 from daemon.lab.simulator.checks import check, check_profiles, reload_s
 from daemon.lab.simulator.drafts import Drafts, stated
+from daemon.lab.simulator.operators import Operator
 from daemon.lab.simulator.pool import Pool, pools_of
 from daemon.lab.simulator.recorder import Recorder
 from daemon.lab.simulator.routes import Routes
@@ -51,6 +52,7 @@ class Options:
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None
     predictor: Predictor | None = None  # instead of the one that the scenario names
+    operator: Operator | None = None  # who gives orders meanwhile
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ def run(prepared: Prepared, options: Options | None = None) -> RunLog:
         progress=options.progress,
         after_event=options.after_event,
         drafts=drafts,
+        operator=options.operator,
     )
     machine = _machine(prepared, config, traffic, noises, recorder.spans, drafts)
     recorder.workers = machine.workers if options.energy else None

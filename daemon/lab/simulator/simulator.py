@@ -50,6 +50,7 @@ from daemon.lab.simulator.agenda import Agenda, Rank
 from daemon.lab.simulator.answer_blocks import AnswerBlocks
 from daemon.lab.simulator.drafts import Drafts, Lookup
 from daemon.lab.simulator.links import SimulatedLink
+from daemon.lab.simulator.operators import Operator
 from daemon.lab.simulator.pool import Pool
 from daemon.lab.simulator.recorded_transfers import RecordedLinks, RecordedTransfers
 from daemon.lab.simulator.recorder import Recorder, note_alone
@@ -126,6 +127,7 @@ class Extras:
     journal: JournalWriter | None = None
     faults: tuple[WorkerFault, ...] = ()
     inputs: Listing[Event] = ()  # further events for the Core, each at its time
+    operator: Operator | None = None
     state: Checkpoint | None = None  # the Core's initial state, with ready workers; None: new
     progress: Progress | None = None
     after_event: Callable[[Core], None] | None = None  # for checks of every ledger
@@ -189,7 +191,8 @@ class Simulator:
             Rank.LINK: self._linked,
             Rank.ARRIVAL: self._arrival,
             Rank.PREDICTION: self._prediction,
-            Rank.INPUT: self._input,
+            Rank.INPUT: lambda _now, event: event,
+            Rank.OPERATOR: self._operate,
             Rank.WAKE: self._wake,
         }
         self._carry_out: dict[type, Callable[[float, Any], None]] = {
@@ -228,6 +231,8 @@ class Simulator:
             self._agenda.add(fault.at_s, Rank.LOSS, fault)
         for event in self._extras.inputs:
             self._agenda.add(event.now, Rank.INPUT, event)
+        if (operator := self._extras.operator) is not None:
+            self._agenda.add(operator.due_s, Rank.OPERATOR, operator)
         if len(self._traffic):
             self._agenda.add(self._traffic.core_s(0), Rank.ARRIVAL, 0)
         last_s = self._loop()
@@ -347,8 +352,12 @@ class Simulator:
         life, event = what
         return event if life == self._lives[event.instance] else None
 
-    def _input(self, now: float, event: Event) -> Event:
-        return event
+    def _operate(self, now: float, operator: Operator) -> None:
+        """Have the operator look, unless all is over."""
+        if self._num_ended < len(self._traffic.answers):
+            for event in operator.look(now, self._recorder.until_now()):
+                self._agenda.add(now, Rank.INPUT, event)
+            self._agenda.add(max(now, operator.due_s), Rank.OPERATOR, operator)
 
     def _loss(self, now: float, fault: WorkerFault) -> Event | None:
         instance = fault.instance

@@ -47,6 +47,7 @@ BUDGETS_S: dict[str, float] = {
     "lab/report": 10,
     "lab/simulator": 117,
     "lab/planner": 65,
+    "lab/autoplan": 15,
     "lab/bench": 3,
     "lab/profiler": 42,
     "engine/sampler": 17,

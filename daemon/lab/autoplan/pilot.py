@@ -1,0 +1,114 @@
+"""The pilot: which settings a daemon should have, by forecasts, and by what came of them.
+
+It is pure: forecasts, measured shares and times are arguments. A plan is made where its gain is
+sure; it is on trial for one period, and undone where that period is worse than predicted.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from daemon.lab.autoplan.settings import LiveSettings
+
+LEAST_GAIN = 0.02
+"""A smaller gain of attainment is not worth a change."""
+MARGIN = 0.02
+"""Attainment that a prediction may be short of, beside chance."""
+_DEVIATIONS = 2.0
+
+
+class SettingsForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings with their simulated attainment on each held-out slice, the same for all."""
+
+    settings: LiveSettings
+    shares: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over slices."""
+        return sum(self.shares) / len(self.shares)
+
+
+class AppliedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan, its prediction and its truth: shares of requests that keep both SLOs."""
+
+    settings: LiveSettings
+    before: LiveSettings
+    measured_before: float
+    predicted: float
+    applied_s: float
+    state: str = "on trial"  # on trial | kept | undone | outdated (the load changed meanwhile)
+    measured: float = -1.0  # -1: not yet
+
+
+class Pilot:
+    """The present settings, the newest plan, and settings that came out worse than predicted."""
+
+    def __init__(self, present: LiveSettings) -> None:
+        self.present = present
+        self.plan: AppliedPlan | None = None
+        self._refuted: set[LiveSettings] = set()  # under the present load
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether the newest plan waits for its judgement."""
+        return self.plan is not None and self.plan.state == "on trial"
+
+    def load_changed(self) -> None:
+        """Forget what was learned of the load before."""
+        self._refuted.clear()
+        if self.plan is not None and self.on_trial:
+            self.plan = msgspec.structs.replace(self.plan, state="outdated")
+
+    def may_try(self, settings: LiveSettings) -> bool:
+        """Whether settings are to be simulated at all."""
+        return settings not in self._refuted
+
+    def judge(self, measured: float, num_requests: int) -> bool:
+        """Judge the plan on trial by the period since; whether it was undone.
+
+        It is undone where attainment falls short of the prediction by more than the margin and
+        chance, and is no better than before.
+        """
+        if self.plan is None or not self.on_trial:
+            return False
+        plan = self.plan
+        short = plan.predicted - measured > MARGIN + _chance(plan.predicted, num_requests)
+        is_undone = short and measured <= plan.measured_before
+        state = "undone" if is_undone else "kept"
+        self.plan = msgspec.structs.replace(plan, state=state, measured=measured)
+        if is_undone:
+            self._refuted.add(plan.settings)
+            self.present = plan.before
+        return is_undone
+
+    def choose(
+        self, now: float, measured: float, forecasts: Sequence[SettingsForecast]
+    ) -> LiveSettings | None:
+        """New settings that a forecast promises to be surely better than the present ones; None:
+        keep these.
+
+        The prediction is what was measured plus the simulated gain, so that what a profile gets
+        wrong of all settings alike does not count. A gain is sure where its mean is above its
+        spread over slices.
+        """
+        here = next(each for each in forecasts if each.settings == self.present)
+        best = max(forecasts, key=lambda each: each.mean)
+        gains = [a - b for a, b in zip(best.shares, here.shares, strict=True)]
+        gain = sum(gains) / len(gains)
+        if gain < LEAST_GAIN or gain <= max(gains) - min(gains):
+            return None
+        self.plan = AppliedPlan(
+            settings=best.settings,
+            before=self.present,
+            measured_before=measured,
+            predicted=min(1.0, measured + gain),
+            applied_s=now,
+        )
+        self.present = best.settings
+        return self.present
+
+
+def _chance(share: float, num: int) -> float:
+    """The difference of a share of so many requests that chance makes."""
+    return _DEVIATIONS * float((share * (1.0 - share) / max(1, num)) ** 0.5)

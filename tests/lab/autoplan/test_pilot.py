@@ -1,0 +1,85 @@
+"""Plans that are made, kept and undone, by forecasts and measured shares alone."""
+
+import pytest
+
+from daemon.lab.autoplan.pilot import AppliedPlan, Pilot, SettingsForecast
+from daemon.lab.autoplan.settings import LiveSettings
+from daemon.state.role import Role
+
+HERE = LiveSettings(policy="vllm", roles=(Role.MIXED, Role.MIXED))
+OTHER = LiveSettings(policy="sarathi", roles=(Role.MIXED, Role.MIXED))
+
+
+def forecasts(here: tuple[float, ...], other: tuple[float, ...]) -> list[SettingsForecast]:
+    return [
+        SettingsForecast(settings=HERE, shares=here),
+        SettingsForecast(settings=OTHER, shares=other),
+    ]
+
+
+def applied(pilot: Pilot) -> AppliedPlan:
+    assert pilot.plan is not None
+    return pilot.plan
+
+
+@pytest.mark.parametrize(
+    ("here", "other", "is_chosen"),
+    [
+        ((0.7, 0.7, 0.7), (0.9, 0.9, 0.9), True),
+        ((0.7, 0.8, 0.6), (0.9, 0.95, 0.85), True),  # alike slices are compared, not all with all
+        ((0.7, 0.7, 0.7), (0.71, 0.71, 0.71), False),  # too little
+        ((0.7, 0.7, 0.7), (0.9, 0.72, 0.6), False),  # less than its spread
+        ((0.7, 0.7, 0.7), (0.6, 0.6, 0.6), False),
+    ],
+)
+def test_only_a_sure_gain_is_applied(
+    here: tuple[float, ...], other: tuple[float, ...], is_chosen: bool
+) -> None:
+    pilot = Pilot(HERE)
+    assert pilot.choose(10.0, 0.6, forecasts(here, other)) == (OTHER if is_chosen else None)
+    assert pilot.present == (OTHER if is_chosen else HERE)
+    assert pilot.on_trial is is_chosen
+
+
+def test_a_prediction_is_what_was_measured_and_the_simulated_gain() -> None:
+    pilot = Pilot(HERE)
+    pilot.choose(10.0, 0.6, forecasts((0.7, 0.7), (0.9, 0.9)))
+    assert applied(pilot).predicted == pytest.approx(0.8)
+    pilot = Pilot(HERE)
+    pilot.choose(10.0, 0.95, forecasts((0.7, 0.7), (0.9, 0.9)))
+    assert applied(pilot).predicted == 1.0
+
+
+def test_a_plan_that_comes_out_worse_is_undone_and_not_tried_again() -> None:
+    pilot = Pilot(HERE)
+    pilot.choose(10.0, 0.6, forecasts((0.7, 0.7), (0.9, 0.9)))
+    assert pilot.judge(0.55, 1000)
+    assert pilot.present == HERE and applied(pilot).state == "undone"
+    assert not pilot.may_try(OTHER)
+    pilot.load_changed()
+    assert pilot.may_try(OTHER)
+
+
+@pytest.mark.parametrize(
+    ("measured", "num"),
+    [
+        (0.8, 1000),  # as predicted
+        (0.79, 1000),  # within the margin
+        (0.65, 1000),  # less than predicted, but better than before
+        (0.6, 10),  # ten requests tell nothing
+    ],
+)
+def test_a_plan_is_kept_unless_it_is_surely_worse(measured: float, num: int) -> None:
+    pilot = Pilot(HERE)
+    pilot.choose(10.0, 0.6, forecasts((0.7, 0.7), (0.9, 0.9)))
+    assert not pilot.judge(measured, num)
+    assert pilot.present == OTHER and applied(pilot).state == "kept"
+    assert not pilot.judge(0.1, 1000)  # it is judged once
+
+
+def test_another_load_leaves_a_plan_without_judgement() -> None:
+    pilot = Pilot(HERE)
+    pilot.choose(10.0, 0.6, forecasts((0.7, 0.7), (0.9, 0.9)))
+    pilot.load_changed()
+    assert applied(pilot).state == "outdated"
+    assert not pilot.judge(0.1, 1000) and pilot.present == OTHER

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from daemon.protocol.control import WATCHED, FlipStatus, RolesStatus, Snapshot, TransferStatus
+from daemon.protocol.control import (
+    WATCHED,
+    FlipStatus,
+    PlanStatus,
+    RolesStatus,
+    Snapshot,
+    TransferStatus,
+)
 from tui.format import bar, duration, latency, percent, printable, size
 from tui.lines import Lines
 from tui.palette import drawn, ink, role_colour
@@ -89,6 +96,12 @@ def roles_line(roles: RolesStatus) -> Text:
     return line.append(f" · {why}" if why else "", ink.muted)
 
 
+def plan_line(plan: PlanStatus) -> Text:
+    """The self-driving plan, its prediction and its truth."""
+    line = Text(no_wrap=True, end="")
+    return line.append("plan ", ink.muted).append(printable(plan.words, 160), ink.text)
+
+
 class MovesPanel(Lines):
     """Transfers in flight, oldest first, and flips, newest first: side by side if it is wide."""
 
@@ -98,11 +111,12 @@ class MovesPanel(Lines):
         self._transfers: Sequence[TransferStatus] = ()
         self._flips: Sequence[FlipStatus] = ()
         self._roles = RolesStatus()
+        self._plan = PlanStatus()
 
     def update_from(self, snapshot: Snapshot) -> None:
         """Show this snapshot's transfers and flips."""
         self._transfers, self._flips = snapshot.transfers, snapshot.flips[::-1]
-        self._roles = snapshot.roles
+        self._roles, self._plan = snapshot.roles, snapshot.plan
         self.border_subtitle = in_flight(snapshot)
         self.redraw()
 
@@ -112,7 +126,7 @@ class MovesPanel(Lines):
             left_width = width * 11 // 20
             left = self._moving(left_width - 2, height)
             return _beside(left, self._flipped(height), left_width, height)
-        below = len(self._flips) + (self._roles.mode in WATCHED)
+        below = len(self._flips) + (self._roles.mode in WATCHED) + bool(self._plan.words)
         kept = min(below, max(2, height - len(self._transfers)), height // 2)
         moving = self._moving(width, height - kept)
         return [*moving, *self._flipped(height - len(moving))] if below else moving
@@ -129,6 +143,7 @@ class MovesPanel(Lines):
 
     def _flipped(self, height: int) -> list[Text]:
         watcher = [roles_line(self._roles)] if self._roles.mode in WATCHED else []
+        watcher += [plan_line(self._plan)] if self._plan.words else []
         return [*watcher, *(flip_line(flip) for flip in self._flips)][:height]
 
 

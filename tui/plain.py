@@ -81,6 +81,7 @@ def _head(snapshot: Snapshot) -> str:
         ("since start", f"{means}, {count(per_s)} output tok/s"),
         *_when_any(snapshot),
         *_roles(snapshot),
+        *_plan(snapshot),
         *_room(snapshot),
         *_gpus(snapshot),
         *(("deadlines", due_line(row)) for row in due_rows(snapshot, {})),
@@ -132,6 +133,11 @@ def _roles(snapshot: Snapshot) -> list[tuple[str, str]]:
         return []
     why = printable(roles.decision, 120)
     return [("roles", f"{printable(roles.present)}: {why}" if why else printable(roles.present))]
+
+
+def _plan(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """The self-driving plan, its prediction and its truth; nothing where nothing drives."""
+    return [("plan", printable(words, 200))] if (words := snapshot.plan.words) else []
 
 
 def _room(snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -79,6 +79,8 @@ def as_text(snapshot: Snapshot) -> str:
         lines += [f"  node {instance.node}"] if instance.node else []
     if snapshot.roles.mode in WATCHED:
         lines += ["", *roles_lines(snapshot.roles)[:2]]
+    if words := snapshot.plan.words:
+        lines += ["", f"plan {words}"]
     lines += _below("TRANSFERS", [_transfer(transfer) for transfer in snapshot.transfers])
     lines += _below("FLIPS", [_flip(flip) for flip in reversed(snapshot.flips)])
     return "\n".join(lines)

@@ -28,7 +28,7 @@ from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import NAMES, PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
-from daemon.state.role import ROLES_MODES, Role
+from daemon.state.role import ROLES_MODES, TRANSITIONS, Role
 from daemon.state.transfer_mode import HANDOFF_MODES, PAIRINGS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -40,7 +40,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _PATHS = (
     *("model.path", "model.generation_config", "server.host"),
-    *("control.socket", "power.socket", "journal.folder", "daemon.cache"),
+    *("control.socket", "power.socket", "journal.folder", "daemon.cache", "plan.profile"),
 )
 
 Fault = tuple[str, str]
@@ -67,6 +67,7 @@ _AT_LEAST: dict[str, float] = {
     "memory.host_bytes": -1,
     "journal.max_bytes": 64 * 1024,
     "predict.store_size": 1,
+    "plan.period_s": 20,
     "daemon.drain_s": 0,
     "daemon.threads": 0,
     "daemon.restarts": 0,
@@ -100,6 +101,7 @@ def check(config: Config) -> Iterator[Fault]:
     yield from cluster_faults(config)
     yield from _power(config)
     yield from _predict(config)
+    yield from _plan(config)
 
 
 def _ranges(config: Config) -> Iterator[Fault]:
@@ -255,6 +257,18 @@ def _predict(config: Config) -> Iterator[Fault]:
         )
     if uses_vectors(predict.kind) and encoder_folder() is None:
         yield "predict.kind", f"{predict.kind} {MISSING}"
+
+
+def _plan(config: Config) -> Iterator[Fault]:
+    """A self-driving plan needs a profile, the journal, and roles that no rule changes."""
+    if not config.plan.auto:
+        return
+    if not config.plan.profile:
+        yield "plan.profile", "plan.auto needs the profile of an instance: see llmd profile"
+    if not config.journal.enabled:
+        yield "journal.enabled", "plan.auto reads the journal, so it must be true"
+    if config.scheduler.roles in TRANSITIONS:
+        yield "scheduler.roles", "plan.auto chooses roles itself: it must be auto or mixed"
 
 
 def _value(config: Config, key: str) -> Any:

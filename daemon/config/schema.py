@@ -149,6 +149,14 @@ class PredictConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep_text: bool = False  # of prompts, on disk; else embeddings and lengths only
 
 
+class PlanConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[plan]`: settings that the daemon chooses by simulations of its own traffic."""
+
+    auto: bool = False  # a process at idle priority chooses policy and roles
+    profile: str = ""  # of one instance, by `llmd profile`; auto needs it
+    period_s: float = 3600.0  # how long a plan is on trial, and how often one is searched at most
+
+
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[engine]`: how workers compute."""
 
@@ -188,6 +196,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     power: PowerConfig = PowerConfig()
     journal: JournalConfig = JournalConfig()
     predict: PredictConfig = PredictConfig()
+    plan: PlanConfig = PlanConfig()
     engine: EngineConfig = EngineConfig()
     cluster: ClusterConfig = ClusterConfig()
     daemon: DaemonConfig = DaemonConfig()

@@ -21,6 +21,7 @@ from daemon.core.values.snapshot import (
     TransferStatus,
 )
 from daemon.memory.block_pool import BlockUse
+from daemon.protocol.plan import PlanStatus
 from daemon.state.pause import Cause
 from daemon.state.request import FinishReason
 from daemon.state.reserved import (
@@ -53,6 +54,7 @@ __all__ = [
     "LoanStatus",
     "Mark",
     "PeakStatus",
+    "PlanStatus",
     "RankStatus",
     "ReservedStatus",
     "Role",
@@ -267,6 +269,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
     placement: str = ""  # the placement policy in use
     compress: bool = False  # blocks in host memory are packed into 8 bits
     roles: RolesStatus = RolesStatus()  # the state of automatic roles
+    plan: PlanStatus = PlanStatus()  # of the self-driving plan
     due: tuple[DueNow, ...] = ()  # by SLO scale; ended requests are counted in `counters.due`
 
 

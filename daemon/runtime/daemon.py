@@ -25,6 +25,7 @@ from daemon.core.values.events import Configured
 from daemon.journal.writer import JournalWriter
 from daemon.memory.sizing import SizingError
 from daemon.models.shape import ModelError
+from daemon.protocol.plan import PlanStatus
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.life import Life, feed_watchdog
@@ -48,6 +49,7 @@ from daemon.runtime.token_store import TokenStore
 from daemon.runtime.workers import Workers
 from daemon.supervisor.api import ApiProcess
 from daemon.supervisor.early import EarlyWorker
+from daemon.supervisor.planner import PlannerProcess
 from daemon.supervisor.spare import worker_module
 from daemon.wire.faults import FaultError, faults
 
@@ -217,9 +219,19 @@ class Daemon:
         log.info("default sampling: %s", model.defaults)
         workers.start()
         self.life.spawn(power.run())
+        if config.plan.auto:
+            planner = PlannerProcess(_planner_arguments(config), self._planned)
+            ends.push_async_callback(planner.close)
+            self.life.spawn(planner.run())
         self.life.spawn(_repeat_gauges(serving, runtime, link))
         await self.life.stop.wait()
         await self._drain(runtime)
+
+    def _planned(self, plan: PlanStatus) -> None:
+        """Keep what the planner process tells, for viewers."""
+        if plan.note and plan.note != self.parts.plan.note:
+            log.info("plan: %s", plan.words)
+        self.parts.plan = plan
 
     async def _repeat_serving(self) -> None:
         """Refresh /health: that the daemon lives, and the age of the newest step."""
@@ -262,12 +274,26 @@ def _api_config(config: Config) -> str:
     return msgspec.json.encode(fields).decode()
 
 
+def _planner_arguments(config: Config) -> list[str]:
+    path, slo = config.control.socket, config.slo
+    return [
+        *("--socket", str(Path(path) if path else default_socket())),
+        *("--journal", str(_journal_folder(config))),
+        *("--profile", config.plan.profile),
+        *("--period-s", str(config.plan.period_s)),
+        *("--slo-ttft", str(slo.ttft_s), "--slo-tpot", str(slo.tpot_s)),
+    ]
+
+
 def _journal(config: Config, configured: Configured) -> JournalWriter | None:
     journal = config.journal
     if not journal.enabled:
         return None
-    folder = Path(journal.folder) if journal.folder else default_journal()
-    return JournalWriter(folder, journal.max_bytes, configured, beside=True)
+    return JournalWriter(_journal_folder(config), journal.max_bytes, configured, beside=True)
+
+
+def _journal_folder(config: Config) -> Path:
+    return Path(config.journal.folder) if config.journal.folder else default_journal()
 
 
 async def _repeat_gauges(serving: ServingStatus, runtime: Runtime, link: ApiLink) -> None:

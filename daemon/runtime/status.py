@@ -21,6 +21,7 @@ from daemon.core.values.events import Event, RequestArrived
 from daemon.core.values.snapshot import CoreSnapshot, Counters, InstanceStatus
 from daemon.protocol.api import Serving
 from daemon.protocol.control import ApiStatus, BlockOwners, Closer, PredictorStatus, Snapshot, Story
+from daemon.protocol.plan import PlanStatus
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.life import Life
 from daemon.runtime.loads import CONVERSION, Loads
@@ -52,6 +53,7 @@ class Parts:
     link: ApiLink
     loads: Loads = field(default_factory=Loads)
     began_s: float = field(default_factory=time.monotonic)
+    plan: PlanStatus = field(default_factory=PlanStatus)  # as the planner process told it last
 
     @property
     def config(self) -> Config:
@@ -178,6 +180,7 @@ class DaemonStatus:
             placement=config.scheduler.placement,
             compress=config.memory.compress,
             roles=core.roles,
+            plan=self._parts.plan,
             due=core.due,
         )
 

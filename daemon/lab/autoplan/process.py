@@ -1,0 +1,179 @@
+"""`python -m daemon.lab.autoplan.process --fd N ...`: started by the daemon under `plan.auto`.
+
+It runs at idle priority, reads the journal and the control socket, and gives an operator's orders
+there. Any error is told as a note, and the next look tries again.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from daemon.base import logs
+from daemon.control.client import ControlError, choose_policy, choose_roles, fetch_snapshot, flip
+from daemon.journal.reader import JournalError
+from daemon.journal.records import FILE_NAME
+from daemon.lab.autoplan.driver import SelfDriver
+from daemon.lab.autoplan.from_journal import seen_in
+from daemon.lab.autoplan.search import SettingsSearch
+from daemon.lab.autoplan.settings import LiveOrder, LiveSettings
+from daemon.lab.planner.candidate import unit_of
+from daemon.lab.planner.errors import PlannerError
+from daemon.lab.planner.from_journal import present
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.simulator.journal import Incident, read_incident
+from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits
+from daemon.lab.workload.workload import WorkloadError
+from daemon.protocol.control import ChoosePolicy, ChooseRoles, Flip, Snapshot
+from daemon.protocol.plan import PlanStatus
+from daemon.state.role import AUTO, Role
+from daemon.state.slo import Slo
+from daemon.wire.frames import inline_frame
+from daemon.wire.parent import die_with_parent
+
+log = logging.getLogger(__name__)
+
+POLICIES = ("gittins", "sarathi", "vllm")
+"""Policies to choose from, beside the present one."""
+_TIMEOUT_S = 10.0
+_EXPECTED = (
+    *(ControlError, JournalError, PlannerError, ProfileError, ScenarioError, WorkloadError),
+    OSError,
+)
+
+
+def main() -> int:
+    """Look and plan until the daemon hangs up; the exit status."""
+    parser = argparse.ArgumentParser(prog="daemon.lab.autoplan.process")
+    parser.add_argument("--fd", type=int, required=True, help="one end of a socketpair")
+    parser.add_argument("--socket", type=Path, required=True, help="the control socket")
+    parser.add_argument("--journal", type=Path, required=True, help="the journal's folder")
+    parser.add_argument("--profile", required=True, help="of one instance: a name or a file")
+    parser.add_argument("--period-s", type=float, required=True)
+    parser.add_argument("--slo-ttft", type=float, required=True)
+    parser.add_argument("--slo-tpot", type=float, required=True)
+    arguments = parser.parse_args()
+    die_with_parent(arguments.fd)
+    _be_idle()
+    logs.set_up("planner")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sock = socket.socket(fileno=arguments.fd)
+    with TemporaryDirectory() as folder:
+        LivePlanner(arguments, Path(folder), sock).run()
+    return 0
+
+
+def _be_idle() -> None:
+    """Have the kernel run this process only where nobody else would run."""
+    os.nice(19)
+    with contextlib.suppress(AttributeError, OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+class LivePlanner:
+    """A self-driver on a real daemon's journal and socket; plans are told over `sock`."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: Path, sock: socket.socket) -> None:
+        self._arguments, self._folder, self._sock = arguments, folder, sock
+        self._slo = Slo(arguments.slo_ttft, arguments.slo_tpot)
+        self._look_s = 1.0
+        self._driver: SelfDriver | None = None
+        self._names: list[str] = []
+
+    def run(self) -> None:
+        """Look now and then until the daemon hangs up."""
+        self._sock.settimeout(self._look_s)
+        while not self._is_over():
+            try:
+                note = self._look()
+            except _EXPECTED as error:
+                note = " ".join(str(error).split())
+                log.warning("no plan: %s", note)
+            self._tell(note)
+
+    def _is_over(self) -> bool:
+        """Wait until the next look; whether the daemon hung up meanwhile."""
+        self._sock.settimeout(self._look_s)
+        try:
+            return not self._sock.recv(1)
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
+    def _look(self) -> str:
+        """Look once, and give the orders; what there is to say."""
+        snapshot = fetch_snapshot(self._arguments.socket, _TIMEOUT_S)
+        if not snapshot.ready:
+            return "the daemon is not ready"
+        incident = read_incident(self._arguments.journal / FILE_NAME)
+        here = settings_of(snapshot)
+        if self._driver is None or self._names != [each.name for each in snapshot.instances]:
+            self._driver = self._begun(snapshot, incident, here)
+        driver, pilot = self._driver, self._driver.pilot
+        if pilot.present != here:
+            pilot.present = here  # an operator chose: that is where plans begin
+            pilot.load_changed()
+        now = time.monotonic()
+        found = driver.look(now, seen_in(incident, self._slo, now))
+        for order in found:
+            self._give(order)
+        return driver.note
+
+    def _begun(self, snapshot: Snapshot, incident: Incident, here: LiveSettings) -> SelfDriver:
+        unit = unit_of(self._arguments.profile)
+        own = present(incident, unit).knobs
+        search = SettingsSearch(
+            unit,
+            msgspec.structs.replace(own, policy="", prefill_chunk=0),
+            self._slo,
+            self._folder,
+            limits=ScenarioLimits(block_size=snapshot.block_size, max_len=snapshot.max_len),
+        )
+        self._names = [each.name for each in snapshot.instances]
+        policies = tuple(dict.fromkeys((here.policy, *POLICIES)))
+        period_s = self._arguments.period_s
+        driver = SelfDriver(here, self._names, policies, search, period_s)
+        self._look_s = driver.look_s
+        return driver
+
+    def _give(self, order: LiveOrder) -> None:
+        """Send an order, as `llmd ctl` does. Raises ControlError."""
+        path = self._arguments.socket
+        log.info("plan: %s", order)
+        match order:
+            case ChoosePolicy():
+                choose_policy(path, order.policy, _TIMEOUT_S)
+            case ChooseRoles():
+                choose_roles(path, order.mode, _TIMEOUT_S)
+            case Flip():
+                flip(path, order.instance, order.role, _TIMEOUT_S, order.wait_s)
+
+    def _tell(self, note: str) -> None:
+        status = PlanStatus(note=note)
+        if self._driver is not None:
+            status = self._driver.status(note)
+        with contextlib.suppress(OSError):
+            self._sock.sendall(inline_frame(msgspec.msgpack.encode(status)))
+
+
+def settings_of(snapshot: Snapshot) -> LiveSettings:
+    """The settings in force. Raises PlannerError for those that no plan has."""
+    policies = {each.policy for each in snapshot.instances}
+    if len(policies) > 1:
+        raise PlannerError("instances have policies of their own: there is nothing to choose")
+    mode = AUTO if snapshot.roles.mode == AUTO else Role.MIXED.value
+    roles = tuple(Role.MIXED if mode == AUTO else each.role for each in snapshot.instances)
+    return LiveSettings(policy=policies.pop(), roles=roles, mode=mode)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -65,6 +66,7 @@ def main() -> int:
     _be_idle()
     logs.set_up("planner")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))  # the folder is removed
     sock = socket.socket(fileno=arguments.fd)
     with TemporaryDirectory() as folder:
         LivePlanner(arguments, Path(folder), sock).run()
@@ -81,8 +83,16 @@ def _be_idle() -> None:
 class LivePlanner:
     """A self-driver on a real daemon's journal and socket; plans are told over `sock`."""
 
-    def __init__(self, arguments: argparse.Namespace, folder: Path, sock: socket.socket) -> None:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        folder: Path,
+        sock: socket.socket,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` is that of the journal's times."""
         self._arguments, self._folder, self._sock = arguments, folder, sock
+        self._clock, self._note = clock, ""
         self._slo = Slo(arguments.slo_ttft, arguments.slo_tpot)
         self._look_s = 1.0
         self._driver: SelfDriver | None = None
@@ -93,11 +103,11 @@ class LivePlanner:
         self._sock.settimeout(self._look_s)
         while not self._is_over():
             try:
-                note = self._look()
+                note = self.look()
             except _EXPECTED as error:
                 note = " ".join(str(error).split())
-                log.warning("no plan: %s", note)
-            self._tell(note)
+            if note != self._note:
+                self._tell(note)
 
     def _is_over(self) -> bool:
         """Wait until the next look; whether the daemon hung up meanwhile."""
@@ -109,7 +119,7 @@ class LivePlanner:
         except OSError:
             return True
 
-    def _look(self) -> str:
+    def look(self) -> str:
         """Look once, and give the orders; what there is to say."""
         snapshot = fetch_snapshot(self._arguments.socket, _TIMEOUT_S)
         if not snapshot.ready:
@@ -122,7 +132,7 @@ class LivePlanner:
         if pilot.present != here:
             pilot.present = here  # an operator chose: that is where plans begin
             pilot.load_changed()
-        now = time.monotonic()
+        now = self._clock()
         found = driver.look(now, seen_in(incident, self._slo, now))
         for order in found:
             self._give(order)
@@ -141,7 +151,8 @@ class LivePlanner:
         self._names = [each.name for each in snapshot.instances]
         policies = tuple(dict.fromkeys((here.policy, *POLICIES)))
         period_s = self._arguments.period_s
-        driver = SelfDriver(here, self._names, policies, search, period_s)
+        has_ranks = any(each.ranks for each in snapshot.instances)  # they have no roles
+        driver = SelfDriver(here, self._names, policies, search, period_s, not has_ranks)
         self._look_s = driver.look_s
         return driver
 
@@ -158,6 +169,7 @@ class LivePlanner:
                 flip(path, order.instance, order.role, _TIMEOUT_S, order.wait_s)
 
     def _tell(self, note: str) -> None:
+        self._note = note
         status = PlanStatus(note=note)
         if self._driver is not None:
             status = self._driver.status(note)
@@ -170,6 +182,8 @@ def settings_of(snapshot: Snapshot) -> LiveSettings:
     policies = {each.policy for each in snapshot.instances}
     if len(policies) > 1:
         raise PlannerError("instances have policies of their own: there is nothing to choose")
+    if len({each.device.partition(":")[0] for each in snapshot.instances}) > 1:
+        raise PlannerError("instances of unlike devices are not planned: one profile has to do")
     mode = AUTO if snapshot.roles.mode == AUTO else Role.MIXED.value
     roles = tuple(Role.MIXED if mode == AUTO else each.role for each in snapshot.instances)
     return LiveSettings(policy=policies.pop(), roles=roles, mode=mode)

@@ -23,12 +23,12 @@ START = LiveSettings(policy="vllm", roles=(Role.MIXED,))
 PERIOD_S = 12.0
 
 
-def grown(calm_s: float = 15.0, busy_s: float = 30.0) -> Workload:
+def grown(calm_s: float = 15.0, busy_s: float = 30.0, rate: float = 32.0) -> Workload:
     """A calm load, then one that whole prompts between decodes do not keep up with."""
     chance = np.random.default_rng(1)
-    spans = ((0.0, calm_s, 15.0), (calm_s, calm_s + busy_s, 32.0))
+    spans = ((0.0, calm_s, 15.0), (calm_s, calm_s + busy_s, rate))
     times_s = np.concatenate(
-        [np.sort(chance.uniform(a, b, int((b - a) * rate))) for a, b, rate in spans]
+        [np.sort(chance.uniform(a, b, int((b - a) * each))) for a, b, each in spans]
     )
     return Workload(
         label="grown",

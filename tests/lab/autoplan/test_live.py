@@ -1,0 +1,101 @@
+"""The planner process's part beside a served control socket and a journal."""
+
+import argparse
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from daemon.control.server import ControlServer
+from daemon.lab.autoplan.from_journal import seen_in
+from daemon.lab.autoplan.process import LivePlanner, settings_of
+from daemon.lab.autoplan.simulated import seen_of
+from daemon.lab.planner.errors import PlannerError
+from daemon.lab.simulator.journal import read_incident
+from daemon.lab.simulator.run import Options, prepare, run
+from daemon.protocol.control import RolesStatus, Snapshot
+from daemon.state.role import Role
+from tests.cli import served
+from tests.control.orders import Written
+from tests.lab.autoplan.test_driving import SLO, START, grown, scenario
+from tests.lab.planner.toys import toy_units
+
+END_S = 44.0
+
+
+def snapshot() -> Snapshot:
+    """A ready daemon of one instance."""
+    served.CHOSEN[:] = [START.policy]
+    one = msgspec.structs.replace(served.instance("toy", "ready", 1.0), device="toy:0")
+    return msgspec.structs.replace(served.snapshot(), instances=(one,), ready=True, max_len=256)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[Written]:
+    """The orders that a served control socket gets."""
+    written, loop, is_up = Written(), asyncio.new_event_loop(), threading.Event()
+
+    async def serve(stop: asyncio.Event) -> None:
+        server = ControlServer(tmp_path / "llmd.sock", snapshot, written)
+        await server.start()
+        is_up.set()
+        await stop.wait()
+        await server.close()
+
+    stop = asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(stop),))
+    thread.start()
+    assert is_up.wait(10)
+    yield written
+    loop.call_soon_threadsafe(stop.set)
+    thread.join()
+    loop.close()
+
+
+def test_a_journal_shows_what_a_run_shows(tmp_path: Path) -> None:
+    prepared = prepare(scenario(toy_units(tmp_path, 1)[0]), grown(5.0, 10.0))
+    log = run(prepared, Options(journal=tmp_path))
+    from_run = seen_of(log.requests, SLO, 100.0)
+    from_journal = seen_in(read_incident(tmp_path / "journal.llmd"), SLO, 100.0)
+    assert from_journal.prompt_tokens.tolist() == from_run.prompt_tokens.tolist()
+    assert from_journal.output_tokens.tolist() == from_run.output_tokens.tolist()
+    assert from_journal.ended.all() and from_run.ended.all()
+    assert from_journal.attainment == pytest.approx(from_run.attainment, abs=0.02)
+
+
+def test_orders_go_over_the_control_socket(tmp_path: Path, orders: Written) -> None:
+    """On a load that another policy serves better; the daemon hears plan and prediction."""
+    unit = toy_units(tmp_path, 1)[0]
+    run(prepare(scenario(unit), grown(1.0, 44.0, 34.0)), Options(journal=tmp_path))
+    ours, theirs = socket.socketpair()
+    arguments = argparse.Namespace(
+        socket=tmp_path / "llmd.sock",
+        journal=tmp_path,
+        profile=unit.profile,
+        period_s=40.0,
+        slo_ttft=SLO.ttft_s,
+        slo_tpot=SLO.tpot_s,
+    )
+    with ours, theirs:
+        planner = LivePlanner(arguments, tmp_path, theirs, lambda: END_S)
+        note = planner.look()
+    assert note.startswith("changed: vllm")
+    assert orders.orders in (["sarathi"], ["gittins"])
+
+
+def test_settings_that_no_plan_has_are_said() -> None:
+    one = snapshot().instances[0]
+    other = msgspec.structs.replace(one, policy="gittins")
+    mixed = msgspec.structs.replace(snapshot(), instances=(one, other))
+    with pytest.raises(PlannerError, match="policies of their own"):
+        settings_of(mixed)
+    unlike = msgspec.structs.replace(one, device="cpu")
+    with pytest.raises(PlannerError, match="unlike devices"):
+        settings_of(msgspec.structs.replace(snapshot(), instances=(one, unlike)))
+    by_load = msgspec.structs.replace(snapshot(), roles=RolesStatus(mode="auto", present="1:1"))
+    assert settings_of(by_load).mode == "auto"
+    assert settings_of(by_load).roles == (Role.MIXED,)

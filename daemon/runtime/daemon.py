@@ -219,13 +219,17 @@ class Daemon:
         log.info("default sampling: %s", model.defaults)
         workers.start()
         self.life.spawn(power.run())
-        if config.plan.auto:
-            planner = PlannerProcess(_planner_arguments(config), self._planned)
-            ends.push_async_callback(planner.close)
-            self.life.spawn(planner.run())
+        self._start_planner(ends)
         self.life.spawn(_repeat_gauges(serving, runtime, link))
         await self.life.stop.wait()
         await self._drain(runtime)
+
+    def _start_planner(self, ends: contextlib.AsyncExitStack) -> None:
+        """Start the process that plans, where the configuration has one."""
+        if self.parts.config.plan.auto:
+            planner = PlannerProcess(_planner_arguments(self.parts.config), self._planned)
+            ends.push_async_callback(planner.close)
+            self.life.spawn(planner.run())
 
     def _planned(self, plan: PlanStatus) -> None:
         """Keep what the planner process tells, for viewers."""

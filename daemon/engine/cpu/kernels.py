@@ -302,6 +302,8 @@ def _norm_item(a, item):
     with a weight for it states += the RMS norm of added.
     states, stride, together, added, number of rows, width, weight, epsilon float32 [1], output,
     its stride, weight of added or 0, its epsilon.
+
+    A row's factor is rounded once: its error is that of the whole row, and all that follows.
     """
     together, width = a[6], a[9]
     weight, epsilon = float_pointer(a[10]), float_pointer(a[11])[0]
@@ -314,20 +316,19 @@ def _norm_item(a, item):
             added = float_pointer(a[7] + 4 * row * width)
             if a[14] != 0:
                 of_added = float_pointer(a[14])
-                total = np.float32(0.0)
+                total = np.float64(0.0)
                 for lane in range(width):
-                    total += added[lane] * added[lane]
-                mean = total / np.float32(width) + float_pointer(a[15])[0]
-                norm = np.float32(1.0) / np.sqrt(mean)
+                    total += np.float64(added[lane]) * np.float64(added[lane])
+                norm = np.float32(1.0 / np.sqrt(total / width + float_pointer(a[15])[0]))
                 for lane in range(width):
                     states[lane] += of_added[lane] * (added[lane] * norm)
             else:
                 for lane in range(width):
                     states[lane] += added[lane]
-        total = np.float32(0.0)
+        total = np.float64(0.0)
         for lane in range(width):
-            total += states[lane] * states[lane]
-        norm = np.float32(1.0) / np.sqrt(total / np.float32(width) + epsilon)
+            total += np.float64(states[lane]) * np.float64(states[lane])
+        norm = np.float32(1.0 / np.sqrt(total / width + epsilon))
         for lane in range(width):
             output[lane] = weight[lane] * (states[lane] * norm)
 

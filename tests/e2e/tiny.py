@@ -1,7 +1,8 @@
-"""A folder with a tiny random model whose steps take about a millisecond, for what is not text."""
+"""Folders with tiny random models whose steps take about a millisecond, for what is not text."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 from daemon.engine.worker.torch_stubs import leave_out
 from tests.api.folder import BOS, EOS, build, tokenizer
@@ -9,28 +10,45 @@ from tests.shapes import SIZES
 
 CONTEXT_LEN = 2048
 
+LLAMA = "llama"
+WINDOWS, STATES = "gemma3_text", "qwen3_5_text"
+"""Models with windows in some layers, and with delta nets beside attention."""
+_FIELDS: dict[str, dict[str, Any]] = {
+    LLAMA: {"hidden_size": 32, "intermediate_size": 64},
+    WINDOWS: {
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "sliding_window": 40,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    },
+    STATES: {
+        "head_dim": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    },
+}
 
-def tiny_folder(folder: Path) -> Path:
-    """Write the model and its tokenizer; gives the folder back."""
+
+def tiny_folder(folder: Path, kind: str = LLAMA) -> Path:
+    """Write a model of a kind and its tokenizer; gives the folder back."""
     leave_out()
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     build(folder)
-    sizes = {
+    sizes: dict[str, Any] = {
         **SIZES,
         "vocab_size": tokenizer().get_vocab_size(),
-        "hidden_size": 32,
-        "intermediate_size": 64,
         "max_position_embeddings": CONTEXT_LEN,
+        **_FIELDS[kind],
     }
-    config = LlamaConfig(
-        **sizes,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=EOS,
-    )
+    ends = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": EOS}
+    config = AutoConfig.for_model(kind, **sizes, **ends)
     torch.manual_seed(7)
-    LlamaForCausalLM(config).float().save_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_config(config)
+    model.float().save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS}))
     return folder

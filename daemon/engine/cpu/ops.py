@@ -2,7 +2,7 @@
 
 import torch
 
-from daemon.engine.cpu import calls, latent
+from daemon.engine.cpu import calls, latent, recurrent_calls
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.quantised import can_multiply, look_up
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
@@ -33,6 +33,13 @@ class CpuOps(Ops):
     def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
         """See `Ops`."""
         self._run(states.numel(), norm_call(self._constants, states, None, norm, states))
+
+    def norm_gated(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """See `Ops`."""
+        output = torch.empty(gates.shape)
+        parts = values.contiguous(), gates, norm, self._constants, output
+        self._run(values.numel(), recurrent_calls.norm_gated(*parts))
+        return output
 
     def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""

@@ -16,7 +16,7 @@ import torch
 from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.multi_step import MOST_TIMES
 from daemon.engine.batch.slots import Slots
-from daemon.engine.cpu import calls, latent
+from daemon.engine.cpu import calls, latent, recurrent_calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.calls import Constants, Contexts, Places, SampleColumns
 from daemon.engine.cpu.choose_linear import reads_in_turn
@@ -25,9 +25,11 @@ from daemon.engine.cpu.ops import norm_call
 from daemon.engine.cpu.packed_linear import PackedLinear
 from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply
 from daemon.engine.cpu.quantised_calls import unpacked
+from daemon.engine.cpu.recurrent_calls import StateCalls, StatePlaces, StateRows
 from daemon.engine.cpu.team import Call, Team, table_of
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
+from daemon.engine.layers.delta_net import DeltaNet
 from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings, QuantisedRows
 from daemon.engine.layers.forward import Alone, Repeated
 from daemon.engine.layers.latent import LatentProjection
@@ -83,8 +85,8 @@ class StepPrograms:
         able = (count for count, is_called in enumerate(called, 1) if is_called)
         self._counts = {0, *able}  # 0: none is sampled
         self._picks = decoder.embeddings.width % CHUNK_LEN == 0
-        self._programs: dict[tuple[int, int], _Program] = {}
-        self._buffers = _Buffers(decoder, cache.num_groups, slots.block_table.shape[1])
+        self._programs: dict[tuple[int, int, int], _Program] = {}
+        self._buffers = _Buffers(decoder, cache, slots.block_table.shape[1])
 
     def takes(self, batch: FlatBatch) -> bool:
         """Whether a batch has few tokens, few of them sampled, and no long prompt."""
@@ -127,7 +129,7 @@ class StepPrograms:
 
     def _prepared(self, batch: FlatBatch) -> "_Program":
         """The program of a batch, its buffers filled."""
-        key = len(batch.tokens), len(batch.sampled_tokens)
+        key = len(batch.tokens), len(batch.sampled_tokens), _num_rows(batch)
         program = self._programs.pop(key, None)
         if program is None:
             waited_longest = key[0] == 1 and self._reads_in_turn()
@@ -181,6 +183,14 @@ def _on_all(ranks: Ranks, own: Sequence[bool]) -> list[bool]:
     return found.view(ranks.world_size, -1).bool().all(0).tolist()
 
 
+def _num_rows(batch: FlatBatch) -> int:
+    """The rows that a batch's program has: a few numbers of them, where some have several tokens,
+    so that there are few programs.
+    """
+    count = len(batch.counts)
+    return min(1 << (count - 1).bit_length(), MAX_TOKENS) if len(batch.chunk_rows) else count
+
+
 def _num_pairs(batch: FlatBatch) -> int:
     """Pairs of a token in a row of several and a token that it attends to."""
     rows = batch.chunk_rows
@@ -195,7 +205,7 @@ def possible(decoder: Decoder, cache: PagedKV) -> bool:
     own = cache.layout is None or not cache.layout.shared
     whole = all(len(places) == 1 for places in cache.places.values())
     read = all(not view.latent or latent.can_read(view) for view in cache.views)
-    return own and whole and read and _in_calls(decoder, 1)
+    return own and whole and read and cache.num_groups > 0 and _in_calls(decoder, 1)
 
 
 def _in_calls(decoder: Decoder, count: int) -> bool:
@@ -250,13 +260,19 @@ class _Buffers:
     Rows that no program used yet take no memory.
     """
 
-    def __init__(self, decoder: Decoder, num_groups: int, num_cells: int) -> None:
-        """`num_cells`: of a row of the block table, which has a part for each group of layers."""
+    def __init__(self, decoder: Decoder, cache: PagedKV, num_cells: int) -> None:
+        """`num_cells`: of a row of the block table, which has a part for each group of layers, and
+        one for states.
+        """
+        num_groups = cache.num_groups
         self.tokens, self.sampled = torch.zeros(2, MAX_TOKENS, dtype=torch.int32)
         self.offsets, self.lens = np.zeros((2, MAX_TOKENS), np.int32)
         self.rows = np.arange(MAX_TOKENS, dtype=np.int32)
         self.blocks = np.zeros((num_groups, MAX_TOKENS), np.int32)
-        self.tables = np.zeros((num_groups, MAX_TOKENS, num_cells // num_groups), np.int32)
+        self.tables = np.zeros((num_groups, MAX_TOKENS, cache.row_blocks(num_cells)), np.int32)
+        self.state_rows = (
+            StateRows(cache, MAX_TOKENS, StatePlaces.of(cache)) if cache.state_pages else None
+        )
         begin = torch.zeros(MAX_TOKENS, dtype=torch.int64)
         self.angles = [rotary.angles(begin) for rotary in decoder.rotary]
         self.places = [Places.of(blocks, self.offsets) for blocks in self.blocks]
@@ -312,16 +328,16 @@ class _Program:
 
     def __init__(
         self,
-        counts: tuple[int, int],
+        counts: tuple[int, int, int],
         decoder: Decoder,
         cache: PagedKV,
         constants: Constants,
         buffers: _Buffers,
         waited_longest: bool,
     ) -> None:
-        """`counts`: of tokens, and of sampled ones."""
+        """`counts`: of tokens, of sampled ones, and of rows."""
         count, width = counts[0], decoder.embeddings.width
-        self._count, self._num_sampled = counts
+        self._count, self._num_sampled, self._num_rows = counts
         self._in_turn = waited_longest
         self._decoder = decoder
         self._cache = cache
@@ -358,6 +374,8 @@ class _Program:
             each = np.repeat(tables, batch.counts, axis=0) if len(tables) < count else tables
             buffers.blocks[group, :count] = blocks
             buffers.tables[group, :count, : each.shape[1]] = each
+        if buffers.state_rows is not None:
+            buffers.state_rows.fill(batch)
         if self._num_sampled < count:
             sampled = torch.from_numpy(batch.sampled_tokens)
             buffers.sampled[: self._num_sampled].copy_(sampled)
@@ -449,6 +467,12 @@ class _Program:
         projected = self._product(written, layer.query_key_value, self._normed, "projected")
         if isinstance(own, LatentHeads):
             return self._attend_to_rows(written, index, own, projected)
+        if isinstance(own, DeltaNet):
+            return self._go_on(written, index, own, projected)
+        whole = projected
+        if own.gated:
+            projected = self._buffers.floats("parted", self._count, own.width + own.sizes[1])
+            written.add("attention", recurrent_calls.part_heads(own, whole, projected))
         heads, kv_heads, head_dim = own.num_heads, own.num_kv_heads, own.head_dim
         projected = projected.view(-1, heads + 2 * kv_heads, head_dim)
         query, key, value = projected.split((heads, kv_heads, kv_heads), 1)
@@ -465,6 +489,19 @@ class _Program:
         address = self._constants.address(own.scale, own.variant.cap)
         place = cache, number, query, self._contexts[group]
         written.add("attention", calls.attend(*place, address, output, own.variant))
+        if own.gated:
+            written.add("attention", recurrent_calls.gate_heads(own, whole, output))
+        return output
+
+    def _go_on(
+        self, written: "_Calls", index: int, net: DeltaNet, projected: torch.Tensor
+    ) -> torch.Tensor:
+        """See `DeltaNet.attend`."""
+        rows = self._buffers.state_rows
+        assert rows is not None, "a pool for layers with states has pages of them"
+        parts = index, net, projected, self._constants, self._buffers.floats
+        output, listed = StateCalls(rows, self._num_rows).of_net(*parts)
+        written.add("states", *listed)
         return output
 
     def _place(self, index: int) -> tuple[int, int]:

@@ -76,6 +76,8 @@ def convolved(taps, activated):
         channel, count, token_bytes = stretch[0], stretch[1], stretch[4]
         state = _place(a[5], row, stretch[2], stretch[3])
         first, num_tokens, begins = _tokens(a[5], row)
+        if num_tokens == 0:
+            return
         zeros = stack(_CHANNELS_BYTES)
         sources = int64_pointer(stack(source_bytes))
         _clear(zeros, count)
@@ -163,6 +165,8 @@ def delta_rule(columns, keys):
         stride = 4 * values
         state = _place(a[5], row, place[0], place[1]) + 4 * columns * block
         first, num_tokens, begins = _tokens(a[5], row)
+        if num_tokens == 0:
+            return
         if begins:
             for index in range(keys):
                 _clear(state + index * stride, columns)
@@ -211,6 +215,8 @@ def chunk_scan(lanes):
         place = int64_pointer(a[6] + 16 * head)
         state = _place(a[5], row, place[0], place[1])
         first, num_tokens, begins = _tokens(a[5], row)
+        if num_tokens == 0:
+            return
         num_inputs, size = a[18], a[19]
         if begins:
             _clear(state, num_inputs * size)
@@ -251,6 +257,8 @@ def selective_scan(lanes):
         channel, count, size = stretch[0], stretch[1], a[18]
         state = _place(a[5], row, stretch[2], stretch[3])
         first, num_tokens, begins = _tokens(a[5], row)
+        if num_tokens == 0:
+            return
         if begins:
             _clear(state, count * size)
         for token in range(first, first + num_tokens):

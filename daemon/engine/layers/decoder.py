@@ -2,8 +2,8 @@
 
 Pre-norm, rotary positions, a gated MLP or a mixture: Llama, Mistral, Qwen and their like; with
 norms behind attention and MLP, Gemma; with scaled states too, Gemma 4; with sinks, gpt-oss; with
-latent rows, DeepSeek V3. `fuse` makes one from a loaded model, and a trial finds out whether it
-computes the same.
+latent rows, DeepSeek V3; with delta nets in place of attention, Qwen3.5. `fuse` makes one from a
+loaded model, and a trial finds out whether it computes the same.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.delta_net import DeltaNet
 from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings, SplitRows
 from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
@@ -34,7 +35,7 @@ class DecoderLayer:
 
     input_norm: Norm
     query_key_value: Layer
-    heads: Heads | LatentHeads
+    heads: Heads | LatentHeads | DeltaNet
     output: Layer
     mlp_norm: Norm
     mlp: GatedMlp | Mixture
@@ -88,8 +89,10 @@ class Decoder:
         own = self.own_embeddings
         rows = [own.weight] if isinstance(own, PlainEmbeddings) else []
         mixtures = [layer.mlp for layer in self.layers if isinstance(layer.mlp, Mixture)]
-        routers = [weight for mixture in mixtures for weight in mixture.small_weights()]
-        return [*rows, *routers, *(norm.weight for norm in norms)]
+        nets = [layer.heads for layer in self.layers if isinstance(layer.heads, DeltaNet)]
+        inner = [weight for mixture in mixtures for weight in mixture.small_weights()]
+        inner += [weight for net in nets for weight in net.small_weights()]
+        return [*rows, *inner, *(norm.weight for norm in norms)]
 
     def rows(
         self,

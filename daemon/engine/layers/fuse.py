@@ -16,6 +16,13 @@ from torch.nn.functional import gelu
 
 from daemon.engine.layers.attention import FULL, AttentionVariant
 from daemon.engine.layers.decoder import Decoder, DecoderLayer, Prepare
+from daemon.engine.layers.delta_net import (
+    OWN_WEIGHTS,
+    DeltaNet,
+    delta_net,
+    is_delta_net,
+    projections_of,
+)
 from daemon.engine.layers.embeddings import embeddings_of
 from daemon.engine.layers.latent import projection_of
 from daemon.engine.layers.latent_heads import LatentHeads
@@ -30,8 +37,11 @@ from daemon.engine.quantised.linear import QuantisedLinear
 
 _BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
+_RECURRENT_LAYER = (_LAYER - {"self_attn"}) | {"linear_attn"}
+"""A layer with a delta net in place of attention."""
 _AROUND = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
 """Beside them, where norms stand before and behind attention and the MLP."""
+_NORMS = {"input_layernorm", "post_attention_layernorm"} | _AROUND
 _ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _ATTENTION_NORMS = {"q_norm", "k_norm"}
 _ROWS = {"kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj"}
@@ -79,7 +89,7 @@ def fuse(
         layers=tuple(
             replace(
                 _layer(layer, prepare, prepare_block, windows[index] if windows else 0, in_pairs),
-                rotary=kinds.index(layer.self_attn.layer_type) if kinds[0] else 0,
+                rotary=kinds.index(_mixer(layer).layer_type) if kinds[0] else 0,
             )
             for index, layer in enumerate(base.layers)
         ),
@@ -126,7 +136,7 @@ def recognised(base: nn.Module) -> bool:
     layers: Any = base.layers
     kinds = _rotary_kinds(base)
     if kinds[0] and any(
-        getattr(layer.self_attn, "layer_type", None) not in kinds for layer in layers
+        getattr(_mixer(layer), "layer_type", None) not in kinds for layer in layers
     ):
         return False
     return (
@@ -147,18 +157,29 @@ def _has_own(module: nn.Module) -> bool:
     inner = _names(module)
     own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     known = {_SINKS} if inner >= _ATTENTION else set()
+    if is_delta_net(module):
+        known = set(OWN_WEIGHTS)
     if inner >= _LAYER | _AROUND:
         known = {_SCALE}
     return bool(inner) and bool({name for name, _ in own} - known)
 
 
+def _mixer(layer: Any) -> Any:
+    """The module of a layer that mixes tokens: its attention, or its delta net."""
+    return layer.linear_attn if "linear_attn" in _names(layer) else layer.self_attn
+
+
 def _recognised_layer(layer: Any) -> bool:
-    if _names(layer) not in (_LAYER, _LAYER | _AROUND):
+    if _names(layer) not in (_LAYER, _LAYER | _AROUND, _RECURRENT_LAYER):
         return False
-    attention, mlp = layer.self_attn, layer.mlp
+    attention, mlp = _mixer(layer), layer.mlp
     inner = _names(attention)
-    norms = [getattr(layer, name) for name in _names(layer) - {"self_attn", "mlp"}]
-    if _has_heads(attention, inner):
+    norms = [getattr(layer, name) for name in _names(layer) & _NORMS]
+    if is_delta_net(attention):
+        products = [projections_of(attention), [attention.out_proj]]
+    elif _names(layer) == _RECURRENT_LAYER:
+        return False
+    elif _has_heads(attention, inner):
         norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
         products = [_heads_projections(attention), [attention.o_proj]]
     elif inner in (_LATENT, _LATENT_TWICE) and projection_of(attention) is not None:
@@ -266,9 +287,12 @@ def _tried_norm(module: Any) -> Norm | None:
 def _layer(
     layer: Any, prepare: Prepare, prepare_block: PrepareBlock, window: int, in_pairs: bool
 ) -> DecoderLayer:
-    attention, mlp = layer.self_attn, layer.mlp
-    heads: Heads | LatentHeads
-    if projection_of(attention) is None:
+    attention, mlp = _mixer(layer), layer.mlp
+    heads: Heads | LatentHeads | DeltaNet
+    output = getattr(attention, "o_proj", None)
+    if is_delta_net(attention):
+        heads, first, output = delta_net(attention), projections_of(attention), attention.out_proj
+    elif projection_of(attention) is None:
         heads = _heads(attention, window)
         first = _heads_projections(attention)
     else:
@@ -281,7 +305,7 @@ def _layer(
         input_norm=_norm(layer.input_layernorm),
         query_key_value=prepare(merge(first)),
         heads=heads,
-        output=_prepared(attention.o_proj, prepare),
+        output=_prepared(output, prepare),
         mlp_norm=_norm(layer.pre_feedforward_layernorm) if around else behind,
         mlp=_gated(mlp, prepare) if _is_gated(mlp) else _mixture(mlp, prepare, prepare_block),
         output_norm=behind if around else None,
@@ -343,8 +367,9 @@ def _latent_heads(attention: Any, prepare: Prepare, in_pairs: bool) -> LatentHea
 
 def _heads(attention: Any, window: int) -> Heads:
     has_norms = hasattr(attention, "q_norm")
+    gated = attention.q_proj.out_features == 2 * bare(attention.o_proj).in_features
     return Heads(
-        num_heads=attention.q_proj.out_features // attention.head_dim,
+        num_heads=attention.q_proj.out_features // attention.head_dim // (1 + gated),
         num_kv_heads=attention.k_proj.out_features // attention.head_dim,
         head_dim=attention.head_dim,
         scale=attention.scaling,
@@ -354,6 +379,7 @@ def _heads(attention: Any, window: int) -> Heads:
         if hasattr(attention, _VALUE_NORM)
         else None,
         variant=_variant(attention, window),
+        gated=gated,
     )
 
 

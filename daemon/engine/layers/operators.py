@@ -4,7 +4,7 @@ Operators are those of three kinds: token-level ones, whose time depends on the 
 attention, on the tokens before them too; and communication, of which one device has none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -30,7 +30,7 @@ def operators_alone(
     states = decoder.embeddings(tokens)
     normed = ops.norm(states, None, decoder.norm)
     projected, attended = _of_layers(decoder, normed)
-    plain = [(layer, layer.heads) for layer in layers if isinstance(layer.heads, Heads)]
+    plain = _plain(layers)
 
     def norm() -> None:
         for layer in layers:
@@ -74,6 +74,12 @@ def operators_alone(
         sampled = normed[:num_sampled]
         found["head"] = lambda: decoder.head(sampled)
     return found
+
+
+def _plain(layers: Sequence[DecoderLayer]) -> list[tuple[DecoderLayer, Heads]]:
+    """The layers whose projection is queries, keys and values alone, with their heads."""
+    heads = ((layer, layer.heads) for layer in layers)
+    return [(layer, own) for layer, own in heads if isinstance(own, Heads) and not own.gated]
 
 
 _Shape = tuple[int, int, int]

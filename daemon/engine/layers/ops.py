@@ -41,7 +41,8 @@ class Norm:
 class Heads:
     """The heads of a layer's merged projection [T, heads + 2 * kv_heads, head_dim], and its scale.
 
-    The norms are over each head, where the model has them.
+    The norms are over each head, where the model has them. Where heads are gated, each query is
+    followed by its gate: what the head gives is multiplied by the sigmoid of that.
     """
 
     num_heads: int
@@ -52,6 +53,12 @@ class Heads:
     key_norm: Norm | None = None
     value_norm: Norm | None = None
     variant: AttentionVariant = field(default=FULL, kw_only=True)
+    gated: bool = field(default=False, kw_only=True)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The parts of a token in the projection: queries and gates; keys and values."""
+        return (1 + self.gated) * self.width, 2 * self.num_kv_heads * self.head_dim
 
     @property
     def width(self) -> int:
@@ -75,8 +82,13 @@ class Heads:
         projected: torch.Tensor,
         angles: Angles,
     ) -> torch.Tensor:
-        """See `Ops.attend`."""
-        return ops.attend(paged, layer, projected, self, angles)
+        """Attention from a first projection, changed here; see `Ops.attend`."""
+        if not self.gated:
+            return ops.attend(paged, layer, projected, self, angles)
+        first, rest = projected.split(self.sizes, 1)
+        query, gate = first.unflatten(1, (self.num_heads, 2, self.head_dim)).unbind(2)
+        together = torch.cat((query.flatten(1), rest), 1)
+        return ops.attend(paged, layer, together, self, angles) * gate.flatten(1).sigmoid()
 
 
 class Ops:
@@ -131,6 +143,14 @@ class Ops:
     def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
         """RMS norm of each head of `states` [T, heads, head_dim], in place."""
         states.copy_(norm(states))
+
+    def norm_gated(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """`values` [T, heads, n], each head's RMS norm times silu of its `gates` [T, heads * n];
+        [T, heads * n].
+        """
+        normed = rms_norm(values.float(), values.shape[-1:], None, norm.epsilon)
+        weight, opened = norm.weight.to(values.dtype), silu(gates.float()).view(values.shape)
+        return (weight * normed.to(values.dtype) * opened).to(values.dtype).flatten(1)
 
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """Rotary positions of `states` [T, heads, head_dim], in place; `cos` [T, rotary_dim]."""

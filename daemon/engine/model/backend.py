@@ -177,9 +177,10 @@ def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
         rows = padded_sizes(len(slots.block_table))
         choose_products(forward.products(), rows, by_torch=by_torch)
         # Which experts compute is read on the host, which no graph does; a captured step reads one
-        # block of all layers.
+        # block of all layers, and no states.
         on_host = any(isinstance(product, QuantisedExperts) for product in forward.products())
-        if on_host or cache.num_groups > 1 or cache.latent or by_torch & {GRAPHS, *CAPTURED}:
+        read = cache.num_groups > 1 or cache.latent or cache.state_pages
+        if on_host or read or by_torch & {GRAPHS, *CAPTURED}:
             return None
         return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)
 

@@ -130,7 +130,8 @@ class CausalModel:
 
     def alone(self, batch: FlatBatch, slots: Slots, cache: PagedKV, backend: Backend) -> Alone:
         """Each operator of a batch, as a step of it would compute it; none where transformers'
-        modules compute, which are one whole.
+        modules compute, which are one whole, and where layers keep states in steps without a
+        program.
         """
         if not isinstance(self._forward, Decoder) or not len(batch.tokens):
             return {}
@@ -138,6 +139,8 @@ class CausalModel:
             found = self._programs.alone(batch)
             if found:
                 return found
+        if cache.state_pages:  # each call would move states on
+            return {}
         (positions,) = upload_all((batch.positions,), cache.blocks.device)
         paged, num_sampled = attention_of(batch, cache, backend), len(batch.sampled_tokens)
         return operators_alone(self._forward, slots.inputs(batch), positions, num_sampled, paged)

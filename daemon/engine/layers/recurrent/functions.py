@@ -38,6 +38,13 @@ def recurring(recurrence: Recurrence) -> Iterator[None]:
         _recurrence.reset(token)
 
 
+def current_recurrence() -> Recurrence:
+    """The recurrence of the step that is computed."""
+    recurrence = _recurrence.get()
+    assert recurrence is not None, "a step of a model with states has a recurrence"
+    return recurrence
+
+
 class DirectLinear(nn.Linear):
     """A layer whose weight the module around it multiplies with itself: neither packed nor in
     blocks, whatever its file holds.

@@ -22,6 +22,9 @@ from daemon.wire.columns import Int32, int32
 _LOUD = 3.0
 """How much larger the last keys are than all before them, whose number alone would not show."""
 
+_BEGUN = 0.1
+"""The largest number of states that a trial's sequences begin with far out."""
+
 _TIMES = min(4, MOST_TIMES)
 """Steps of a multi-step program in a trial."""
 
@@ -86,25 +89,25 @@ def far_steps(
     where no step is compiled.
     """
     last = [(slot, start // pool.cache.block_size) for slot, start in enumerate(starts)]
-    shared = [(slot, index) for slot, own in last for index in range(own)]
-    own_blocks = enumerate(_of_groups(last, pool), 1)
+    shared = [(slot, index) for slot, number in last for index in range(number)]
+    own = _of_groups(last, pool) + _of_states([slot for slot, _ in last], pool)
     tables = [(*place, 0) for place in _of_groups(shared, pool)]
-    tables += [(*place, block) for block, place in own_blocks]
+    tables += [(*place, block) for block, place in enumerate(own, 1)]
     rows = [_Row(slot, start, 1) for slot, start in enumerate(starts)]
     if not rows or not model.compiled:
         return None
     _scribble(pool.cache, 1 + len(rows) * pool.cache.num_groups)
+    begun = _BegunStates(tables, pool)
     batch = _batch(list(range(len(starts))), rows, tables, [True] * len(rows))
     pool.slots.change_tables(batch)
     tokens = int32([1] * len(rows))
     flat = flatten(batch, tokens, pool.slots.block_table, *pool.cache.shape)
     found = None
     if model.compiles(flat):
-        compiled, plain = (
-            forward.logits(flat, pool.slots, pool.cache, pool.backend).float().cpu().clone()
-            for forward in (model, model.uncompiled)
-        )
-        found = compiled, plain
+        parts = flat, pool.slots, pool.cache, pool.backend
+        compiled = model.logits(*parts).float().cpu().clone()
+        begun.restore()
+        found = compiled, model.uncompiled.logits(*parts).float().cpu().clone()
     _clean(pool, [*tables, (0, 0, 0)])  # written even where no row is so long
     return found
 
@@ -122,8 +125,12 @@ def repeated_steps(
         return None
     num_blocks = 1 + (start + _TIMES - 1 >= block_size)
     cells = [(slot, index) for slot in range(num_rows) for index in range(num_blocks)]
-    tables = [(*place, block) for block, place in enumerate(_of_groups(cells, pool))]
-    _scribble(pool.cache, len(tables))
+    places = _of_groups(cells, pool) + _of_states(list(range(num_rows)), pool)
+    if len(places) > pool.cache.num_blocks:
+        return None
+    tables = [(*place, block) for block, place in enumerate(places)]
+    _scribble(pool.cache, num_rows * num_blocks * pool.cache.num_groups)
+    begun = _BegunStates(tables, pool)
     tokens, drawn, found = int32(range(1, num_rows + 1)), list[Int32](), None
     for time in range(_TIMES):
         rows = [_Row(slot, start + time, 1) for slot in range(num_rows)]
@@ -134,6 +141,7 @@ def repeated_steps(
             found = model.repeated(flat, DrawRules.greedy(num_rows, _TIMES))
             if found is None:
                 break
+            begun.restore()
         logits = model.logits(flat, pool.slots, pool.cache, pool.backend)
         tokens = logits.float().cpu().numpy().argmax(-1).astype(np.int32)
         drawn.append(tokens)
@@ -179,6 +187,24 @@ def _of_states(slots: list[int], pool: TrialPool) -> list[tuple[int, int]]:
     """(slot, index in the row of the table) of the states of slots."""
     num_cells, num_pages = pool.slots.block_table.shape[1], pool.cache.state_pages
     return [(slot, index) for slot in slots for index in range(num_cells - num_pages, num_cells)]
+
+
+class _BegunStates:
+    """The states that sequences of a trial have before a step, in their pages."""
+
+    def __init__(self, tables: list[tuple[int, int, int]], pool: TrialPool) -> None:
+        first = pool.slots.block_table.shape[1] - pool.cache.state_pages
+        pages = np.array([block for _slot, index, block in tables if index >= first], np.int64)
+        self._raw, self._pages = pool.cache.raw, upload(pages, pool.cache.raw.device)
+        self._states = torch.zeros_like(self._raw[self._pages])
+        if pool.cache.dtype is torch.float32:  # then all that pages of states hold is
+            numbers = self._states.view(torch.float32)
+            numbers.uniform_(-_BEGUN, _BEGUN, generator=torch.Generator().manual_seed(21))
+        self.restore()
+
+    def restore(self) -> None:
+        """Have the sequences be as they were before a step."""
+        self._raw[self._pages] = self._states
 
 
 def _poison_states(tables: list[tuple[int, int, int]], pool: TrialPool) -> None:

@@ -345,7 +345,8 @@ class _Trial:
     def _far_starts(self) -> list[int]:
         """Tokens in the cache before a step at the longest, and at half of it, if there is room."""
         longest = self._room.longest - 1
-        rows = min(2, self._room.max_slots, self._room.num_blocks - 1)
+        room = (self._room.num_blocks - 1) // (1 + self._room.state_blocks)
+        rows = min(2, self._room.max_slots, room)
         return [longest, longest // 2][:rows]
 
     def _tell(self, stage: str) -> None:

@@ -1,0 +1,120 @@
+"""The CPU kernels around delta nets and gated heads: what lies between products and states.
+
+As in `quantised_kernels`, each is compiled by itself when it is first asked for, and does one item
+of a call, whose arguments `a` are integers. `daemon.engine.cpu.recurrent_calls` writes the calls.
+"""
+
+# numba infers the types of what follows; Python's annotations mean nothing to it.
+# mypy: ignore-errors
+
+from functools import cache
+
+import numpy as np
+from numba import njit
+
+from daemon.engine.cpu.numeric import exp
+from daemon.engine.cpu.quantised_kernels import ITEM
+from daemon.engine.cpu.team import float_pointer
+
+_LINEAR_FROM = np.float32(20.0)
+"""From here on log(1 + e ** x) is x, as torch computes it."""
+
+_inner = njit(cache=True, error_model="numpy", inline="always")
+
+
+@_inner
+def _sigmoid(value):
+    return np.float32(1.0) / (np.float32(1.0) + exp(-value))
+
+
+@cache
+def steps():
+    """The kernel of what heads make of two logits each: a decay's logarithm, and beta. Of a token.
+
+    logits (of betas, then of steps), their stride, H, rates [H], step bias [H], decay [T, H], beta
+    [T, H].
+    """
+
+    @ITEM
+    def item(a, token):
+        heads = a[7]
+        logits = float_pointer(a[5] + 4 * token * a[6])
+        rates, bias = float_pointer(a[8]), float_pointer(a[9])
+        decay = float_pointer(a[10] + 4 * token * heads)
+        beta = float_pointer(a[11] + 4 * token * heads)
+        for head in range(heads):
+            beta[head] = np.float32(1.0 / (1.0 + np.exp(-np.float64(logits[head]))))
+            step = logits[heads + head] + bias[head]
+            if step <= _LINEAR_FROM:
+                step = np.float32(np.log1p(np.exp(np.float64(step))))
+            decay[head] = rates[head] * step
+
+    return item
+
+
+@cache
+def normed_and_gated():
+    """The kernel of an RMS norm of a head's values, times silu of their gates. Of a token's head.
+
+    values [T, H, D], H, D, weight [D], epsilon, gates, their stride, output [T, H, D].
+    """
+
+    @ITEM
+    def item(a, number):
+        token, head = divmod(number, a[6])
+        size = a[7]
+        values = float_pointer(a[5] + 4 * number * size)
+        output = float_pointer(a[12] + 4 * number * size)
+        gates = float_pointer(a[10] + 4 * (token * a[11] + head * size))
+        weight = float_pointer(a[8])
+        total = np.float64(0.0)
+        for index in range(size):
+            total += np.float64(values[index] * values[index])
+        mean = np.float32(total / size)
+        factor = np.float32(1.0) / np.sqrt(mean + float_pointer(a[9])[0])
+        for index in range(size):
+            normed = weight[index] * (values[index] * factor)
+            output[index] = normed * (gates[index] * _sigmoid(gates[index]))
+
+    return item
+
+
+@cache
+def parted():
+    """The kernel that puts queries side by side, each of which a gate follows, and then what
+    follows all of them. Of a token.
+
+    source, its stride, H, D, numbers that follow, output, its stride.
+    """
+
+    @ITEM
+    def item(a, token):
+        heads, size = a[7], a[8]
+        source = float_pointer(a[5] + 4 * token * a[6])
+        output = float_pointer(a[10] + 4 * token * a[11])
+        for head in range(heads):
+            for index in range(size):
+                output[head * size + index] = source[2 * head * size + index]
+        for index in range(a[9]):
+            output[heads * size + index] = source[2 * heads * size + index]
+
+    return item
+
+
+@cache
+def gated():
+    """The kernel that multiplies a head by the sigmoid of its gate, in place. Of a token's head.
+
+    states [T, H, D], H, D, source of queries and gates, its stride.
+    """
+
+    @ITEM
+    def item(a, number):
+        token, head = divmod(number, a[6])
+        size = a[7]
+        states = float_pointer(a[5] + 4 * number * size)
+        gates = float_pointer(a[8] + 4 * (token * a[9] + (2 * head + 1) * size))
+        for index in range(size):
+            states[index] *= _sigmoid(gates[index])
+
+    return item

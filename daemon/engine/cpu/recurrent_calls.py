@@ -1,0 +1,277 @@
+"""Writes the calls of recurrent layers and of gated heads; their arrays must outlive the run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from daemon.engine.batch.flat_batch import FlatBatch
+from daemon.engine.cpu import mixer_kernels
+from daemon.engine.cpu import recurrent_kernels as kernels
+from daemon.engine.cpu.calls import Constants
+from daemon.engine.cpu.kernels import BY_ADDRESS
+from daemon.engine.cpu.team import Call
+from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.delta_net import DeltaNet
+from daemon.engine.layers.ops import Heads, Norm
+from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Scan
+from daemon.memory.state_layout import CONV, SSM, StateLayout
+from daemon.wire.columns import Int64
+
+_FLOAT_BYTES = 4
+_LANES = (32, 16, 8, 4, 2, 1)
+
+Floats = Callable[[str, int, int], torch.Tensor]
+"""A dense float32 buffer by its name [count, width]."""
+
+
+class StatePlaces:
+    """The places of each layer's state within its pages, as kernels take them."""
+
+    def __init__(self, layout: StateLayout) -> None:
+        self.layout = layout
+        self._units: dict[int, Int64] = {}
+        self._stretches: dict[tuple[int, str], Int64] = {}
+
+    @classmethod
+    def of(cls, cache: PagedKV) -> "StatePlaces":
+        """The places in a pool with states."""
+        assert cache.layout is not None, "a pool with states has a layout"
+        assert cache.layout.states is not None, "a pool with states has a layout of them"
+        return cls(cache.layout.states)
+
+    def units(self, layer: int) -> Int64:
+        """Page and offset of each head's matrix [H, 2]."""
+        if layer not in self._units:
+            size_bytes = _FLOAT_BYTES * self._numbers(layer, SSM)
+            places = [
+                (piece.page, piece.offset + unit * size_bytes)
+                for piece in self.layout.pieces_of(layer, SSM)
+                for unit in range(piece.count)
+            ]
+            self._units[layer] = np.array(places, np.int64)
+        return self._units[layer]
+
+    def stretches(self, layer: int, part: str) -> Int64:
+        """First channel, number of channels, page, offset, and the bytes of all channels of the
+        piece: of each stretch of neighbouring channels [N, 5].
+        """
+        if (layer, part) not in self._stretches:
+            # A convolution's channels lie side by side, those of a scan each with its own numbers.
+            step = _FLOAT_BYTES * (1 if part == CONV else self._numbers(layer, part))
+            found = []
+            for piece in self.layout.pieces_of(layer, part):
+                for begin in range(0, piece.count, kernels.CHANNELS_AT_ONCE):
+                    count = min(kernels.CHANNELS_AT_ONCE, piece.count - begin)
+                    place = piece.page, piece.offset + begin * step
+                    found.append((piece.first + begin, count, *place, piece.count * step))
+            self._stretches[layer, part] = np.array(found, np.int64)
+        return self._stretches[layer, part]
+
+    def _numbers(self, layer: int, part: str) -> int:
+        parts = {each.name: each for each in self.layout.layers[layer]}
+        return parts[part].unit_numbers
+
+
+class StateRows:
+    """The rows of a step as kernels take them: B rows, each with tokens that follow each other."""
+
+    def __init__(self, cache: PagedKV, most_rows: int, places: StatePlaces) -> None:
+        self.places = places
+        self._pages = np.zeros((most_rows, cache.state_pages), np.int32)
+        self._starts, self._firsts, self._counts = np.zeros((3, most_rows), np.int32)
+        columns = self._pages, self._starts, self._firsts, self._counts
+        pages, *others = (column.ctypes.data for column in columns)
+        pool = cache.raw.data_ptr(), cache.block_bytes
+        self._table = np.array([pages, cache.state_pages, *others, *pool], np.int64)
+
+    @property
+    def address(self) -> int:
+        """The address of all that kernels read of it."""
+        return int(self._table.ctypes.data)
+
+    def fill(self, batch: FlatBatch) -> None:
+        """Take the rows of a batch; those behind them have no tokens."""
+        count = len(batch.counts)
+        self._pages[:count] = batch.state_pages
+        self._starts[:count] = batch.starts
+        self._firsts[:count] = batch.row_offsets
+        self._counts[:count] = batch.counts
+        self._counts[count:] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StateCalls:
+    """Writes calls over the states of the first rows of a step."""
+
+    rows: StateRows
+    num_rows: int
+
+    def convolve(self, layer: int, convolution: Convolution, output: torch.Tensor) -> Call:
+        """`output` [T, C], dense, of a convolution whose inputs have dense channels."""
+        inputs, weight, bias, activated = convolution
+        stretches = self.rows.places.stretches(layer, CONV)
+        return self._call(
+            len(stretches),
+            kernels.convolved(weight.shape[1], activated),
+            _address(stretches),
+            len(stretches),
+            inputs.data_ptr(),
+            inputs.stride(0),
+            weight.data_ptr(),
+            or_none(bias),
+            output.data_ptr(),
+            inputs.shape[1],
+        )
+
+    def delta_rule(self, layer: int, rule: DeltaRule, output: torch.Tensor) -> Call:
+        """`output` [T, H, dv], dense, of a rule whose heads lie side by side."""
+        units, (num_heads, size) = self.rows.places.units(layer), rule.value.shape[1:]
+        columns = lanes(size)
+        return self._call(
+            num_heads * (size // columns),
+            kernels.delta_rule(columns, rule.key.shape[2]),
+            _address(units),
+            num_heads,
+            *(part.data_ptr() for part in rule[:3]),
+            *(part.stride(0) for part in rule[:3]),
+            rule.decay.data_ptr(),
+            int(rule.decay.dim() == 3),
+            rule.beta.data_ptr(),
+            size,
+            rule.key.shape[1],
+            output.data_ptr(),
+        )
+
+    def chunk_scan(self, layer: int, scan: Scan, output: torch.Tensor) -> Call:
+        """`output` [T, H, P], dense, of a scan whose heads lie side by side."""
+        units, (num_heads, num_inputs) = self.rows.places.units(layer), scan.inputs.shape[1:]
+        size = scan.write.shape[2]
+        return self._call(
+            num_heads,
+            kernels.chunk_scan(lanes(size)),
+            _address(units),
+            num_heads,
+            scan.inputs.data_ptr(),
+            scan.inputs.stride(0),
+            scan.steps.data_ptr(),
+            scan.rates.data_ptr(),
+            *(part.data_ptr() for part in (scan.write, scan.read)),
+            *(part.stride(0) for part in (scan.write, scan.read)),
+            scan.write.shape[1],
+            or_none(scan.direct),
+            num_inputs,
+            size,
+            output.data_ptr(),
+        )
+
+    def selective_scan(self, layer: int, scan: Scan, output: torch.Tensor) -> Call:
+        """`output` [T, C], dense, of a scan whose channels are dense."""
+        stretches = self.rows.places.stretches(layer, SSM)
+        return self._call(
+            len(stretches),
+            kernels.selective_scan(lanes(scan.rates.shape[1])),
+            _address(stretches),
+            len(stretches),
+            scan.inputs.data_ptr(),
+            scan.inputs.stride(0),
+            scan.steps.data_ptr(),
+            scan.steps.stride(0),
+            scan.rates.data_ptr(),
+            *(part.data_ptr() for part in (scan.write, scan.read)),
+            *(part.stride(0) for part in (scan.write, scan.read)),
+            or_none(scan.direct),
+            scan.rates.shape[1],
+            output.data_ptr(),
+            scan.inputs.shape[1],
+        )
+
+    def of_net(
+        self,
+        layer: int,
+        net: DeltaNet,
+        projected: torch.Tensor,
+        constants: Constants,
+        floats: Floats,
+    ) -> tuple[torch.Tensor, list[Call]]:
+        """The output of `DeltaNet.attend`, dense, and the calls that make it."""
+        count = len(projected)
+        channels, gates, logits, _ = projected.split(net.sizes, 1)
+        convolved = floats("convolved", count, channels.shape[1])
+        query, key, value = net.split(convolved)
+        decay, beta = (floats(name, count, net.num_heads) for name in ("decay", "beta"))
+        read = floats("read", count, net.width)
+        output = floats("attended", count, net.width)
+        rule = DeltaRule(query, key, value, decay, beta)
+        return output, [
+            self.convolve(layer, Convolution(channels, net.taps, net.bias, True), convolved),
+            _steps(net, logits, decay, beta),
+            self.delta_rule(layer, rule, read.view(value.shape)),
+            norm_gated(read.view(value.shape), gates, net.norm, constants, output),
+        ]
+
+    def _call(self, num_parts: int, kernel: object, *arguments: int) -> Call:
+        """The call of a kernel over `num_parts` of each row's state."""
+        address: int = kernel.address  # type: ignore[attr-defined]
+        return self.num_rows * num_parts, BY_ADDRESS, address, self.rows.address, *arguments
+
+
+def _steps(net: DeltaNet, logits: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor) -> Call:
+    places = logits.data_ptr(), logits.stride(0), net.num_heads
+    held = net.rates.data_ptr(), net.step_bias.data_ptr()
+    address = mixer_kernels.steps().address
+    return len(logits), BY_ADDRESS, address, *places, *held, decay.data_ptr(), beta.data_ptr()
+
+
+def norm_gated(
+    values: torch.Tensor,
+    gates: torch.Tensor,
+    norm: Norm,
+    constants: Constants,
+    output: torch.Tensor,
+) -> Call:
+    """See `Ops.norm_gated`; all but `gates` are dense."""
+    count, num_heads, size = values.shape
+    return (
+        count * num_heads,
+        BY_ADDRESS,
+        mixer_kernels.normed_and_gated().address,
+        values.data_ptr(),
+        num_heads,
+        size,
+        norm.weight.data_ptr(),
+        constants.address(norm.epsilon),
+        gates.data_ptr(),
+        gates.stride(0),
+        output.data_ptr(),
+    )
+
+
+def part_heads(heads: Heads, projected: torch.Tensor, output: torch.Tensor) -> Call:
+    """A merged projection `output` without the gates that follow each query of `projected`."""
+    places = projected.data_ptr(), projected.stride(0), heads.num_heads, heads.head_dim
+    address, rest = mixer_kernels.parted().address, heads.sizes[1]
+    count = len(projected)
+    return count, BY_ADDRESS, address, *places, rest, output.data_ptr(), output.stride(0)
+
+
+def gate_heads(heads: Heads, projected: torch.Tensor, attended: torch.Tensor) -> Call:
+    """Multiply what heads give, dense, by the gates of `projected`, in place."""
+    address, count = mixer_kernels.gated().address, len(projected) * heads.num_heads
+    states = attended.data_ptr(), heads.num_heads, heads.head_dim
+    return count, BY_ADDRESS, address, *states, projected.data_ptr(), projected.stride(0)
+
+
+def or_none(numbers: torch.Tensor | None) -> int:
+    """Their address; 0 where there are none."""
+    return 0 if numbers is None else numbers.data_ptr()
+
+
+def _address(array: Int64) -> int:
+    return int(array.ctypes.data)
+
+
+def lanes(size: int) -> int:
+    """The widest vectors that a run of `size` numbers is made of."""
+    return next(width for width in _LANES if size % width == 0)

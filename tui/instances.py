@@ -109,7 +109,7 @@ def _or_rank(column: Column[InstanceRow]) -> Column[InstanceRow]:
 
     def cell(row: InstanceRow, width: int) -> Cell:
         if row.rank == NODE:
-            node = Cell(printable(row.instance.node), ink.muted)
+            node = Cell(printable(row.instance.node or ""), ink.muted)
             return {"name": Cell(" on node", ink.muted), "kv": node}.get(column.key, Cell(""))
         if row.rank < 0:
             return column.cell(row, width)

@@ -228,7 +228,7 @@ class ServingStatus(DaemonStatus):
             status,
             step_p99_s=p99_s,
             fallbacks=tuple(sorted(known.items())),
-            node=node,
+            node=node or msgspec.UNSET,
             ranks=ranks,
             **power,
         )

@@ -90,7 +90,7 @@ def test_text_and_json_tell_the_node_of_an_instance() -> None:
     told = msgspec.structs.replace(told, instances=(told.instances[0], one))
     lines = as_text(told).splitlines()
     assert "gpu1" in lines[-2] and lines[-1] == "  node second"
-    assert [one["node"] for one in json.loads(as_json(told))["instances"]] == ["", "second"]
+    assert [one.get("node") for one in json.loads(as_json(told))["instances"]] == [None, "second"]
 
 
 def test_text_tells_what_torch_stands_in_for() -> None:

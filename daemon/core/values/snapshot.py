@@ -107,7 +107,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     by_kind: ByKind | msgspec.UnsetType = msgspec.UNSET  # unset: a block has all layers
     states: StateStatus | msgspec.UnsetType = msgspec.UNSET  # unset: no layer keeps any
     ranks: tuple[RankStatus, ...] = ()  # of an instance of several processes
-    node: str = ""  # on which Ray placed it, "?" until it has; empty: the daemon's machine
+    node: str | msgspec.UnsetType = msgspec.UNSET  # of a cluster; "?" until Ray has placed it
 
     @property
     def kv_kinds(self) -> tuple[KindStatus, ...]:

@@ -13,7 +13,7 @@ from daemon.protocol.control import (
 )
 from tests.control.orders import FLIPPED, Written
 
-CHOSEN: list[str] = []
+CHOSEN: list[str] = ["sarathi"]
 """The policies chosen on the served socket, the configured one first."""
 PLACED: list[str] = ["least_loaded"]
 """The placements chosen on it, likewise."""

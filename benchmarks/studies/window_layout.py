@@ -1,0 +1,110 @@
+"""Layers with windows against the same model held as full attention, in one pool of equal bytes.
+
+The profile is Llama-3-8B's on an H100; in the layout of windows five layers of six see the last
+1,024 tokens, as Gemma 3's do. Prompts have 2,000 to 7,000 tokens, and answers 64 to 1,000. A step
+of layers with windows takes the profile's time for the context that its layers see in the mean, so
+both columns have the same card. Capacity is the highest Poisson rate at which nine of ten requests
+keep both promises; the last columns are of the default policy at the full layout's capacity times
+each load.
+
+    python -m benchmarks.studies window_layout
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from benchmarks.studies import frame
+from daemon.cost.profile import ModelSpec
+from daemon.lab.planner.capacity import highest_rate
+from daemon.lab.profiles.load import load_profile, save_profile
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
+from daemon.lab.workload.workload import SloClass, Workload, WorkloadSpec
+from daemon.memory.sizing import model_layout
+
+PROFILE = "llama-3-8b@h100"
+WINDOW = 1024
+CONTEXT = 8192
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """The options."""
+    parser.add_argument("--kv-bytes", type=float, default=4e9)
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--ttft", type=float, default=5.0, help="promised, in seconds")
+    parser.add_argument("--tpot", type=float, default=0.05, help="promised, in seconds")
+    parser.add_argument("--loads", type=frame.numbers, default=[0.9, 1.3])
+    parser.add_argument("--seed", type=int, default=1)
+
+
+def requests_at(rate_rps: float, options: argparse.Namespace) -> Workload:
+    """The requests: the same lengths at any rate."""
+    chance, count = np.random.default_rng(options.seed), options.requests
+    return Workload(
+        label="long prompts",
+        arrival_s=np.cumsum(chance.exponential(1.0, count)) / rate_rps,
+        prompt_tokens=chance.integers(2000, 7000, count).astype(np.int32),
+        output_tokens=chance.integers(64, 1000, count).astype(np.int32),
+        slo_class=np.zeros(count, np.uint8),
+        classes=(SloClass(name="all", share=1.0, ttft_s=options.ttft, tpot_s=options.tpot),),
+    )
+
+
+def with_windows(model: ModelSpec) -> ModelSpec:
+    """The model with five layers of six behind a window."""
+    windows = tuple(0 if layer % 6 == 5 else WINDOW for layer in range(model.num_layers))
+    return msgspec.structs.replace(model, windows=windows)
+
+
+def study(options: argparse.Namespace) -> None:
+    """Print the streams that fit, the capacities and the tails."""
+    known = load_profile(PROFILE)
+    frame.heads(
+        "layout", "streams of 8,192 by the formula", "capacity, requests/s", "load",
+        "TTFT p50, s", "p99", "TPOT p99, s", "longest gap, s", "preempted",
+    )  # fmt: skip
+    base_rps = 0.0
+    for name, change in (("full", msgspec.structs.replace), ("windows", with_windows)):
+        profile = msgspec.structs.replace(known, model=change(known.model))
+        layout = model_layout(profile.model, profile.model.windows, 16, profile.model.dtype)
+        streams = options.kv_bytes / layout.bytes_at(CONTEXT)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "profile.json")
+            save_profile(profile, path)
+            at = _runs(path, options)
+            capacity_rps, _ = highest_rate(lambda rate: _keeps(at(rate)), 1.0, 0.05, 1.5)
+            base_rps = base_rps or capacity_rps
+            for load in options.loads:
+                report = at(load * base_rps).report
+                gap_s = max(at(load * base_rps).log.requests.gap_s, default=0.0)
+                cells = (
+                    report.ttft_s.p50, report.ttft_s.p99, report.tpot_s.p99, gap_s
+                )  # fmt: skip
+                frame.row(
+                    (name, f"{streams:.1f}", f"{capacity_rps:.2f}", load)
+                    + tuple(f"{cell:.3f}" for cell in cells)
+                    + (int(report.preemptions),)
+                )
+
+
+def _runs(profile: Path, options: argparse.Namespace) -> Callable[[float], frame.Run]:
+    """Simulates the default policy at a rate."""
+    scenario = Scenario(
+        workload=WorkloadSpec(name="made"),
+        instance=(InstanceGroup(profile=str(profile), kv_bytes=options.kv_bytes),),
+        limits=ScenarioLimits(max_len=CONTEXT),
+    )
+
+    def run(rate_rps: float) -> frame.Run:
+        return frame.simulated(scenario, requests_at(rate_rps, options))
+
+    return run
+
+
+def _keeps(run: frame.Run) -> bool:
+    attainment = run.report.attainment
+    return attainment is not None and attainment >= 0.9

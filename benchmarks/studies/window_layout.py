@@ -13,6 +13,7 @@ each load.
 import argparse
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from daemon.memory.sizing import model_layout
 PROFILE = "llama-3-8b@h100"
 WINDOW = 1024
 CONTEXT = 8192
+ATTAINMENT = 0.9
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -64,47 +66,42 @@ def study(options: argparse.Namespace) -> None:
     """Print the streams that fit, the capacities and the tails."""
     known = load_profile(PROFILE)
     frame.heads(
-        "layout", "streams of 8,192 by the formula", "capacity, requests/s", "load",
-        "TTFT p50, s", "p99", "TPOT p99, s", "longest gap, s", "preempted",
-    )  # fmt: skip
+        *("layout", "streams of 8,192 by the formula", "capacity, requests/s", "load"),
+        *("TTFT p50, s", "p99", "TPOT p99, s", "longest gap, s", "preempted"),
+    )
     base_rps = 0.0
-    for name, change in (("full", msgspec.structs.replace), ("windows", with_windows)):
-        profile = msgspec.structs.replace(known, model=change(known.model))
-        layout = model_layout(profile.model, profile.model.windows, 16, profile.model.dtype)
-        streams = options.kv_bytes / layout.bytes_at(CONTEXT)
+    for name, model in (("full", known.model), ("windows", with_windows(known.model))):
+        streams = options.kv_bytes / model_layout(model, model.windows, 16, model.dtype).bytes_at(
+            CONTEXT
+        )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "profile.json")
-            save_profile(profile, path)
-            at = _runs(path, options)
-            capacity_rps, _ = highest_rate(lambda rate: _keeps(at(rate)), 1.0, 0.05, 1.5)
+            save_profile(msgspec.structs.replace(known, model=model), path)
+            simulate = partial(_simulated, path, options)
+            capacity_rps, _ = highest_rate(partial(_keeps, simulate), 1.0, 0.05, 1.5)
             base_rps = base_rps or capacity_rps
             for load in options.loads:
-                report = at(load * base_rps).report
-                gap_s = max(at(load * base_rps).log.requests.gap_s, default=0.0)
-                cells = (
-                    report.ttft_s.p50, report.ttft_s.p99, report.tpot_s.p99, gap_s
-                )  # fmt: skip
-                frame.row(
-                    (name, f"{streams:.1f}", f"{capacity_rps:.2f}", load)
-                    + tuple(f"{cell:.3f}" for cell in cells)
-                    + (int(report.preemptions),)
-                )
+                told = _tails(simulate(load * base_rps))
+                frame.row((name, f"{streams:.1f}", f"{capacity_rps:.2f}", load, *told))
 
 
-def _runs(profile: Path, options: argparse.Namespace) -> Callable[[float], frame.Run]:
-    """Simulates the default policy at a rate."""
+def _simulated(profile: Path, options: argparse.Namespace, rate_rps: float) -> frame.Run:
+    """The default policy at a rate."""
     scenario = Scenario(
         workload=WorkloadSpec(name="made"),
         instance=(InstanceGroup(profile=str(profile), kv_bytes=options.kv_bytes),),
         limits=ScenarioLimits(max_len=CONTEXT),
     )
-
-    def run(rate_rps: float) -> frame.Run:
-        return frame.simulated(scenario, requests_at(rate_rps, options))
-
-    return run
+    return frame.simulated(scenario, requests_at(rate_rps, options))
 
 
-def _keeps(run: frame.Run) -> bool:
-    attainment = run.report.attainment
-    return attainment is not None and attainment >= 0.9
+def _keeps(simulate: Callable[[float], frame.Run], rate_rps: float) -> bool:
+    attainment = simulate(rate_rps).report.attainment
+    return attainment is not None and attainment >= ATTAINMENT
+
+
+def _tails(run: frame.Run) -> tuple[str, ...]:
+    report = run.report
+    gap_s = max(run.log.requests.gap_s, default=0.0)
+    figures = report.ttft_s.p50, report.ttft_s.p99, report.tpot_s.p99, gap_s
+    return (*(f"{figure:.3f}" for figure in figures), str(report.preemptions))

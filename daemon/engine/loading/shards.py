@@ -203,6 +203,8 @@ class _Planner:
             if (kind := plan.get(re.sub(r"(?<=\.)\d+(?=\.)", "*", name), "replicated"))
             and not kind.startswith("replicated")
         }
+        if not self._kinds:
+            raise _cannot(resolved, "transformers' plan names no layer that it has")
         self._cuts = dict[str, Cut]()
         self._summed, self._once = list[str](), list[str]()
         self._heads = dict[str, HeadShare]()

@@ -11,7 +11,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from daemon.protocol.worker import Ready
+from daemon.protocol.worker import Failed, Ready
 from tests.engine.ranks.group import RankGroup
 from tests.engine.ranks.test_shards import NUM_OUTPUTS, prompts, tiny_load
 from tests.engine.ranks.test_stages import answer_of
@@ -69,3 +69,21 @@ def test_unlike_stages_give_the_text_of_the_whole_model(
         assert all(isinstance(ready, Ready) for ready in readies), readies
         outputs = [answer_of(group, tokens) for tokens in prompts()]
         assert outputs == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpt_oss", "gpt_oss cannot be split over ranks yet: transformers has no plan of its"),
+        ("llama4", "llama4_text cannot be split over ranks yet: transformers' plan names no layer"),
+    ],
+)
+def test_a_type_whose_layers_cannot_be_cut_is_refused_by_name(
+    name: str, said: str, quick: dict[str, str], tmp_path: Path
+) -> None:
+    """As ranks; as stages it is served."""
+    config, _ = CASES[name]
+    folder = save_model(random_model(config, 5), tmp_path / "model")
+    with RankGroup(tiny_load(folder, tmp_path), 2, **quick) as group:
+        for failed in group.ready():
+            assert isinstance(failed, Failed) and said in failed.message

@@ -44,7 +44,7 @@ def connect(address: str) -> str:
     """Connect this process to a running cluster; why that is impossible now, or nothing."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), PROBE_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
     except OSError as error:  # Ray itself would try for a minute
         return str(error)
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"}

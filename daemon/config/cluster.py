@@ -9,7 +9,8 @@ from daemon.state.role import Role
 
 RAY = "ray"
 LAUNCHERS = ("local", RAY)
-_ADDRESS = re.compile(r"[A-Za-z0-9.\[\]:_-]+:[0-9]{1,5}")
+_ADDRESS = re.compile(r"[A-Za-z0-9.\[\]:_-]+:([0-9]{1,5})")
+_MOST_PORT = 65535
 
 
 def by_ray(config: Config) -> bool:
@@ -21,7 +22,8 @@ def cluster_faults(config: Config) -> Iterator[tuple[str, str]]:
     """Find what cannot be together with a cluster: key and sentence."""
     if not by_ray(config):
         return
-    if not _ADDRESS.fullmatch(config.cluster.address):
+    address = _ADDRESS.fullmatch(config.cluster.address)
+    if not address or not 0 < int(address[1]) <= _MOST_PORT:
         text = f"must be HOST:PORT of the cluster's head, got {config.cluster.address!r}"
         yield "cluster.address", text
     if not config.instance:

@@ -41,6 +41,11 @@ def test_a_cluster_that_does_not_answer_is_a_fault() -> None:
     assert not found.nodes and "refused" in found.fault
 
 
+def test_an_address_may_be_of_ip_version_6() -> None:
+    found = ask_nodes(f"[::1]:{free_port()}")
+    assert not found.nodes and ("refused" in found.fault or "assign" in found.fault)
+
+
 def test_without_ray_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     def said(settings: Config) -> Iterator[tuple[str, str, bool]]:
         yield from (found for found in preflight.obstacles(settings) if "Ray" in found.text)

@@ -99,6 +99,8 @@ def refuses_gpus_and_ranks_on_a_cluster() -> bool:
         ([], "instance", {}),
         (["cpu"], "daemon.threads", {"daemon.threads": 0}),
         (["cpu"], "cluster.address", {"cluster.address": "here"}),
+        (["cpu"], "cluster.address", {"cluster.address": "here:65536"}),
+        (["cpu"], "cluster.address", {"cluster.address": "here:0"}),
     ):
         values = {**CLUSTER, "instance": [as_plain(text) for text in texts], **others}
         with pytest.raises(ConfigError) as error:

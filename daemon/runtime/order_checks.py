@@ -31,18 +31,18 @@ def role_of(role: str) -> Role:
 def check_role(index: int, role: Role, snapshot: Snapshot) -> None:
     """Raises RefusalError where an instance cannot have a role, as its configuration could not."""
     status = snapshot.instances[index]
-    if role is not Role.MIXED and (alone := _alone(status)):
+    if role is not Role.MIXED and (alone := unlinked(status)):
         raise RefusalError(f"{status.name} stays mixed: {_NO_MOVES} {alone}")
 
 
 def check_roles(mode: str, snapshot: Snapshot) -> None:
     """Raises RefusalError where the load cannot choose roles."""
-    alone = [words for status in snapshot.instances if (words := _alone(status))]
+    alone = [words for status in snapshot.instances if (words := unlinked(status))]
     if mode in WATCHED and alone and len(snapshot.instances) > 1:
         raise RefusalError(f"roles stay as they are: {_NO_MOVES} {alone[0]}")
 
 
-def _alone(status: InstanceStatus) -> str:
+def unlinked(status: InstanceStatus) -> str:
     """An instance that has no links to others, in words; empty: it has some."""
     if status.node:
         return f"a node of a cluster, as {status.name} has"

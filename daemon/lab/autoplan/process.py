@@ -35,6 +35,7 @@ from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits
 from daemon.lab.workload.workload import WorkloadError
 from daemon.protocol.control import ChoosePolicy, ChooseRoles, Flip, Snapshot
 from daemon.protocol.plan import PlanStatus
+from daemon.runtime.order_checks import unlinked
 from daemon.state.role import AUTO, Role
 from daemon.state.slo import Slo
 from daemon.wire.frames import inline_frame
@@ -151,8 +152,8 @@ class LivePlanner:
         self._names = [each.name for each in snapshot.instances]
         policies = tuple(dict.fromkeys((here.policy, *POLICIES)))
         period_s = self._arguments.period_s
-        has_ranks = any(each.ranks for each in snapshot.instances)  # they have no roles
-        driver = SelfDriver(here, self._names, policies, search, period_s, not has_ranks)
+        splits = may_split(snapshot)
+        driver = SelfDriver(here, self._names, policies, search, period_s, splits)
         self._look_s = driver.look_s
         return driver
 
@@ -175,6 +176,11 @@ class LivePlanner:
             status = self._driver.status(note)
         with contextlib.suppress(OSError):
             self._sock.sendall(inline_frame(msgspec.msgpack.encode(status)))
+
+
+def may_split(snapshot: Snapshot) -> bool:
+    """Whether instances may have unlike roles: not where one has no links to others."""
+    return not any(unlinked(each) for each in snapshot.instances)
 
 
 def settings_of(snapshot: Snapshot) -> LiveSettings:

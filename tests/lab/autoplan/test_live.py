@@ -12,7 +12,7 @@ import pytest
 
 from daemon.control.server import ControlServer
 from daemon.lab.autoplan.from_journal import seen_in
-from daemon.lab.autoplan.process import LivePlanner, settings_of
+from daemon.lab.autoplan.process import LivePlanner, may_split, settings_of
 from daemon.lab.autoplan.simulated import seen_of
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.simulator.journal import read_incident
@@ -99,3 +99,12 @@ def test_settings_that_no_plan_has_are_said() -> None:
     by_load = msgspec.structs.replace(snapshot(), roles=RolesStatus(mode="auto", present="1:1"))
     assert settings_of(by_load).mode == "auto"
     assert settings_of(by_load).roles == (Role.MIXED,)
+
+
+def test_roles_are_split_only_between_instances_that_are_linked() -> None:
+    """Also where a worker is not there: asleep, or on no node yet."""
+    one = msgspec.structs.replace(snapshot().instances[0], device="cpu")
+    for words, splits in (({}, True), ({"node": "?"}, False), ({"device": "cpu:pp2"}, False)):
+        other = msgspec.structs.replace(one, **words)
+        told = msgspec.structs.replace(snapshot(), instances=(one, other))
+        assert may_split(told) is splits

@@ -7,6 +7,7 @@ ends with it: Ray ends the actors of a process that is gone.
 """
 
 import argparse
+import contextlib
 import faulthandler
 import logging
 import os
@@ -15,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-from contextlib import closing
 from itertools import count
 from typing import Any, NoReturn
 
@@ -47,13 +47,19 @@ class Proxy:
 
     def serve(self) -> int:
         """Have the worker placed, then pass frames until it ends; the exit status."""
-        self._await_cluster()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the daemon hung up
+            self._await_cluster()
+            self._live()
+        return 0
+
+    def _live(self) -> None:
+        """The worker's life on a node; an end that is not its own is told."""
         from ray.exceptions import RayError
 
         try:
             self._pass(self._place())
         except (BrokenPipeError, ConnectionResetError):
-            return 0
+            raise
         except RayError as error:
             log.warning("%s: %s", type(error).__name__, error)
             self._send(Failed(f"its node is lost ({type(error).__name__})"))
@@ -61,7 +67,6 @@ class Proxy:
             log.error("the proxy cannot go on", exc_info=error)
             self._send(Failed(f"{type(error).__name__}: {error}"))
             self._send(Exited(1))  # it is no node's fault: another proxy would fail as well
-        return 0
 
     def _await_cluster(self) -> None:
         """Connect; a head that does not answer is asked again."""
@@ -93,13 +98,23 @@ class Proxy:
         )
         host = actor.remote()
         begin = Begin(__version__, self._arguments.worker, self._arguments.device)
-        why: bytes = ray.get(host.begin.remote(msgspec.msgpack.encode(begin)))
+        why: bytes = self._answered(host.begin.remote(msgspec.msgpack.encode(begin)))
         (node_id,) = placement_group_table(group)["bundles_to_node_id"].values()
         node = node_name(node_id)
         if why:
             raise RuntimeError(f"{node}: {why.decode()}")
         self._send(OnNode(node))
         return host
+
+    def _answered(self, answer: Any) -> Any:
+        """What an actor answers; until Ray has started it, on another node perhaps, the wait is
+        reported.
+        """
+        import ray
+
+        while not ray.wait([answer], timeout=RETRY_S)[0]:
+            self._send(Loading("node", 0.0))
+        return ray.get(answer)
 
     def _pass(self, host: Any) -> None:
         """Pass frames both ways until the worker has ended, or its node is lost."""
@@ -111,7 +126,7 @@ class Proxy:
         reader = FrameReader()
         while frames := ray.get(take.remote()):
             reader.feed(frames)
-            with closing(reader.payloads()) as payloads:
+            with contextlib.closing(reader.payloads()) as payloads:
                 for payload in payloads:
                     self._channel.send(payload)
 

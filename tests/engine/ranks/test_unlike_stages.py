@@ -16,6 +16,7 @@ from tests.engine.ranks.group import RankGroup
 from tests.engine.ranks.test_shards import NUM_OUTPUTS, prompts, tiny_load
 from tests.engine.ranks.test_stages import answer_of
 from tests.engine.tiny import deeper, greedy, random_model, save_model
+from tests.house.source import ROOT
 
 _GLM = Glm4MoeConfig(
     **deeper(3),
@@ -82,6 +83,8 @@ def test_a_type_whose_layers_cannot_be_cut_is_refused_by_name(
     name: str, said: str, quick: dict[str, str], tmp_path: Path
 ) -> None:
     """As ranks; as stages it is served."""
+    page = (ROOT / "docs" / "instances.md").read_text(encoding="utf-8")
+    assert "those of which transformers does not say it (gpt-oss, Llama 4)" in page
     config, _ = CASES[name]
     folder = save_model(random_model(config, 5), tmp_path / "model")
     with RankGroup(tiny_load(folder, tmp_path), 2, **quick) as group:

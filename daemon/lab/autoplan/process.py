@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from daemon.base import logs
+from daemon.config.instance_text import parse_instance
 from daemon.control.client import ControlError, choose_policy, choose_roles, fetch_snapshot, flip
 from daemon.journal.reader import JournalError
 from daemon.journal.records import FILE_NAME
@@ -188,7 +189,8 @@ def settings_of(snapshot: Snapshot) -> LiveSettings:
     policies = {each.policy for each in snapshot.instances}
     if len(policies) > 1:
         raise PlannerError("instances have policies of their own: there is nothing to choose")
-    if len({each.device.partition(":")[0] for each in snapshot.instances}) > 1:
+    specs = [parse_instance(each.device) for each in snapshot.instances]
+    if len({(each.device.partition(":")[0], each.parallel) for each in specs}) > 1:
         raise PlannerError("instances of unlike devices are not planned: one profile has to do")
     mode = AUTO if snapshot.roles.mode == AUTO else Role.MIXED.value
     roles = tuple(Role.MIXED if mode == AUTO else each.role for each in snapshot.instances)

@@ -30,7 +30,7 @@ END_S = 44.0
 def snapshot() -> Snapshot:
     """A ready daemon of one instance."""
     served.CHOSEN[:] = [START.policy]
-    one = msgspec.structs.replace(served.instance("toy", "ready", 1.0), device="toy:0")
+    one = served.instance("toy", "ready", 1.0)
     return msgspec.structs.replace(served.snapshot(), instances=(one,), ready=True, max_len=256)
 
 
@@ -93,9 +93,10 @@ def test_settings_that_no_plan_has_are_said() -> None:
     mixed = msgspec.structs.replace(snapshot(), instances=(one, other))
     with pytest.raises(PlannerError, match="policies of their own"):
         settings_of(mixed)
-    unlike = msgspec.structs.replace(one, device="cpu")
-    with pytest.raises(PlannerError, match="unlike devices"):
-        settings_of(msgspec.structs.replace(snapshot(), instances=(one, unlike)))
+    cpu, ranks = (msgspec.structs.replace(one, device=text) for text in ("cpu", "cpu:tp2"))
+    for unlike in ((one, cpu), (cpu, ranks)):
+        with pytest.raises(PlannerError, match="unlike devices"):
+            settings_of(msgspec.structs.replace(snapshot(), instances=unlike))
     by_load = msgspec.structs.replace(snapshot(), roles=RolesStatus(mode="auto", present="1:1"))
     assert settings_of(by_load).mode == "auto"
     assert settings_of(by_load).roles == (Role.MIXED,)

@@ -21,7 +21,7 @@ from daemon.wire.columns import encoder
 from daemon.wire.frames import FrameReader, inline_frame
 
 NUMBER_BYTES = 8
-"""Before the frames of a `give` stands its number: Ray may swap calls that are close together."""
+"""Bytes of the number before the frames of a `give`: Ray may swap calls that are close together."""
 END_S = 5.0
 """Time for a worker that has hung up to exit."""
 
@@ -47,7 +47,7 @@ class WorkerHost:
         self._next = 0
 
     def begin(self, order: bytes) -> bytes:
-        """Start the process that a `Begin` in msgpack orders; why it is not started, or nothing."""
+        """Start the process that a msgpack `Begin` orders; the reason where it does not start."""
         begin = msgspec.msgpack.decode(order, type=Begin)
         if begin.version != __version__:
             return f"llmd is {__version__} there, and {begin.version} here".encode()

@@ -41,7 +41,7 @@ def has_ray() -> bool:
 
 
 def connect(address: str) -> str:
-    """Connect this process to a running cluster; why that is impossible now, or nothing."""
+    """Connect this process to a running cluster; the reason where that is impossible now."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()

@@ -193,7 +193,7 @@ def _instances(config: Config) -> Iterator[Fault]:
     names = [spec.name for spec in config.instance]
     has_ranks = any(num_ranks(spec) > 1 for spec in config.instance)
     if has_ranks and len(names) > 1 and config.scheduler.roles != Role.MIXED:
-        said = "beside an instance of ranks, since no sequence moves to it or from it"
+        said = "beside an instance of ranks, since no keys and values move to it or from it"
         yield (
             "scheduler.roles",
             f"must be mixed {said} (--roles mixed); got {config.scheduler.roles}",
@@ -219,7 +219,8 @@ def _ranks_fault(spec: InstanceSpec) -> str:
     """Why an instance of several ranks cannot have its role; empty: it can."""
     if num_ranks(spec) == 1 or spec.role == Role.MIXED:
         return ""
-    return f"must be mixed for {placed(spec)}: no sequence moves to or from an instance of ranks"
+    said = "no keys and values move to or from an instance of ranks"
+    return f"must be mixed for {placed(spec)}: {said}"
 
 
 def _power(config: Config) -> Iterator[Fault]:

@@ -19,7 +19,7 @@ def by_ray(config: Config) -> bool:
 
 
 def cluster_faults(config: Config) -> Iterator[tuple[str, str]]:
-    """Find what cannot be together with a cluster: key and sentence."""
+    """The faults of what stands beside a cluster: key and sentence of each."""
     if not by_ray(config):
         return
     address = _ADDRESS.fullmatch(config.cluster.address)

@@ -202,6 +202,8 @@ class WorkerProcess(ChildKeeper):
         except OSError as error:
             self._error = f"its other ranks do not start: {error}"
             self._hung_up.set()
+        if self._closing.is_set():  # `close` came meanwhile, and could not end them
+            await asyncio.gather(*others.endings(0.0))
 
     async def _start(self) -> tuple[StartedWorker, float] | None:
         """Start a process; return it, and how long it may be silent at first.

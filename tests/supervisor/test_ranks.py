@@ -88,3 +88,23 @@ async def test_copies_that_one_rank_never_ends_are_found(monkeypatch: pytest.Mon
     assert told.blamed == [True] and not any(map(exists, pids[:2]))
     await told.worker.close()
     await asyncio.wait_for(running, HANG_S)
+
+
+async def test_a_rank_whose_start_the_end_overtakes_does_not_outlive_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pids, may_start = starts(monkeypatch, ["works", "works"]), asyncio.Event()
+    start_next = ranks.start_worker
+
+    async def start_later(device: str) -> StartedWorker:
+        await may_start.wait()
+        return await start_next(device)
+
+    monkeypatch.setattr(ranks, "start_worker", start_later)
+    told = two_ranks()
+    running = asyncio.create_task(told.worker.run())
+    await until(lambda: len(pids) == 1)
+    await asyncio.wait_for(told.worker.close(), HANG_S)
+    may_start.set()
+    await asyncio.wait_for(running, HANG_S)
+    assert len(pids) == 2 and not any(map(exists, pids))

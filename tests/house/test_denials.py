@@ -12,9 +12,15 @@ from daemon.api.replies.elsewhere import nothing_here
 from daemon.config.instance_text import engine_fault, parse_instance, role_fault
 from daemon.config.load import ConfigError, flatten, load
 from daemon.config.schema import Config
+from daemon.memory.layout import KVHeads
+from daemon.memory.state_layout import SSM, StatePart
+from daemon.models.rank_shares import shape_of_rank
 from daemon.models.resolved import Resolved
+from daemon.models.shape import ModelError, ModelShape
+from daemon.models.stages import stage_layers
 from daemon.models.supported import refusals
 from tests.house.source import ROOT, name_of
+from tests.shapes import tiny_shape
 
 FULL = Resolved(
     model_type="llama",
@@ -110,6 +116,36 @@ def refuses_gpus_and_ranks_on_a_cluster() -> bool:
     return True
 
 
+def refuses_roles_of_ranks() -> bool:
+    ranks, one = as_plain("cpu:tp2"), as_plain("cpu")
+    load(None, {"instance": [ranks, one], "scheduler.roles": "mixed"})
+    refuses("instance", [{**ranks, "role": "prefill"}])
+    return refuses("scheduler.roles", "auto", instance=[ranks, one])
+
+
+def refuses_parts_of_unlike_layers() -> bool:
+    """As ranks, and as stages."""
+
+    def rank(of: ModelShape) -> object:
+        return shape_of_rank(of, 0, 2)
+
+    def stages(of: ModelShape) -> object:
+        return stage_layers(of, 2)
+
+    state = StatePart(SSM, 2, 4)
+    for kinds in (
+        {"layer_states": ((state,), ())},
+        {"layer_heads": (KVHeads(1, 24, latent=16),) * 2},
+        {"layer_heads": (KVHeads(2, 16), KVHeads(1, 32))},
+    ):
+        shape = tiny_shape(**kinds)
+        for split in (rank, stages):
+            split(tiny_shape())
+            with pytest.raises(ModelError, match="yet: it"):
+                split(shape)
+    return True
+
+
 def as_plain(text: str) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(parse_instance(text))
     return plain
@@ -130,6 +166,15 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
     "docs/configuration.md": {"(`cuda:0,1:tp2`) are refused": refuses_devices},
     "docs/instances.md": {
         "and refused until a GPU has handed states to a CPU": refuses_devices,
+        "its role is `mixed`, beside other instances `scheduler.roles` has to be": (
+            refuses_roles_of_ranks
+        ),
+        "by name models with recurrent layers, latent rows or unlike heads; the worker alone": (
+            refuses_parts_of_unlike_layers
+        ),
+        "refuse by name models with recurrent layers, latent rows or unlike heads. Where": (
+            refuses_parts_of_unlike_layers
+        ),
         "GPUs and ranks are refused on a cluster.": refuses_gpus_and_ranks_on_a_cluster,
         "Keys and values do not move between nodes": refuses_gpus_and_ranks_on_a_cluster,
     },

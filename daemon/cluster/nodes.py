@@ -45,7 +45,7 @@ def connect(address: str) -> str:
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
-    except OSError as error:  # Ray itself would try for a minute
+    except (OSError, UnicodeError) as error:  # Ray itself would try for a minute
         return str(error)
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_COLOR_PREFIX": "0"}
     import ray

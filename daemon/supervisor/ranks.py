@@ -174,8 +174,8 @@ class OtherRanks:
             rank.close()
 
     def cause(self, own: str) -> str:
-        """The error that an instance is lost by, `own` being the first rank's: one that is not
-        about another rank, if there is one.
+        """The error of a lost instance, if possible one that is not about another rank; `own`: the
+        first rank's.
         """
         errors = [own, *(f"rank {r.number}: {r.error}" for r in self._ranks if r.error)]
         causes = [error for error in errors if error and RANK_ERROR not in error]

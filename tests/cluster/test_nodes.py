@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from daemon.cli.check import cluster_lines, too_few
-from daemon.cluster.nodes import Node, Nodes, ask_nodes
+from daemon.cluster.nodes import Node, Nodes, ask_nodes, connect
 from daemon.config.instance_text import parse_instance
 from daemon.config.load import load
 from daemon.config.schema import Config
@@ -44,6 +44,10 @@ def test_a_cluster_that_does_not_answer_is_a_fault() -> None:
 def test_an_address_may_be_of_ip_version_6() -> None:
     found = ask_nodes(f"[::1]:{free_port()}")
     assert not found.nodes and ("refused" in found.fault or "assign" in found.fault)
+
+
+def test_a_name_that_no_host_can_have_is_a_fault_like_one_that_none_has() -> None:
+    assert "label" in connect("a..b:6379")
 
 
 def test_without_ray_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,8 +107,8 @@ class Proxy:
         return host
 
     def _answered(self, answer: Any) -> Any:
-        """What an actor answers; until Ray has started it, on another node perhaps, the wait is
-        reported.
+        """An actor's answer; the wait is reported until Ray has started it, on another node
+        perhaps.
         """
         import ray
 

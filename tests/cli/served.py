@@ -11,6 +11,7 @@ from daemon.protocol.control import (
     SequenceStatus,
     Snapshot,
 )
+from daemon.state.role import Role
 from tests.control.orders import FLIPPED, Written
 
 CHOSEN: list[str] = ["sarathi"]
@@ -50,7 +51,7 @@ def snapshot() -> Snapshot:
 def instance(name: str, state: str, fraction: float) -> InstanceStatus:
     return InstanceStatus(
         name=name,
-        role="mixed",
+        role=Role.MIXED,
         device="cuda:0",
         state=state,
         policy=CHOSEN[-1],

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from daemon.lab.autoplan.pilot import MARGIN, Pilot
-from daemon.lab.autoplan.search import LEAST_REQUESTS, SeenRequests, SettingsSearch
+from daemon.lab.autoplan.search import SeenRequests, SettingsSearch
 from daemon.lab.autoplan.settings import LiveOrder, LiveSettings, neighbours, orders
 from daemon.protocol.plan import PlanStatus
 from daemon.roles.window import LoadWindow
@@ -33,7 +33,8 @@ class SelfDriver:
         self.pilot = Pilot(present)
         self.look_s = period_s / LOOKS
         self._names, self._policies = names, policies
-        self._search, self._period_s, self._may_split = search, period_s, may_split
+        self._search, self._period_s = search, period_s
+        self.may_split = may_split  # whether roles may change
         self._window = LoadWindow()
         self._followed_s = -np.inf  # arrivals until then are in the window
         self._load_s = -1.0  # when the load began that the newest search was about
@@ -48,23 +49,23 @@ class SelfDriver:
         """The orders to give now, mostly none, given all requests of some periods."""
         self._follow(now, seen)
         load_s = self._window.since_s
-        fresh = seen.between(max(load_s, now - 2 * self._period_s), now)
-        is_new = load_s != self._load_s
-        if len(fresh) < LEAST_REQUESTS:
-            self.note = f"{len(fresh)} requests of this load: too few for a search"
-            return []
-        if not (is_new or now >= self._due_s):
-            return []
+        fresh = seen.between(load_s, now)
+        is_new, lacking = load_s != self._load_s, fresh.needed - len(fresh)
         if is_new:
             self.pilot.load_changed()
-        here = fresh.between(self._since_s, now)
+        if lacking > 0 and not self.pilot.on_trial:
+            self.note = f"{len(fresh)} requests of this load: too few for a search"
+            return []
+        here = fresh.between(max(self._since_s, now - 2 * self._period_s), now)
         before, measured = self.pilot.present, here.attainment
+        if not (is_new or now >= self._due_s) or not here.ended.any():
+            return []
         self._due_s = now + self._period_s
         if not self.pilot.judge(measured, int(here.ended.sum())):
             if measured >= 1.0 - MARGIN:
                 self.note = f"{measured:.1%} keep both SLOs: there is nothing to gain"
                 self._load_s = load_s
-            elif self._choose(now, measured, fresh, is_cancelled):
+            elif lacking <= 0 and self._choose(now, measured, fresh, is_cancelled):
                 self._load_s = load_s
         if self.pilot.present == before:
             return []
@@ -95,7 +96,7 @@ class SelfDriver:
         present = self.pilot.present
         others = [
             each
-            for each in neighbours(present, self._policies, self._may_split)
+            for each in neighbours(present, self._policies, self.may_split)
             if each != present and self.pilot.may_try(each)
         ]
         forecasts = self._search.forecasts(fresh, present, others, is_cancelled)

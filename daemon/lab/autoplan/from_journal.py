@@ -18,15 +18,25 @@ def seen_in(incident: Incident, slo: Slo, now: float) -> SeenRequests:
     per_id = max(1, MOONCAKE_BLOCK // incident.config.block_size)
     ids: dict[bytes, int] = {}
     hashes = [split_hashes(each.arrival.hashes)[per_id - 1 :: per_id] for each in streams]
-    ended = [each.outcome is not Outcome.UNFINISHED or _is_late(each, slo, now) for each in streams]
+    over = [each.outcome is not Outcome.UNFINISHED for each in streams]
+    ended = [over or _is_late(each, slo, now) for over, each in zip(over, streams, strict=True)]
     return SeenRequests(
         np.array([each.arrival.now for each in streams], np.float64),
         np.array([each.arrival.num_prompt_tokens for each in streams], np.int32),
         np.array([len(each.token_s) for each in streams], np.int32),
         np.array(ended, np.bool_),
         np.array([_is_kept(each, slo) for each in streams], np.bool_),
+        np.array(over, np.bool_),
+        np.array([_stay_s(each, now) for each in streams], np.float64),
         [tuple(ids.setdefault(key, len(ids)) for key in row) for row in hashes],
     )
+
+
+def _stay_s(stream: JournalStream, now: float) -> float:
+    """The time from a request's arrival to its last token, or until now."""
+    if stream.outcome is Outcome.UNFINISHED:
+        return now - stream.arrival.now
+    return stream.token_s[-1] - stream.arrival.now if stream.token_s else 0.0
 
 
 def _is_late(stream: JournalStream, slo: Slo, now: float) -> bool:

@@ -134,6 +134,7 @@ class LivePlanner:
         if pilot.present != here:
             pilot.present = here  # an operator chose: that is where plans begin
             pilot.load_changed()
+            driver.may_split = may_split(snapshot)
         now = self._clock()
         found = driver.look(now, seen_in(incident, self._slo, now))
         for order in found:
@@ -179,11 +180,6 @@ class LivePlanner:
             self._sock.sendall(inline_frame(msgspec.msgpack.encode(status)))
 
 
-def may_split(snapshot: Snapshot) -> bool:
-    """Whether instances may have unlike roles: not where one has no links to others."""
-    return not any(unlinked(each) for each in snapshot.instances)
-
-
 def settings_of(snapshot: Snapshot) -> LiveSettings:
     """The settings in force. Raises PlannerError for those that no plan has."""
     policies = {each.policy for each in snapshot.instances}
@@ -195,6 +191,15 @@ def settings_of(snapshot: Snapshot) -> LiveSettings:
     mode = AUTO if snapshot.roles.mode == AUTO else Role.MIXED.value
     roles = tuple(Role.MIXED if mode == AUTO else each.role for each in snapshot.instances)
     return LiveSettings(policy=policies.pop(), roles=roles, mode=mode)
+
+
+def may_split(snapshot: Snapshot) -> bool:
+    """Whether a plan may give roles: all instances are linked, and no hand has set one."""
+    if any(unlinked(each) for each in snapshot.instances):
+        return False
+    if snapshot.roles.mode == AUTO:
+        return not snapshot.roles.pinned
+    return all(each.role is Role.MIXED for each in snapshot.instances)
 
 
 if __name__ == "__main__":

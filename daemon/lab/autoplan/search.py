@@ -22,11 +22,16 @@ from daemon.state.slo import Slo
 FINALISTS = 2
 """Settings that are simulated on the held-out slices, beside the present ones."""
 HELD_OUT = 3
-"""Held-out slices, the later half of what has come."""
-LEAST_REQUESTS = 120
+"""Held-out slices: spans of one run over the later half of what has come."""
+LEAST_REQUESTS = 600
 """Requests to search on, at least."""
 MOST_REQUESTS = 2400
 """The newest so many are searched on: a search is bounded."""
+REQUESTS_EACH = 24
+"""Requests to search on for each that runs or waits beside others, up to `MOST_REQUESTS`."""
+LEAD_SHARE = 8
+"""One in so many leads in: it fills the instances, and a run's attainment leaves it out. With
+`REQUESTS_EACH` that is three times those that are there at once."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,8 @@ class SeenRequests:
     output_tokens: npt.NDArray[np.int32]  # delivered so far
     ended: npt.NDArray[np.bool_]
     kept: npt.NDArray[np.bool_]  # both SLOs, of those that ended
+    over: npt.NDArray[np.bool_]  # no further token comes
+    stay_s: npt.NDArray[np.float64]  # from the arrival to the last token, or until now
     hash_ids: list[tuple[int, ...]] = field(default_factory=list)  # [N] or empty; of 512 tokens
 
     def __len__(self) -> int:
@@ -52,6 +59,8 @@ class SeenRequests:
             self.output_tokens[first:last],
             self.ended[first:last],
             self.kept[first:last],
+            self.over[first:last],
+            self.stay_s[first:last],
             self.hash_ids[first:last],
         )
 
@@ -60,18 +69,40 @@ class SeenRequests:
         """Share of the ended requests that kept both SLOs; 1 where none has ended."""
         return float(self.kept[self.ended].mean()) if self.ended.any() else 1.0
 
+    @property
+    def needed(self) -> int:
+        """Requests that a search needs, by how many of these are there at once (Little's law): on
+        fewer no queue has time to build that settings cannot keep up with.
+        """
+        span_s = float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
+        at_once = float(self.stay_s.sum()) / span_s if span_s > 0.0 else 0.0
+        return int(min(MOST_REQUESTS, max(LEAST_REQUESTS, REQUESTS_EACH * at_once)))
+
+    def likely_tokens(self) -> npt.NDArray[np.int32]:
+        """The tokens of answers, where all are over. One that is under way, or had no token, is as
+        long as one that is over, in turn: without those that wait, an overload would look light.
+        """
+        tokens = self.output_tokens.copy()
+        whole = np.flatnonzero(self.over & (tokens > 0))
+        rest = np.flatnonzero(~self.over | (tokens == 0))
+        if whole.size:
+            others = self.output_tokens[whole[np.arange(rest.size) % whole.size]]
+            tokens[rest] = np.maximum(tokens[rest], others)
+        return tokens
+
     def write(self, path: Path) -> int:
-        """Write those with a token as a Mooncake trace; how many there are."""
+        """Write them as a Mooncake trace; how many there are. None, where none has a token."""
+        tokens = self.likely_tokens()
         lines = [
             json.dumps(
                 {
                     "timestamp": 1000.0 * float(self.arrival_s[row] - self.arrival_s[0]),
                     "input_length": int(self.prompt_tokens[row]),
-                    "output_length": int(self.output_tokens[row]),
+                    "output_length": int(tokens[row]),
                     "hash_ids": self.hash_ids[row] if self.hash_ids else (),
                 }
             )
-            for row in np.flatnonzero(self.output_tokens > 0)
+            for row in np.flatnonzero(tokens > 0)
         ]
         write_whole(path, ("\n".join(lines) + "\n").encode())
         return len(lines)
@@ -108,30 +139,28 @@ class SettingsSearch:
     ) -> list[SettingsForecast]:
         """The present settings and the best others, on slices that the search has not seen; none
         where too few requests have come, or the search is cancelled.
+
+        The slices are spans of one run: what queues behind one is there in the next. A run begins
+        empty, so its first requests lead in.
         """
         first = max(0, len(seen) - MOST_REQUESTS)
         newest = seen.between(float(seen.arrival_s[first]), np.inf) if len(seen) else seen
         problem, count = self._problem(newest)
-        if count < LEAST_REQUESTS:
+        if count < seen.needed:
             return []
-        searched = WorkloadSlice(0, count // 2)
+        half, lead = count // 2, count // LEAD_SHARE
+        searched = WorkloadSlice(0, half, lead=lead)
+        held_out = WorkloadSlice(half - lead, count - half + lead, lead=lead, parts=HELD_OUT)
         tried: dict[LiveSettings, float] = {}
         for settings in (present, *others):
             if is_cancelled():
                 return []
-            tried[settings] = self._share(problem, settings, searched)
+            tried[settings] = self._shares(problem, settings, searched)[0]
         order = sorted(others, key=lambda each: -tried[each])
         best = [each for each in order if tried[each] > tried[present]][:FINALISTS]
-        size = (count - searched.requests) // HELD_OUT
-        slices = [
-            WorkloadSlice(searched.requests + number * size, size) for number in range(HELD_OUT)
-        ]
         return [
-            SettingsForecast(
-                settings=settings,
-                shares=tuple(self._share(problem, settings, part) for part in slices),
-            )
-            for settings in (present, *best)
+            SettingsForecast(settings=each, shares=self._shares(problem, each, held_out))
+            for each in (present, *best)
         ]
 
     def _problem(self, seen: SeenRequests) -> tuple[Problem, int]:
@@ -143,9 +172,15 @@ class SettingsSearch:
         goal = Goal(attainment=0.0, unserved_fraction=1.0)  # no run ends early
         return Problem(base=scenario, goal=goal), seen.write(path)
 
-    def _share(self, problem: Problem, settings: LiveSettings, part: WorkloadSlice) -> float:
-        """Attainment on a slice, at the slice's own rate; 0 where it cannot be simulated."""
+    def _shares(
+        self, problem: Problem, settings: LiveSettings, part: WorkloadSlice
+    ) -> tuple[float, ...]:
+        """Attainment on each part of a slice, at the slice's own rate; 0 where it cannot be
+        simulated.
+        """
         candidate: PlanCandidate = settings.candidate(self._unit, self._knobs)
         rate = rows_of(problem, part, longest(problem, candidate)).rate
         score = self._session.evaluate(problem, candidate, rate, part)
-        return 0.0 if score.error else score.attainment
+        if score.error:
+            return (0.0,) * part.parts
+        return score.attainments or (score.attainment,)

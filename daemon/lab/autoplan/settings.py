@@ -46,13 +46,13 @@ def neighbours(
     present: LiveSettings, policies: Sequence[str], may_split: bool
 ) -> Iterator[LiveSettings]:
     """All settings to choose from, the present ones first; roles change at as few instances as can
-    be.
+    be, and at none unless they `may_split`.
     """
     yield present
     count = len(present.roles)
-    layouts: list[tuple[tuple[Role, ...], str]] = [((Role.MIXED,) * count, Role.MIXED.value)]
+    layouts: list[tuple[tuple[Role, ...], str]] = [(present.roles, present.mode)]
     if may_split and count > 1:
-        layouts.append(((Role.MIXED,) * count, AUTO))
+        layouts = [((Role.MIXED,) * count, mode) for mode in (Role.MIXED.value, AUTO)]
         layouts += [(_split(present.roles, n), Role.MIXED.value) for n in range(1, count)]
     for policy in policies:
         for roles, mode in layouts:

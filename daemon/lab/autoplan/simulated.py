@@ -45,7 +45,8 @@ def seen_of(log: RequestLog, slo: Slo, now: float) -> SeenRequests:
     """
     count = int(np.searchsorted(log.arrival_s, now))
     measures = measure(log)
-    ended = log.outcome != Outcome.UNFINISHED
+    over = log.outcome != Outcome.UNFINISHED
+    stay_s = np.where(over, np.nan_to_num(log.last_s - log.arrival_s), now - log.arrival_s)
     late = np.isnan(log.first_s) & (now - log.arrival_s > slo.ttft_s)
     tpot_s = np.where(log.output_tokens > 1, measures.tpot_s, 0.0)
     kept = (log.outcome == Outcome.FINISHED) & (measures.ttft_s <= slo.ttft_s)
@@ -54,6 +55,8 @@ def seen_of(log: RequestLog, slo: Slo, now: float) -> SeenRequests:
         log.arrival_s[:count],
         log.prompt_tokens[:count],
         log.output_tokens[:count],
-        (ended | late)[:count],
+        (over | late)[:count],
         kept[:count],
+        over[:count],
+        stay_s[:count],
     )

@@ -17,7 +17,7 @@ import numpy as np
 from daemon.core.core import Core
 from daemon.lab.planner.candidate import PlanCandidate, profile_named, scenario_of
 from daemon.lab.planner.errors import PlannerError
-from daemon.lab.planner.goal import Goal, judge
+from daemon.lab.planner.goal import Goal, attainments, judge
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.simulator.about import about_of, report_of
 from daemon.lab.simulator.run import Options, Prepared, prepare, run
@@ -42,6 +42,8 @@ class WorkloadSlice(msgspec.Struct, frozen=True):
     first: int
     requests: int
     seed: int = 0
+    lead: int = 0  # of these the first, which fill the instances and do not count; 0: `WARM_UP`
+    parts: int = 1  # equal spans of those that count, with an attainment each
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     sustained: bool = False
     failed: tuple[str, ...] = ()  # the bounds that did not hold, by the goal's names
     attainment: float = 0.0  # of the worst class; 1 where nothing is promised
+    attainments: tuple[float, ...] = ()  # of each part, where the slice has several
     lost_early: bool = False  # ended once attainment was lost: `attainment` is of those that came
     requests: int = 0  # that were simulated
     throughput_rps: float = 0.0
@@ -83,7 +86,7 @@ def simulate(problem: Problem, candidate: PlanCandidate, rate: float, part: Work
         prepared = prepared_of(problem, candidate, rate, part)
     except (ScenarioError, ProfileError) as error:
         return Score(rate_rps=rate, failed=("impossible",), error=str(error))
-    warm_up = int(len(prepared.workload) * WARM_UP)
+    warm_up = part.lead or int(len(prepared.workload) * WARM_UP)
     watch = _watch(prepared, problem.goal, warm_up)
     try:
         log = run(prepared, Options(after_event=watch))
@@ -99,11 +102,13 @@ def simulate(problem: Problem, candidate: PlanCandidate, rate: float, part: Work
         )
     report = report_of(prepared, log)
     trial = judge(prepared, log, report, problem.goal, warm_up)
+    spans = part.parts if part.parts > 1 else 0
     return Score(
         rate_rps=rate,
         sustained=trial.sustained,
         failed=trial.failed,
         attainment=1.0 if trial.attainment is None else trial.attainment,
+        attainments=attainments(prepared, log, problem.goal, warm_up, spans) if spans else (),
         requests=len(prepared.workload),
         throughput_rps=report.throughput_rps,
         ttft_p99_s=report.ttft_s.p99,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from itertools import pairwise
 
 import msgspec
 
@@ -17,16 +18,21 @@ _GAPS = ("gap_s", "gap_request")
 
 def without_first(requests: RequestLog, count: int) -> RequestLog:
     """The rows of all but the first `count` requests, [N - count], and their gaps alone."""
-    kept = requests.gap_request >= count
+    return rows_between(requests, count, len(requests))
+
+
+def rows_between(requests: RequestLog, first: int, end: int) -> RequestLog:
+    """The rows of the requests from `first` to `end`, [end - first], and their gaps alone."""
+    kept = (requests.gap_request >= first) & (requests.gap_request < end)
     columns = {
-        each.name: getattr(requests, each.name)[count:]
+        each.name: getattr(requests, each.name)[first:end]
         for each in fields(RequestLog)
         if each.name not in _GAPS
     }
     return RequestLog(
         **columns,
         gap_s=requests.gap_s[kept],
-        gap_request=requests.gap_request[kept] - count,
+        gap_request=requests.gap_request[kept] - first,
     )
 
 
@@ -154,6 +160,26 @@ def judge(prepared: Prepared, run: RunLog, whole: Report, goal: Goal, warm_up: i
         p99_queueing_s=limits[2][1],
         attainment=attainment,
     )
+
+
+def attainments(
+    prepared: Prepared, run: RunLog, goal: Goal, warm_up: int, parts: int
+) -> tuple[float, ...]:
+    """The attainment of the worst class in each of `parts` equal spans of a run's requests, of
+    those after the first `warm_up`; 1 where nothing is promised.
+    """
+    about = about_of(prepared)
+    promises = goal.promises(about.classes)
+    promised = [promise.name for promise in promises if _bounds(promise)]
+    about = msgspec.structs.replace(about, classes=promises)
+    ends = [warm_up + (len(run.requests) - warm_up) * n // parts for n in range(parts + 1)]
+    shares = []
+    for first, end in pairwise(ends):
+        rows = rows_between(run.requests, first, end)
+        part = summarize(RunLog(rows, [], [], virtual_s=run.virtual_s, wall_s=run.wall_s), about)
+        kept = [share for name, share in part.slo_by_class.items() if name in promised]
+        shares.append(min(kept, default=1.0))
+    return tuple(shares)
 
 
 def _bounds(promise: Promise) -> list[str]:

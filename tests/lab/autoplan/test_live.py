@@ -109,3 +109,17 @@ def test_roles_are_split_only_between_instances_that_are_linked() -> None:
         other = msgspec.structs.replace(one, **words)
         told = msgspec.structs.replace(snapshot(), instances=(one, other))
         assert may_split(told) is splits
+
+
+def test_roles_that_a_hand_has_set_stay() -> None:
+    """By the configuration, by a flip beside automatic roles, and where instances have none."""
+    replace = msgspec.structs.replace
+    one = replace(snapshot().instances[0], role=Role.MIXED, device="cpu")
+    two = replace(snapshot(), instances=(one, one))
+    assert may_split(two)
+    first = replace(one, role=Role.PREFILL)
+    assert not may_split(replace(two, instances=(first, replace(one, role=Role.DECODE))))
+    auto = RolesStatus(mode="auto")
+    assert may_split(replace(two, instances=(first, one), roles=auto))
+    assert not may_split(replace(two, roles=replace(auto, pinned=("toy",))))
+    assert not may_split(replace(two, instances=(one, replace(one, node="a"))))

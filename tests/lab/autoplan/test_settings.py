@@ -27,6 +27,14 @@ def test_neighbours_are_all_other_policies_and_roles() -> None:
     assert all(each.roles == (M, M, M) and each.mode == "mixed" for each in whole)
 
 
+@pytest.mark.parametrize("present", [settings(P, D, D), settings(M, M, M, mode=AUTO)])
+def test_roles_stay_where_they_may_not_be_split(present: LiveSettings) -> None:
+    """An operator has set them."""
+    found = list(neighbours(present, ("vllm", "gittins"), may_split=False))
+    assert [each.policy for each in found] == ["vllm", "gittins"]
+    assert {(each.roles, each.mode) for each in found} == {(present.roles, present.mode)}
+
+
 def test_few_instances_change_their_roles() -> None:
     found = {each.roles for each in neighbours(settings(D, P, D), ("vllm",), may_split=True)}
     assert found == {(D, P, D), (M, M, M), (P, P, D)}

@@ -232,17 +232,30 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
         return
     found.proposals = _proposals(config, found.shape, devices)
     config = _serve_by(found, config, find(config, found.shape, devices))
+    # What alike instances can have is asked once: available RAM is another number a moment later.
+    planned: dict[InstanceSpec, PoolPlan | None] = {}
     for spec in found.served.instances:
-        try:
-            share = largest_part(found.shape, spec)
-        except ModelError as error:
-            found.cannot(str(error))
-            continue
-        try:
-            found.plans[spec.name] = plan_pool(config, share, spec, devices)
-        except SizingError as error:
-            for text in (str(error), *pool_faults(config, share, spec, devices)):
-                found.cannot(text)
+        alike = msgspec.structs.replace(spec, name="")
+        if alike not in planned:
+            planned[alike] = _plan(found, config, spec, devices)
+        if (plan := planned[alike]) is not None:
+            found.plans[spec.name] = plan
+
+
+def _plan(found: Checked, config: Config, spec: InstanceSpec, devices: Devices) -> PoolPlan | None:
+    """The pools of an instance; None where it cannot have them, and every reason is recorded."""
+    assert found.shape is not None, "pools are planned for a model that was examined"
+    try:
+        share = largest_part(found.shape, spec)
+    except ModelError as error:
+        found.cannot(str(error))
+        return None
+    try:
+        return plan_pool(config, share, spec, devices)
+    except SizingError as error:
+        for text in list(pool_faults(config, share, spec, devices)) or [str(error)]:
+            found.cannot(text)
+    return None
 
 
 def _proposals(config: Config, shape: ModelShape, devices: Devices) -> tuple[Proposal, ...]:

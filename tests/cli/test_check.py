@@ -5,6 +5,7 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from huggingface_hub import constants
 from safetensors.numpy import save_file
 
 from daemon.cli.main import main
-from daemon.config import cuda
+from daemon.config import cuda, host_pool
 from daemon.control import client
 from daemon.models import fitting
 from daemon.runtime import preflight
@@ -283,6 +284,17 @@ def test_a_missing_gpu_and_a_pool_beyond_ram_are_told_together(
     assert told[2].startswith("memory.kv_blocks asks for 100,000,000 blocks of 8192 bytes, 762.94")
     assert told[3].startswith(f"memory.host_bytes = {1 << 60} for each of 3 instances is more than")
     assert len(told) == 4
+
+
+def test_alike_instances_have_a_fault_once_whatever_ram_does_meanwhile(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = count(10**9)
+    monkeypatch.setattr(host_pool, "available_ram_bytes", lambda: next(readings))
+    flags = [*CHECK, "--json", "--model", str(model), "--instance", "cpu", "cpu"]
+    assert main([*flags, "--kv-blocks", "8", "--set", f"memory.host_bytes={1 << 60}"]) == 1
+    (told,) = faults(capsys)
+    assert told.startswith("memory.host_bytes")
 
 
 def test_a_model_by_name_is_looked_for_in_the_hubs_cache(

@@ -60,6 +60,14 @@ def rank_pids(daemon: LiveDaemon) -> list[int]:
     )
 
 
+async def two_ranks(daemon: LiveDaemon) -> list[int]:
+    """The ranks, once there are two: /proc leaves out children while others begin or end."""
+    async with asyncio.timeout(HANG_S):
+        while len(found := rank_pids(daemon)) != 2:
+            await asyncio.sleep(0.01)
+    return found
+
+
 def command_of(pid: str) -> bytes:
     """The command of a process; empty where it is gone by now."""
     try:
@@ -152,10 +160,8 @@ async def lose(
             rounds = len(asking) // len(ASKED)
             assert await asyncio.wait_for(asyncio.gather(*asking), HANG_S) == rounds * expected
             await asyncio.to_thread(daemon.wait_all_ready)
-            now = rank_pids(daemon)
-            assert len(now) == 2 and not set(now) & {*before, *gone}, (
-                "no rank outlives its instance"
-            )
+            now = await two_ranks(daemon)
+            assert not set(now) & {*before, *gone}, "no rank outlives its instance"
         seen = daemon.idle_snapshot()
         assert seen.counters.worker_deaths >= count and not seen.counters.failed
         assert all(one.kv_held == one.kv_fenced == 0 for one in seen.instances)

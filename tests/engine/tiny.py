@@ -196,7 +196,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 
 FUSED = frozenset(
     {"llama", "llama3", "llama_tied", "mistral", "mistral_window", "qwen2", "qwen3"}
-    | {"gemma2", "gemma3", "gemma4_dense", "gemma4_wide", "gpt_oss"}
+    | {"gemma2", "gemma3", "gemma4_dense", "gemma4_wide", "gpt_oss", "qwen3_5"}
 )
 """Those that the straight decoder computes."""
 

@@ -143,7 +143,9 @@ def test_every_process_is_set_up_here_and_nowhere_else() -> None:
     callers = {p.relative_to(root).as_posix() for p, t in texts.items() if "logs.set_up(" in t}
     assert callers == {
         "daemon/api/front/process.py",
+        "daemon/cluster/proxy.py",
         "daemon/engine/worker/main.py",
+        "daemon/lab/autoplan/process.py",
         "daemon/predictor/process.py",
         "daemon/runtime/daemon.py",
     }

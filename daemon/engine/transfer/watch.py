@@ -90,6 +90,10 @@ class WatchedOps(Ops):
         """See `Ops`."""
         self.ops.norm_heads(states, norm)
 
+    def norm_gated(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """See `Ops`."""
+        return self.ops.norm_gated(values, gates, norm)
+
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """See `Ops`."""
         self.ops.rotate(states, cos, sin)

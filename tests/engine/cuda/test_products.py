@@ -151,7 +151,7 @@ def test_measuring_calls_no_norm_that_is_left_to_torch(monkeypatch: pytest.Monke
     forward = SimpleNamespace(products=lambda: [one])
     one = product()
     slots: Any = SimpleNamespace(block_table=[None] * 2)
-    cache: Any = SimpleNamespace(num_groups=1, latent=0)
+    cache: Any = SimpleNamespace(num_groups=1, latent=0, state_pages=0)
     by_torch = frozenset({"norm", "decode"})
     backend.choose_backend(torch.device("cuda:0"), torch.bfloat16, by_torch=by_torch).compile(
         cast("Any", forward), cache, slots

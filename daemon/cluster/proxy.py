@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import Any, NoReturn
 
@@ -123,26 +124,36 @@ class Proxy:
         down = threading.Thread(target=self._pass_down, args=(host,), name="down", daemon=True)
         down.start()
         take = host.take.options(concurrency_group="up")
-        reader = FrameReader()
-        while frames := ray.get(take.remote()):
-            reader.feed(frames)
-            with contextlib.closing(reader.payloads()) as payloads:
-                for payload in payloads:
-                    self._channel.send(payload)
+        pass_up(lambda: ray.get(take.remote()), self._channel)
 
     def _pass_down(self, host: Any) -> NoReturn:
         """Pass the daemon's frames to the node; the process ends once the daemon hangs up."""
         give = host.give.options(concurrency_group="down", num_returns=0)
-        for number in count():
-            payload = self._channel.receive()
-            if payload is None:
-                break
-            give.remote(number.to_bytes(NUMBER_BYTES, "little") + inline_frame(payload))
+        pass_down(self._channel, give.remote)
         logging.shutdown()
         os._exit(0)
 
     def _send(self, message: FromWorker) -> None:
         self._channel.send(self._encode(message))
+
+
+def pass_up(take: Callable[[], bytes], channel: BlockingChannel) -> None:
+    """Send the daemon what `take` brings of a worker's frames, until it brings none."""
+    reader = FrameReader()
+    while frames := take():
+        reader.feed(frames)
+        with contextlib.closing(reader.payloads()) as payloads:
+            for payload in payloads:
+                channel.send(payload)
+
+
+def pass_down(channel: BlockingChannel, give: Callable[[bytes], object]) -> None:
+    """Give a worker's host the daemon's frames, each with its number, until the daemon hangs up."""
+    for number in count():
+        payload = channel.receive()
+        if payload is None:
+            return
+        give(number.to_bytes(NUMBER_BYTES, "little") + inline_frame(payload))
 
 
 def main() -> int:

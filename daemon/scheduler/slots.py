@@ -224,6 +224,11 @@ class SlotTable:
             return np.zeros(slots.size, np.bool_)
         return np.isin(slots, list(self.giving_way))
 
+    def going_on(self, slots: Slots) -> Slots:
+        """Those of these slots whose sequences are computed further: not gone, nor giving way."""
+        here: Slots = slots[self.sequence[slots] >= 0]
+        return here[~self.gives_way(here)] if self.giving_way else here
+
     def is_ahead(self, slot: int) -> bool:
         """Whether a slot's computed tokens are more than going on from them needs: the answer of a
         step in flight is still to be delivered.

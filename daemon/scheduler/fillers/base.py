@@ -68,8 +68,8 @@ class Filler(ABC):
             kv.append_each(short)
             return slots
         waiting = self.admission.grow_or_preempt(short, now)
-        stay = (self.slots.sequence[slots] >= 0) & ~self.slots.gives_way(slots)
-        return slots[stay & ~np.isin(slots, waiting)]
+        going_on = self.slots.going_on(slots)
+        return going_on[~np.isin(going_on, waiting)]
 
     def still(self, slots: Slots, epochs: Int64) -> Slots:
         """The slots that still have these epochs: the others' sequences were preempted, and another

@@ -49,7 +49,7 @@ class Nested(Ordered):
             for slot in due:
                 lender = self.slots.member(kv.lending.lender_of(slot)).id
                 admission.preempt(slot, What.OUT_OF_BLOCKS, now, lender)
-        return super().go_on(slots[self.slots.sequence[slots] >= 0], now)
+        return super().go_on(self.slots.going_on(slots), now)
 
     def _due(self, lead: int) -> list[int]:
         """The borrowers whose loans are due, except those that give way already."""

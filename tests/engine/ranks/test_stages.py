@@ -60,9 +60,15 @@ def test_stages_give_the_text_of_the_whole_model(
 def test_three_stages_mixtures_and_unlike_windows(
     name: str, quick: dict[str, str], tmp_path: Path
 ) -> None:
-    config, stage_layers = DEEP[name]
+    answer_as_one(*DEEP[name], quick, tmp_path)
+
+
+def answer_as_one(
+    config: PreTrainedConfig, stage_layers: tuple[int, ...], quick: dict[str, str], folder: Path
+) -> None:
+    """A random model's stages answer, one prompt after the other, as the whole model does."""
     whole = random_model(config, 5)
-    load = tiny_load(save_model(whole, tmp_path / "model"), tmp_path, stage_layers=stage_layers)
+    load = tiny_load(save_model(whole, folder / "model"), folder, stage_layers=stage_layers)
     with RankGroup(load, len(stage_layers), **quick) as group:
         readies = group.ready()
         assert all(isinstance(ready, Ready) for ready in readies), readies

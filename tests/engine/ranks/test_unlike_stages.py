@@ -11,11 +11,11 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from daemon.protocol.worker import Failed, Ready
+from daemon.protocol.worker import Failed
 from tests.engine.ranks.group import RankGroup
-from tests.engine.ranks.test_shards import NUM_OUTPUTS, prompts, tiny_load
-from tests.engine.ranks.test_stages import answer_of
-from tests.engine.tiny import deeper, greedy, random_model, save_model
+from tests.engine.ranks.test_shards import tiny_load
+from tests.engine.ranks.test_stages import answer_as_one
+from tests.engine.tiny import deeper, random_model, save_model
 from tests.house.source import ROOT
 
 _GLM = Glm4MoeConfig(
@@ -62,14 +62,7 @@ CASES: dict[str, tuple[PreTrainedConfig, tuple[int, ...]]] = {
 def test_unlike_stages_give_the_text_of_the_whole_model(
     name: str, quick: dict[str, str], tmp_path: Path
 ) -> None:
-    config, stage_layers = CASES[name]
-    whole = random_model(config, 5)
-    load = tiny_load(save_model(whole, tmp_path / "model"), tmp_path, stage_layers=stage_layers)
-    with RankGroup(load, len(stage_layers), **quick) as group:
-        readies = group.ready()
-        assert all(isinstance(ready, Ready) for ready in readies), readies
-        outputs = [answer_of(group, tokens) for tokens in prompts()]
-        assert outputs == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
+    answer_as_one(*CASES[name], quick, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def card_lines(news: CardNews, width: int, height: int) -> list[Text]:
     steps, queue, kv = _steps(status, width), _queue(status), _kv(status, width)
     if height <= 2:
         short = Text.assemble(_state(status, " "), f" {status.running} run {status.waiting} wait")
-        kv = _kv(status, width - 12, "parc")
+        kv = _kv(status, width - 12, "rem")
         return [short, kv.append(f" p99 {_p99(status):>7}", ink.muted)][:height]
     if height == 3:
         late = _state(status).append(f"  p99 {_p99(status)}", ink.muted)
@@ -124,20 +124,19 @@ def _queue(status: InstanceStatus) -> Text:
     )  # fmt: skip
 
 
-def _kv(status: InstanceStatus, width: int, word: str = "") -> Text:
+def _kv(status: InstanceStatus, width: int, word: str = "remote") -> Text:
     """The pool's share in use; the part of sequences that left has another colour."""
     used = share(status.kv_used, status.kv_blocks)
-    word = word or ("parcel" if status.parcels == 1 else "parcels")
-    parcels = f"  {status.parcels} {word}" if status.parcels else ""
-    room = max(3, width - 9 - len(parcels))
+    remote = f"  {status.remote_kvs} {word}" if status.remote_kvs else ""
+    room = max(3, width - 9 - len(remote))
     line = Text("KV ", ink.muted, no_wrap=True, end="")
     cells = drawn(bar(used, room), pressure_colour(used))
     full = int(used * room)
-    left_behind = min(full, round(share(status.parcel_blocks, status.kv_blocks) * room))
+    left_behind = min(full, round(share(status.remote_kv_blocks, status.kv_blocks) * room))
     if left_behind:
         cells.stylize(ink.extra, full - left_behind, full)
     line.append_text(cells).append(f" {percent(used)}", pressure_colour(used))
-    return line.append(parcels, ink.extra)
+    return line.append(remote, ink.extra)
 
 
 def _steps(status: InstanceStatus, width: int) -> Text:

@@ -115,7 +115,7 @@ def drained(snapshot: Snapshot) -> str:
 def instance_drained(snapshot: Snapshot, name: str) -> str:
     """A line on a draining instance: its remaining sequences."""
     status = next(status for status in snapshot.instances if status.name == name)
-    left = status.running + status.waiting + status.parcels
+    left = status.running + status.waiting + status.remote_kvs
     return f"{name} takes nothing new; {left} sequences are to move away"
 
 

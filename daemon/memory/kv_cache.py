@@ -104,21 +104,21 @@ class KVCache:
         """The blocks of a leader's first `num_tokens` that a follower shares."""
         return num_tokens // self.block_size
 
-    def parcel_of(self, slot: int, num_tokens: int) -> list[int]:
+    def blocks_to_move(self, slot: int, num_tokens: int) -> list[int]:
         """The blocks with a slot's first `num_tokens`, in order."""
         count = -(-num_tokens // self.block_size)
         return self.table.blocks(slot)[:count].tolist()  # type: ignore[no-any-return]
 
-    def num_parcel(self, num_tokens: int) -> int:
-        """The number of blocks in a parcel of `num_tokens`."""
+    def num_to_move(self, num_tokens: int) -> int:
+        """The number of blocks that move with `num_tokens`."""
         return -(-num_tokens // self.block_size)
 
-    def parcel_tokens(self, num_blocks: int, num_tokens: int) -> int:
-        """Tokens that one may go on behind with the first blocks of the parcel of `num_tokens`."""
+    def tokens_of_moved(self, num_blocks: int, num_tokens: int) -> int:
+        """Tokens that one may go on behind with the first of the blocks moved with `num_tokens`."""
         return min(num_tokens, num_blocks * self.block_size)
 
     def num_lasting(self, num_tokens: int) -> int:
-        """How many blocks a parcel of `num_tokens` begins with that no later token changes."""
+        """The number of the first blocks to move with `num_tokens` that no later token changes."""
         return num_tokens // self.block_size
 
     def lasting(self, slot: int, first: int, count: int) -> list[int]:
@@ -130,9 +130,9 @@ class KVCache:
         """The names of these blocks, by the digests of the blocks of tokens."""
         return digests
 
-    def parcel_cached(self, hashes: Listing[bytes], num_known: int, num_parked: int) -> list[int]:
-        """The cached blocks that the parcel of `num_parked` tokens begins with, of a sequence of
-        `num_known`; more where more of it is cached.
+    def cached_to_move(self, hashes: Listing[bytes], num_known: int, num_parked: int) -> list[int]:
+        """The cached blocks at the start of those to move with `num_parked` tokens of a sequence
+        of `num_known`; more where more of it is cached.
         """
         return self.cached(hashes, num_known).blocks
 
@@ -191,15 +191,15 @@ class KVCache:
     def keep_states(self, slot: int, num_computed: int) -> None:
         """Make a snapshot behind the chunk that the newest plan computes, where one is due."""
 
-    def adopt(self, slot: int, parcel: list[int], num_tokens: int, num_known: int) -> None:
-        """Give a slot the blocks that `parcel_of` gave for `num_tokens`, and new ones for the rest
-        of its `num_known`.
+    def adopt(self, slot: int, moved: list[int], num_tokens: int, num_known: int) -> None:
+        """Give a slot the blocks that `blocks_to_move` gave for `num_tokens`, and new ones for the
+        rest of its `num_known`.
         """
-        self.allocate(slot, Match(parcel, len(parcel)), num_known, num_tokens)
+        self.allocate(slot, Match(moved, len(moved)), num_known, num_tokens)
 
-    def num_adopted(self, parcel: list[int], num_tokens: int) -> int:
-        """How many blocks of a parcel the slot takes over that adopts it; it copies the others."""
-        return len(parcel)
+    def num_adopted(self, moved: list[int], num_tokens: int) -> int:
+        """How many of the moved blocks a slot takes over that adopts them; it copies the others."""
+        return len(moved)
 
     def can_fork(self, source: int, num_tokens: int) -> bool:
         """Whether a slot still has all of its first `num_tokens` that others would read."""

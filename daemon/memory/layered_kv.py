@@ -207,7 +207,7 @@ class LayeredKV(KVCache):
             cells += self._row(self._states, 0, self._num_states)
         return cells
 
-    def parcel_of(self, slot: int, num_tokens: int) -> list[int]:
+    def blocks_to_move(self, slot: int, num_tokens: int) -> list[int]:
         """The pages with a slot's first `num_tokens` that going on from there reads; empty where
         some have been taken for later tokens. States are those behind all computed tokens.
 
@@ -221,10 +221,10 @@ class LayeredKV(KVCache):
             first = window.needed(num_tokens, self.block_size)
             if not window.first.item(slot) <= first <= last < window.end.item(slot):
                 return []
-        return self._pages(slot, self._parcel(num_tokens))
+        return self._pages(slot, self._moved(num_tokens))
 
-    def _parcel(self, num_tokens: int) -> list[tuple[int, int]]:
-        """The parcel of `num_tokens`: groups and blocks."""
+    def _moved(self, num_tokens: int) -> list[tuple[int, int]]:
+        """The pages to move with `num_tokens`: groups and blocks."""
         spans, last = self._spans(num_tokens), (num_tokens - 1) // self.block_size
         cells = self._lasting(0, max(0, last))
         cells += [(self._states, page) for page in range(self._num_states)]
@@ -241,13 +241,13 @@ class LayeredKV(KVCache):
         pages: list[int] = self.table.at(slot, columns).tolist()
         return pages
 
-    def num_parcel(self, num_tokens: int) -> int:
-        """As `KVCache.num_parcel`."""
-        return len(self._parcel(num_tokens)) if num_tokens else 0
+    def num_to_move(self, num_tokens: int) -> int:
+        """As `KVCache.num_to_move`."""
+        return len(self._moved(num_tokens)) if num_tokens else 0
 
-    def parcel_tokens(self, num_blocks: int, num_tokens: int) -> int:
-        """As `KVCache.parcel_tokens`: one goes on behind a whole parcel alone."""
-        return num_tokens if num_blocks == self.num_parcel(num_tokens) else 0
+    def tokens_of_moved(self, num_blocks: int, num_tokens: int) -> int:
+        """As `KVCache.tokens_of_moved`: one goes on behind all of them alone."""
+        return num_tokens if num_blocks == self.num_to_move(num_tokens) else 0
 
     def num_lasting(self, num_tokens: int) -> int:
         """As `KVCache.num_lasting`: of full layers, but for the block with the last token."""
@@ -265,8 +265,8 @@ class LayeredKV(KVCache):
         """As `KVCache.names_of`: of the pages of full layers."""
         return [_name(digest, group) for digest in digests for group in range(self._num_full)]
 
-    def parcel_cached(self, hashes: Listing[bytes], num_known: int, num_parked: int) -> list[int]:
-        """As `KVCache.parcel_cached`: pages of full layers alone."""
+    def cached_to_move(self, hashes: Listing[bytes], num_known: int, num_parked: int) -> list[int]:
+        """As `KVCache.cached_to_move`: pages of full layers alone."""
         if not self.caches_prefixes:
             return []
         last = (num_parked - 1) // self.block_size
@@ -374,17 +374,17 @@ class LayeredKV(KVCache):
             (target,) = self.table.at(slot, list(self._row(group, block, block + 1))).tolist()
             self._copy(page, target)
 
-    def num_adopted(self, parcel: list[int], num_tokens: int) -> int:
+    def num_adopted(self, moved: list[int], num_tokens: int) -> int:
         """As `KVCache.num_adopted`: states change with each step, and a transfer may read them."""
         first = self.num_lasting(num_tokens)
-        states = parcel[first : first + self._num_states]
-        return len(parcel) - (len(states) if self.pool.any_shared(states) else 0)
+        states = moved[first : first + self._num_states]
+        return len(moved) - (len(states) if self.pool.any_shared(states) else 0)
 
-    def adopt(self, slot: int, parcel: list[int], num_tokens: int, num_known: int) -> None:
-        """As `KVCache.adopt`; of the parcel it may be the first pages alone."""
-        given = dict(zip(self._parcel(num_tokens), parcel, strict=False))
+    def adopt(self, slot: int, moved: list[int], num_tokens: int, num_known: int) -> None:
+        """As `KVCache.adopt`; it may be the first of these pages alone."""
+        given = dict(zip(self._moved(num_tokens), moved, strict=False))
         copied: list[int] = []
-        if self.num_adopted(parcel, num_tokens) < len(parcel):
+        if self.num_adopted(moved, num_tokens) < len(moved):
             copied = [given.pop((self._states, page)) for page in range(self._num_states)]
         self._take(slot, given, num_known, self._spans(num_tokens))
         for number, page in enumerate(copied):
@@ -443,7 +443,7 @@ class LayeredKV(KVCache):
 
     def can_fork(self, source: int, num_tokens: int) -> bool:
         """Whether a slot still has what going on behind its first `num_tokens` reads."""
-        return not self.has_states and bool(self.parcel_of(source, num_tokens))
+        return not self.has_states and bool(self.blocks_to_move(source, num_tokens))
 
     def _pages_of_states(self, slot: int) -> list[int]:
         cells = list(self._row(self._states, 0, self._num_states))
@@ -570,7 +570,7 @@ class LayeredKV(KVCache):
         """Take back a slot whose pages no step in flight names, but for those of its first
         `num_tokens`, which the caller owns from now on; returns these.
         """
-        kept = self.parcel_of(slot, num_tokens)
+        kept = self.blocks_to_move(slot, num_tokens)
         rest = np.setdiff1d(self.table.blocks(slot), np.array(kept, np.intp))
         self.pool.let_go(rest.tolist())
         self.give_up_reservation(slot)

@@ -43,7 +43,7 @@ class AdmissionPlan(msgspec.Struct, frozen=True):
     num_named: int = 0  # blocks of its tokens that are in the cache already
     recent: tuple[int, ...] = ()  # as `Match.recent`
     num_beside: int = 0  # blocks of `num_blocks` that no reservation counts
-    adopts: bool = False  # the matched blocks are the first of its parcel
+    adopts: bool = False  # the matched blocks are the first of its KV moved here
     copies: bool = False  # the next plan copies for it what others hold
     has_states: bool = False  # a snapshot of them is cached, and is kept until it is copied
     num_seen: int = 0  # as `Match.num_seen`
@@ -178,12 +178,12 @@ class Admission:
         num_tokens, num_ahead, fetches, adopts = num_named * kv.block_size, 0, False, False
         if (parked := sequence.residence.parked_tokens) > num_tokens:
             if adopts := kv.has_windows:  # it goes on behind all that is parked
-                matched, num_named = kv.parcel_cached(hashes, known, parked), 0
+                matched, num_named = kv.cached_to_move(hashes, known, parked), 0
                 match = NOTHING_CACHED
             if remote_kv is None:
                 ahead = self.residency.uploads.found(sequence, len(matched), kv)
                 num_ahead, matched = len(ahead), matched + ahead
-            num_tokens = kv.parcel_tokens(len(matched), parked)
+            num_tokens = kv.tokens_of_moved(len(matched), parked)
             if fetches := parked > num_tokens:
                 num_tokens = parked
         return AdmissionPlan(

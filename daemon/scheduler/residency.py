@@ -203,7 +203,7 @@ class Residency:
         if residence.where is _RETURNING:  # host memory has it still
             return
         self.space.keep(residence, kv.num_lasting(num_valid))
-        blocks = kv.parcel_of(sequence.slot, num_valid)
+        blocks = kv.blocks_to_move(sequence.slot, num_valid)
         if blocks and not self.awaits_plan(sequence):
             rest = blocks[len(residence.host_blocks) :]
             copies_s = self.copy_time.out_s * len(rest) + self.copy_time.in_s * len(blocks)
@@ -333,7 +333,7 @@ class Residency:
         num_kept = kv.num_lasting(residence.parked_tokens)
         where = Where.BOTH if num_kept else _DEVICE
         if fetch_from >= 0:
-            blocks = kv.parcel_of(sequence.slot, residence.parked_tokens)[fetch_from:]
+            blocks = kv.blocks_to_move(sequence.slot, residence.parked_tokens)[fetch_from:]
             self.space.copy_in(residence, fetch_from, blocks, step)
             kv.pool.name_in_copy(blocks, step)
             sequence.swaps += 1
@@ -431,7 +431,7 @@ class Residency:
             self.remote_kvs.drop(sequence)
             self._move(sequence, Where.DEVICE)
             return
-        targets = kv.parcel_of(sequence.slot, remote_kv.num_tokens)[fetch_from:]
+        targets = kv.blocks_to_move(sequence.slot, remote_kv.num_tokens)[fetch_from:]
         self.remote_kvs.fetches.append(Fetch(sequence, remote_kv, fetch_from, targets))
         residence.fetched_by, residence.fetched_s = NEVER, now
         self._move(sequence, Where.RETURNING)

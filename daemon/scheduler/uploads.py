@@ -68,11 +68,11 @@ class Uploads:
             if residence.where is not Where.HOST:
                 continue
             known, parked = sequence.num_known_tokens, residence.parked_tokens
-            num_cached = len(kv.parcel_cached(sequence.hashes, known, parked))
+            num_cached = len(kv.cached_to_move(sequence.hashes, known, parked))
             there = self.found(sequence, num_cached, kv)
             allowed -= len(there)
             first = num_cached + len(there)
-            count = min(kv.num_parcel(parked) - first, most, allowed)
+            count = min(kv.num_to_move(parked) - first, most, allowed)
             if count > 0:
                 blocks = pool.allocate(count)
                 space.copy_in(residence, first, blocks, step)
@@ -101,6 +101,6 @@ def _names(sequence: Sequence, first: int, kv: KVCache) -> Iterator[bytes]:
     place goes by all parked tokens.
     """
     parked, block_size = sequence.residence.parked_tokens, kv.block_size
-    for index in range(first, kv.num_parcel(parked)):
+    for index in range(first, kv.num_to_move(parked)):
         tokens = parked if kv.has_windows else min(parked - index * block_size, block_size)
         yield _NAME.pack(sequence.id, index, tokens)

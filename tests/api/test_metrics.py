@@ -77,8 +77,8 @@ GPU = InstanceStatus(
     levels=(3, 2, 0),
     fallbacks=(("decode", "it was not done within 60 s"),),
     drained=True,
-    parcels=2,
-    parcel_blocks=9,
+    remote_kvs=2,
+    remote_kv_blocks=9,
     step_p99_s=0.125,
     kv_written=0.25,
     batch_budget=64,
@@ -245,8 +245,8 @@ async def test_what_the_runtime_counts_and_holds(runtime: ScriptedRuntime, http)
     assert value(samples, "flips_total") == 3
     assert value(samples, "role_info", **gpu, role="mixed") == 1
     assert value(samples, "engine_drained", **gpu) == 1
-    assert value(samples, "parcels", **gpu) == 2
-    assert value(samples, "parcel_blocks", **gpu) == 9
+    assert value(samples, "remote_kvs", **gpu) == 2
+    assert value(samples, "remote_kv_blocks", **gpu) == 9
     assert value(samples, "engine_step_p99_seconds", **gpu) == 0.125
     assert value(samples, "engine_up", **gpu) == value(samples, "ready") == 1
     assert value(samples, "device_power_watts", **gpu) == 300

@@ -123,7 +123,7 @@ async def at_rest(daemon: LiveDaemon) -> Snapshot:
     """The daemon once nothing runs, and nothing is on its way."""
     seen = await quiet(daemon)
     async with asyncio.timeout(PATIENT_S):
-        while seen.transfers or any(one.parcels or one.kv_fenced for one in seen.instances):
+        while seen.transfers or any(one.remote_kvs or one.kv_fenced for one in seen.instances):
             await asyncio.sleep(0.05)
             seen = await quiet(daemon)
     return seen

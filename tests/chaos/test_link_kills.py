@@ -153,7 +153,7 @@ async def strike_one(daemon: LiveDaemon, chance: random.Random, count: int) -> S
     deadline_s = time.monotonic() + 2.0
     while time.monotonic() < deadline_s:
         seen = await asyncio.to_thread(daemon.snapshot)
-        if seen.transfers or any(one.parcels for one in seen.instances):
+        if seen.transfers or any(one.remote_kvs for one in seen.instances):
             break
     victim = chance.choice(worker_pids(daemon))
     strike = Strike(time.monotonic(), "outside", peer=False)

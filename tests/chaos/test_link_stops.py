@@ -56,5 +56,5 @@ async def test_an_end_that_is_stopped_while_it_computes_nothing(tmp_path: Path, 
         assert not asking.tally.wrong, asking.tally.wrong
         seen = await quiet(daemon)
         assert seen.counters.worker_deaths == 1 and took_s < FREED_S
-        assert not seen.transfers and not any(one.parcels for one in seen.instances)
+        assert not seen.transfers and not any(one.remote_kvs for one in seen.instances)
         check_ledgers(seen)

@@ -312,7 +312,7 @@ def _check_host(core: Core, instance: Instance) -> None:
     for one in scheduler.waiting:
         parked = one.residence.parked_tokens
         if one.residence.remote_kv is None:
-            assert parked <= scheduler.kv.parcel_tokens(len(one.residence.host_blocks), parked)
+            assert parked <= scheduler.kv.tokens_of_moved(len(one.residence.host_blocks), parked)
         assert parked < max(1, one.num_known_tokens)
 
 

@@ -248,7 +248,7 @@ def test_kv_that_waits_for_its_decode_instance_keeps_prompts_out() -> None:
         driver.answer(0)
         driver.land_all()
     prefill = driver.core.instances[0]
-    assert prefill.status().parcels == 2 and prefill.status().parcel_blocks == 12
+    assert prefill.status().remote_kvs == 2 and prefill.status().remote_kv_blocks == 12
     assert prefill.scheduler.num_running == 0 and len(prefill.scheduler.waiting) == 1
     driver.settle()
     driver.check_nothing_left()

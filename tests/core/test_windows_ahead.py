@@ -60,7 +60,7 @@ def test_a_prompts_full_pages_go_ahead_of_its_answer(windows: tuple[int, ...]) -
     assert sum(send.blocks.size for send in ahead) == full_pages(windows, 6)
     assert all(send.num_tokens == BLOCK_SIZE * send.blocks.size for send in ahead)
     kv = driver.core.instances[1].kv
-    assert rest.blocks.size == kv.num_parcel(25) - full_pages(windows, 6)
+    assert rest.blocks.size == kv.num_to_move(25) - full_pages(windows, 6)
     assert rest.num_groups == len(windows) and rest.num_tokens % BLOCK_SIZE == len(windows)
     assert driver.core.counters.recomputed_tokens == 0
     assert driver.core.counters.handoffs == 1

@@ -199,7 +199,7 @@ def snapshot(
 def moving(step: int, num_instances: int = 2) -> Snapshot:
     """The busy daemon with KV on its way between its instances, and an instance flipped.
 
-    The last of several is drained and holds parcels; where there is one, nothing moves.
+    The last of several is drained and holds remote KV; where there is one, nothing moves.
     """
     names = tuple(f"gpu{index}" for index in range(num_instances))
     busy = snapshot(step, names=names)
@@ -211,8 +211,8 @@ def moving(step: int, num_instances: int = 2) -> Snapshot:
             one,
             role=Role(roles[index % 3]),
             step_p99_s=0.021,
-            parcels=index,
-            parcel_blocks=90 * index,
+            remote_kvs=index,
+            remote_kv_blocks=90 * index,
         )
         for index, one in enumerate(busy.instances)
     ]

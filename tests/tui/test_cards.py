@@ -39,7 +39,7 @@ def test_cards_leave_room_for_what_moves(num_cards: int, width: int, height: int
 @pytest.mark.parametrize("height", range(2, 12))
 @pytest.mark.parametrize("width", [32, 46, 76])
 def test_a_card_says_the_same_in_any_size(height: int, width: int) -> None:
-    """Role, queue, KV with its parcels and the slowest steps are never left out, nor cut."""
+    """Role, queue, KV left by others and the slowest steps are never left out, nor cut."""
     one = scenario.moving(10, 8)
     for news in card_news(one):
         lines = card_lines(news, width, height)
@@ -47,7 +47,7 @@ def test_a_card_says_the_same_in_any_size(height: int, width: int) -> None:
         text = "\n".join(line.plain for line in lines)
         for words in (news.status.role, "18 run", "3 wait", "KV ━", "21.0 ms"):
             assert words in text
-        assert (f"{news.status.parcels} parc" in text) == bool(news.status.parcels)
+        assert (f"{news.status.remote_kvs} rem" in text) == bool(news.status.remote_kvs)
 
 
 def test_a_card_shows_what_leaves_and_comes_or_the_flip() -> None:

@@ -143,8 +143,8 @@ def _does(instance: InstanceStatus) -> Facts:
         ("held", f"{instance.kv_held}, {instance.kv_fenced} fenced{reserved}"),
         ("cached", f"{instance.kv_cached}, {instance.kv_free} free"),
         *(
-            [("parcels", f"{instance.parcels}, {instance.parcel_blocks} blocks")]
-            if instance.parcels
+            [("remote KV", f"{instance.remote_kvs}, {instance.remote_kv_blocks} blocks")]
+            if instance.remote_kvs
             else []
         ),
         *_kept(instance.reserved),

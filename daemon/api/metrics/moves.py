@@ -30,8 +30,8 @@ def move_metrics(gauges: Gauges, model: str) -> Iterator[Metric]:
         PREFIX + "role", "What the instance prefers now.", labels=[MODEL, ENGINE]
     )
     drained = _gauge("engine_drained", "Whether an operator wants the instance idle.")
-    parcels = _gauge("parcels", "Answers that left the instance and whose KV is still there.")
-    blocks = _gauge("parcel_blocks", "KV blocks of them; kv_blocks has them among those held.")
+    remote_kvs = _gauge("remote_kvs", "Answers that left the instance and whose KV is still there.")
+    blocks = _gauge("remote_kv_blocks", "KV blocks of them; kv_blocks has them among those held.")
     p99 = _gauge(
         "engine_step_p99_seconds", "What 99 of 100 steps of the last minute did not exceed."
     )
@@ -39,10 +39,10 @@ def move_metrics(gauges: Gauges, model: str) -> Iterator[Metric]:
         labels = [model, status.name]
         role.add_metric(labels, {"role": status.role})
         drained.add_metric(labels, status.drained)
-        parcels.add_metric(labels, status.parcels)
-        blocks.add_metric(labels, status.parcel_blocks)
+        remote_kvs.add_metric(labels, status.remote_kvs)
+        blocks.add_metric(labels, status.remote_kv_blocks)
         p99.add_metric(labels, status.step_p99_s)
-    yield from (role, drained, parcels, blocks, p99)
+    yield from (role, drained, remote_kvs, blocks, p99)
 
 
 def _gauge(name: str, text: str) -> GaugeMetricFamily:

@@ -17,11 +17,11 @@ NUM_SCENARIOS = tries(4, 1000)
 PAUSE_S, STEP_S = 5.0, 0.05
 
 
-PARCELS_SEEDS = (20067, 30080)
+REMOTE_KV_SEEDS = (20067, 30080)
 """Streams went for room to instances that were full of prompts' KV which nobody fetched in time."""
 
 
-@pytest.mark.parametrize("seed", [*range(NUM_SCENARIOS), *PARCELS_SEEDS])
+@pytest.mark.parametrize("seed", [*range(NUM_SCENARIOS), *REMOTE_KV_SEEDS])
 def test_no_stream_pauses_longer_than_was_promised(seed: int) -> None:
     """Over roles, flips, drains, deaths, n > 1, shared prefixes, unlike pools, and budgets. As long
     as more has begun than fits, such as when an instance is lost, nothing is promised.

@@ -1,9 +1,10 @@
 """Proposals for a machine: which instances a model could have there, and what each would give.
 
 Whether it fits is the memory formula's affair (`daemon.memory.sizing`). Times are those of reading
-memory alone: a decode step reads a rank's weights and the keys and values of its answers at a share
-of the card's bandwidth; ranks then send sums over the slowest link among them, stages hand their
-states on. What computes longer than it reads, prompts above all, takes longer.
+memory alone: a decode step reads a rank's weights and the keys and values of its answers, and reads
+and writes the states that layers keep of them, at a share of the card's bandwidth; ranks then send
+sums over the slowest link among them, stages hand their hidden states on. What computes longer than
+it reads, prompts above all, takes longer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from daemon.config.instance_text import engine_fault, parse_instance
 from daemon.config.instances import shared_limits
 from daemon.config.pool import demand_of, instance_dtype, weight_dtype
 from daemon.config.schema import Config
+from daemon.memory.layout import KVLayout
 from daemon.memory.sizing import (
     DTYPE_BYTES,
     GPU_RUNTIME_BYTES,
@@ -26,6 +28,7 @@ from daemon.memory.sizing import (
     SizingError,
     block_bytes,
     gpu_panel_bytes,
+    layout_for,
     size_pool,
 )
 from daemon.models.rank_shares import largest_share
@@ -124,7 +127,12 @@ class _Part(msgspec.Struct, frozen=True):
     place: PartPlace
     weight_bytes: int
     pool: PoolSize
-    token_bytes: float  # of keys and values
+    layout: KVLayout
+
+    def answers(self, num_tokens: int) -> int:
+        """The answers of `num_tokens` that its pool holds."""
+        num_pages = self.pool.num_blocks * self.pool.block_bytes // self.layout.page_bytes
+        return num_pages // self.layout.pages_at(num_tokens)
 
 
 def machine_of(devices: Devices, ram_bytes: int, ram_bytes_per_s: float = 0.0) -> Workstation:
@@ -290,7 +298,7 @@ class _Maker:
             cpu_fraction=self._config.memory.cpu_fraction,
         )
         pool = size_pool(share, demand, room)
-        return _Part(place, weight_bytes, pool, pool.block_bytes / demand.block_size)
+        return _Part(place, weight_bytes, pool, layout_for(share, demand))
 
     def _demand(self, share: ModelShape, dtype: str) -> Demand:
         return demand_of(self._config, share, dtype, shared_limits(self._config))
@@ -300,9 +308,8 @@ class _Maker:
     ) -> tuple[int, int, float, float]:
         """The longest sequence, answers at once, a token's time alone, and tokens a second."""
         longest = min(part.pool.max_len for part in parts)
-        tokens = min(part.pool.num_blocks for part in parts) * self._config.memory.block_size
         most = self._config.scheduler.max_running
-        answers = max(1, min(most, tokens // min(EACH_TOKENS, longest)))
+        answers = max(1, min(most, *(part.answers(min(EACH_TOKENS, longest)) for part in parts)))
         if not all(part.place.bytes_per_s for part in parts):
             return longest, answers, 0.0, 0.0
         is_pipe = how.startswith("pp")
@@ -318,8 +325,10 @@ class _Maker:
 
     def _step_s(self, part: _Part, answers: int) -> float:
         """The time to read what a step of so many answers, half done each, reads."""
-        read_bytes = part.weight_bytes + answers * part.token_bytes * EACH_TOKENS / 2
-        return read_bytes / (READ_SHARE * part.place.bytes_per_s)
+        layout = part.layout
+        written_bytes = layout.state_pages * layout.page_bytes
+        each_bytes = layout.bytes_at(EACH_TOKENS // 2) + written_bytes
+        return (part.weight_bytes + answers * each_bytes) / (READ_SHARE * part.place.bytes_per_s)
 
     def _sums_s(self, group: Sequence[PartPlace], answers: int) -> float:
         """The time of two sums a layer; each rank sends and takes nearly twice what it has."""

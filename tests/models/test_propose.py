@@ -7,7 +7,11 @@ from benchmarks.sizing import MODELS
 from daemon.config.cuda import Card, Devices
 from daemon.config.find import find
 from daemon.config.load import load
+from daemon.memory.layout import NO_KEYS, KVHeads
+from daemon.memory.state_layout import SSM, StatePart
 from daemon.models.propose import (
+    EACH_TOKENS,
+    READ_SHARE,
     Proposal,
     Workstation,
     grouped,
@@ -93,6 +97,31 @@ def test_stages_are_proposed_of_what_can_be_split_into_them(name: str, *, is_spl
     """48 layers are eight periods of windows; 62 are ten, and two layers more."""
     found = " ".join(texts(on("four-l40s", MODELS[name])))
     assert (":pp" in found) == is_split, found
+
+
+STATES = (StatePart(SSM, 32, 128 * 128, is_float32=True),)  # 2 MiB a layer
+
+
+def test_answers_that_layers_with_states_or_windows_hold_are_counted_by_pages() -> None:
+    """And a decode step reads and writes states, whatever an answer's length."""
+    hybrid = msgspec.structs.replace(
+        LLAMA_3_8B,
+        layer_heads=(NO_KEYS, KVHeads(8, 128)) * 16,
+        layer_states=(STATES, ()) * 16,
+    )
+    windows = msgspec.structs.replace(LLAMA_3_8B, windows=(1024, 0) * 16)
+    plain, halves, within = (
+        next(each for each in on("two-3090", model) if each.instances == ("cuda:0", "cuda:1"))
+        for model in (LLAMA_3_8B, hybrid, windows)
+    )
+    assert plain.answers < within.answers < 2 * plain.answers < 2 * within.answers
+    rate = READ_SHARE * machine("two-3090").cards[0].seat.memory_bytes_per_s
+    token_bytes = 2 * 8 * 128 * 2  # of a layer
+    half = EACH_TOKENS // 2
+    saved = 16 * half * token_bytes - 2 * 16 * (2 << 20)
+    assert plain.token_s - halves.token_s == pytest.approx(saved / rate, rel=0.02)
+    saved = 16 * (half - 1024 - 2 * CONFIG.memory.block_size) * token_bytes
+    assert plain.token_s - within.token_s == pytest.approx(saved / rate, rel=0.02)
 
 
 def test_what_is_a_little_too_large_takes_the_host_s_memory() -> None:

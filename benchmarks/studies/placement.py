@@ -2,14 +2,19 @@
 
 For each upper bound a rate is asked of up to so many equal instances: `--load` requests a second
 for each of them. The smallest number is searched by bisection at which 99 % of all requests, over
-all seeds, keep both promises (`--ttft`, `--tpot`). Decisions are timed in the same runs.
+all seeds, keep both promises (`--ttft`, `--tpot`; `--least` asks for another share). Decisions are
+timed in the same runs.
 
     python -m benchmarks.studies placement [--bounds 8,16,32,64] [--load 10] [--seconds 60]
         [--seeds 2] [--predictors noisy:0.5,mean] [--placements jsq,aladdin] [--workload sharegpt]
     python -m benchmarks.studies placement --bounds 8 --seconds 20 --seeds 1 --predictors noisy:0.5
     python -m benchmarks.studies placement --decisions
+    python -m benchmarks.studies placement --decode-alone --ttft 0.6 --tpot 0.03 --least 1
+        --placements jsq,power_of_two,least_loaded,aladdin --predictors oracle,noisy:0.5
 
-The second takes about two minutes. The third times decisions alone, of each placement, among 64
+The second takes about two minutes. The last is Aladdin's Figure 12: workers for answers alone, to
+which prompts come with their keys and values, without any time; its SLOs of a model of 13 billion
+parameters, for all requests (P100). The third times decisions alone, of each placement, among 64
 instances on which 64 sequences run each: where a few of them had steps since the decision before,
 as where many requests come, and where all had.
 """
@@ -18,8 +23,11 @@ import argparse
 import time
 from collections.abc import Iterable
 from collections.abc import Sequence as Listing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from benchmarks.studies import frame
@@ -35,15 +43,20 @@ from daemon.core.values.events import (
     StepDone,
     WorkerReady,
 )
+from daemon.cost.profile import PhaseFit
 from daemon.cost.step_time import Float64
-from daemon.lab.simulator.scenario import InstanceGroup, Scenario
+from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.load import load_profile, save_profile
+from daemon.lab.simulator.scenario import InstanceGroup, Scenario, ScenarioLimits
 from daemon.lab.workload.workload import SloClass, WorkloadSpec
 from daemon.placement import PLACEMENTS
 from daemon.state.role import Role
 from daemon.state.sequence import Sequence
 
-LEAST = 0.99
-"""The share of requests that has to keep both promises."""
+_ARRIVED_S = 0.005
+"""A step that only takes prompts in, at workers for answers alone."""
+_WHOLE_TOKENS = 8192
+"""Their token budget: a prompt's keys and values come at once."""
 
 
 class Setting(NamedTuple):
@@ -54,6 +67,8 @@ class Setting(NamedTuple):
     seconds: float
     seeds: int
     promise: SloClass
+    least: float  # the share of requests that has to keep both promises
+    decode_alone: bool  # no step's time is a prompt's
 
 
 class Trial(NamedTuple):
@@ -66,6 +81,8 @@ class Trial(NamedTuple):
 def tried(setting: Setting, placement: str, predictor: str, rate: float, count: int) -> Trial:
     """Simulate so many instances, once for each seed."""
     shares, taken = [], []
+    budget = _WHOLE_TOKENS if setting.decode_alone else 0
+    limits = ScenarioLimits(max_batch_tokens=budget, prefill_chunk=budget)
     for seed in range(setting.seeds):
         spec = WorkloadSpec(
             name=setting.workload,
@@ -80,6 +97,7 @@ def tried(setting: Setting, placement: str, predictor: str, rate: float, count: 
             placement=placement,
             predictor=predictor,
             seed=seed,
+            limits=limits,
         )
         report, log = frame.simulated(scenario)
         shares.append(report.slo_attainment or 0.0)
@@ -93,13 +111,13 @@ def needed(
     """(the smallest number that is enough, its trial); one more than the bound: none is."""
     too_few, enough = 0, bound + 1
     best = tried(setting, placement, predictor, rate, bound)
-    if best.attainment < LEAST:
+    if best.attainment < setting.least:
         return enough, best
     enough = bound
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         trial = tried(setting, placement, predictor, rate, middle)
-        if trial.attainment >= LEAST:
+        if trial.attainment >= setting.least:
             enough, best = middle, trial
         else:
             too_few = middle
@@ -185,6 +203,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", default="sharegpt")
     parser.add_argument("--ttft", type=float, default=2.0, help="promised, in seconds")
     parser.add_argument("--tpot", type=float, default=0.1, help="likewise")
+    parser.add_argument("--least", type=float, default=0.99, help="share that keeps both")
+    parser.add_argument("--decode-alone", action="store_true", help="prompts take no time")
     parser.add_argument("--decisions", action="store_true", help="time decisions alone")
 
 
@@ -194,9 +214,29 @@ def study(arguments: argparse.Namespace) -> None:
     if arguments.decisions:
         decisions(placements)
         return
+    with TemporaryDirectory() as folder:
+        profile = arguments.profile
+        if arguments.decode_alone:
+            profile = without_prompts(profile, Path(folder))
+        table(arguments, profile, placements)
+
+
+def without_prompts(name: str, folder: Path) -> str:
+    """The file of a profile whose prompts come with their keys and values: they take no time."""
+    profile = load_profile(name)
+    if not isinstance(profile.step, PhaseFit):
+        raise ProfileError(f"{name}: prompts and decodes are told apart by a fit of phases alone")
+    step = msgspec.structs.replace(profile.step, prefill_s=(_ARRIVED_S, 0.0, 0.0))
+    path = folder / "decode-alone.json"
+    save_profile(msgspec.structs.replace(profile, step=step), path)
+    return str(path)
+
+
+def table(arguments: argparse.Namespace, profile: str, placements: Listing[str]) -> None:
+    """Print the number of instances that each placement needs."""
     promise = SloClass("all", 1.0, ttft_s=arguments.ttft, tpot_s=arguments.tpot)
-    common = arguments.profile, arguments.workload, arguments.seconds, arguments.seeds
-    setting = Setting(*common, promise)
+    common = profile, arguments.workload, arguments.seconds, arguments.seeds
+    setting = Setting(*common, promise, arguments.least, arguments.decode_alone)
     heads = "Rate", "Bound", "Predictions", "Placement", "Needed", "Attainment", "p50, us"
     frame.heads(*heads, "p99, us")
     for bound in map(int, frame.listed(arguments.bounds)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from daemon.base.nearest import unknown
-from daemon.cli.argument_parser import add_flags, offer
+from daemon.cli.argument_parser import FILE, add_flags, offer
 from daemon.cli.faults import UsageError, error_text
 from daemon.cli.parser import add_config_flags, overrides
 from daemon.cli.profile_warnings import warn_of
@@ -33,6 +33,7 @@ from daemon.runtime.model import cache_folder
 from daemon.scheduler.policies import POLICIES
 
 if TYPE_CHECKING:
+    from daemon.lab.profiler.check import JournalCheck
     from daemon.lab.profiler.run import Profiled
 
 BUDGET_S = 100.0
@@ -63,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", metavar="P", help="the profile whose terms are scaled to it"
     )
     offer(scaled, names())
+    checked = group.add_argument(
+        "--check", type=Path, metavar="FILE", help="a later journal, to say the error on"
+    )
+    offer(checked, FILE)
     verbs = parser.add_subparsers(dest="verb", metavar="import")
     importing = verbs.add_parser("import", help="convert a published table")
     kind = importing.add_argument("kind", metavar="KIND", help=", ".join(IMPORTERS))
@@ -92,7 +97,7 @@ def profile(arguments: argparse.Namespace) -> int:
     try:
         if arguments.verb == "import":
             return _import(arguments)
-        if arguments.journal is not None or arguments.profile is not None:
+        if any((arguments.journal, arguments.profile, arguments.check)):
             return _refit(arguments)
         return _measure(arguments)
     except BrokenPipeError:  # of stdout: the caller handles it
@@ -134,20 +139,42 @@ def _measure(arguments: argparse.Namespace) -> int:
 def _refit(arguments: argparse.Namespace) -> int:
     if arguments.journal is None or arguments.profile is None or arguments.out is None:
         raise UsageError("fitting anew needs all of --journal, --profile and --out")
-    from daemon.lab.profiler.refit import observations, refit
+    from daemon.lab.profiler.check import check
+    from daemon.lab.profiler.refit import read_journal, refit_to
 
-    made = refit(load_profile(arguments.profile), observations(arguments.journal))
+    old = load_profile(arguments.profile)
+    later = None if arguments.check is None else read_journal(arguments.check)
+    made = refit_to(old, read_journal(arguments.journal))
     for name, factor in made.factors.items():
         print(f"{name:<10} x {factor:.3f}")
-    fit = made.profile.fit
+    fit, edges = made.profile.fit, made.profile.edges
+    print(
+        f"between steps {_ms(edges.gap_s)} where the worker waited, {_ms(edges.turn_s)} where it "
+        f"did not; {_ms(old.edges.gap_s)} and {_ms(old.edges.turn_s)} before"
+    )
     print(
         f"fitted to {fit.num_points:,} steps; on those held out the error goes from "
         f"{made.old_mape:.1%} to {error_words(fit)}, noise {fit.noise_sigma:.1%}"
     )
+    if later is not None:
+        print("\n".join(_checked(check(old, later), check(made.profile, later))))
     print(size_line(made.profile))
     warn_of(made.profile)
     _write(made.profile, arguments.out)
     return 0
+
+
+def _checked(before: "JournalCheck", after: "JournalCheck") -> Iterator[str]:
+    """The errors on a later journal, of the profile as it was and as it is now."""
+    yield f"on {after.requests:,} requests of {before.source}, before and after the fit:"
+    for name, error in after.step_mape.items():
+        yield f"  steps of {name}: {before.step_mape[name]:.1%}, now {error:.1%}"
+    for what, old, new in (
+        ("a request's time, in the median", before.request_error, after.request_error),
+        ("their mean", before.mean_error, after.mean_error),
+        ("the mean first token", before.ttft_error, after.ttft_error),
+    ):
+        yield f"  {what}: {old:+.1%}, now {new:+.1%}"
 
 
 def _import(arguments: argparse.Namespace) -> int:

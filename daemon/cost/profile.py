@@ -151,7 +151,8 @@ class Edges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     request_s: float = 0.0  # from the client's send to the Core's arrival
     delivery_s: float = 0.0  # from a step's answer to the client's token
-    gap_s: float = 0.0  # from a step's answer to the next step's start
+    gap_s: float = 0.0  # from a plan to its step's start, at a worker that waits for it
+    turn_s: float = 0.0  # from a step's end to the start of the next one, which was there already
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

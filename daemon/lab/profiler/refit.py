@@ -1,17 +1,19 @@
 """Refits a profile to the steps that really ran, as a journal recorded them.
 
 A profile's terms keep their shape; each gets a factor. Real steps do not cover the whole range of a
-term, so that no more than a factor can be learned from them.
+term, so that no more than a factor can be learned from them. What lies between steps (messages, and
+a runtime and an API on the same cores) is taken from the journal too, for a worker that waits for
+its plan and for one that has it already.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from daemon.cost.profile import Fit, Operators, PhaseFit, Profile
+from daemon.cost.profile import Edges, Fit, Operators, PhaseFit, Profile
 from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork
 from daemon.journal.reader import JournalError
@@ -19,7 +21,7 @@ from daemon.lab.profiler.least_squares import Float64, nonnegative
 from daemon.lab.profiler.points import spread
 from daemon.lab.profiles.errors import ProfileError
 from daemon.lab.profiles.pipeline import scaled_step
-from daemon.lab.simulator.journal import read_incident
+from daemon.lab.simulator.journal import Incident, JournalStep, read_incident
 
 Observation = tuple[StepWork, float]
 """A step and its time in seconds."""
@@ -30,6 +32,7 @@ _ROUNDS = 12
 _HUBER = 1.5  # deviations; beyond, a step counts less
 _KEEP = 1e-4  # weight of keeping factors at 1, against the mean of all steps
 _LEAST_SHARE = 0.01  # of the largest term: a term that no step shows keeps its factor
+_MOST_SHARE = 0.99  # of the times between steps: longer ones count as this quantile
 _MARK = "refitted: "
 
 
@@ -42,17 +45,51 @@ class Refit:
     old_mape: float
 
 
-def observations(path: Path) -> list[Observation]:
-    """Every answered step of a journal file, in order. Raises ProfileError."""
+def read_journal(path: Path) -> Incident:
+    """A journal file, replayed. Raises ProfileError."""
     try:
-        steps = read_incident(path).steps
+        return read_incident(path)
     except OSError as error:
         raise ProfileError(f"{path}: {error.strerror}") from error
     except JournalError as error:
         raise ProfileError(str(error)) from error
+
+
+def observations(incident: Incident, instance: int | None = None) -> list[Observation]:
+    """Every answered step in order, of one instance or of all."""
     return [
-        (step.work.once, step.elapsed_s / step.work.times) for step in steps if step.elapsed_s > 0.0
+        (step.work.once, step.elapsed_s / step.work.times)
+        for step in incident.steps
+        if step.elapsed_s > 0.0 and instance in (None, step.instance)
     ]
+
+
+def observed_edges(incident: Incident, edges: Edges) -> Edges:
+    """The edges with the journal's mean times between steps; where it shows none, as they were."""
+    timed = [step for step in incident.steps if step.elapsed_s > 0.0]
+    waiting = _between_s([step for step in timed if not step.is_behind])
+    behind = _between_s([step for step in timed if step.is_behind])
+    return msgspec.structs.replace(
+        edges,
+        gap_s=edges.gap_s if waiting is None else waiting,
+        turn_s=edges.turn_s if behind is None else behind,
+    )
+
+
+def _between_s(steps: list[JournalStep]) -> float | None:
+    """The mean time of steps beyond what their workers measured; None: they are too few."""
+    if len(steps) < LEAST_OBSERVATIONS:
+        return None
+    beyond = np.array([step.end_s - step.start_s - step.elapsed_s for step in steps])
+    most_s = float(np.quantile(beyond, _MOST_SHARE))
+    return max(0.0, float(f"{beyond.clip(0.0, most_s).mean():.4g}"))
+
+
+def refit_to(profile: Profile, incident: Incident) -> Refit:
+    """The profile with its terms and the times between steps as a journal has them."""
+    made = refit(profile, observations(incident))
+    edges = observed_edges(incident, profile.edges)
+    return replace(made, profile=msgspec.structs.replace(made.profile, edges=edges))
 
 
 def refit(profile: Profile, observed: list[Observation]) -> Refit:

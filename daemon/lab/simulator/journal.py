@@ -126,7 +126,7 @@ class JournalStream:
 
 
 @dataclass(slots=True, frozen=True)
-class _Step:
+class JournalStep:
     """One answered step."""
 
     instance: int
@@ -135,6 +135,7 @@ class _Step:
     start_s: float  # when it was sent, or the previous step answered, whichever came later
     end_s: float
     elapsed_s: float  # as the worker measured it
+    is_behind: bool  # whether it was sent before the previous step was answered
 
 
 @dataclass(slots=True, frozen=True)
@@ -178,7 +179,7 @@ class Incident:
     state: Checkpoint | None = None  # the Core's at the beginning; None: no worker was ready
     # By sequence, in order of arrival.
     streams: dict[int, JournalStream] = field(default_factory=dict)
-    steps: list[_Step] = field(default_factory=list)
+    steps: list[JournalStep] = field(default_factory=list)
     swaps: list[Swap] = field(default_factory=list)
     # By instance; only those that were ready.
     homes: dict[int, JournalInstance] = field(default_factory=dict)
@@ -396,7 +397,8 @@ class _Reader:
         if sent is not None:
             sent_s, plan = sent
             start_s, work = max(sent_s, before_s), plan.work
-            step = _Step(event.instance, event.step, work, start_s, event.now, event.elapsed_s)
+            times = start_s, event.now, event.elapsed_s
+            step = JournalStep(event.instance, event.step, work, *times, sent_s < before_s)
             self._incident.steps.append(step)
             done = Computed(start_s, event.now, event.now - start_s, event.reasons, None)
             self._recorder.answered(self._core.instances[event.instance], work, done)

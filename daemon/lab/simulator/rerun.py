@@ -59,13 +59,7 @@ def rerun(
     """
     options = options or Options()
     config = configured(incident, policy, profile)
-    rows = [
-        row
-        for row, (stream, length) in enumerate(
-            zip(incident.streams.values(), incident.lengths(), strict=True)
-        )
-        if length and (stream.token_s or stream.outcome is Outcome.REJECTED)
-    ]
+    rows = rerun_rows(incident)
     if not rows:
         raise JournalError(f"{incident.source}: no answer had a token, so none can be run again")
     traffic = _traffic(incident, rows)
@@ -102,6 +96,19 @@ def rerun(
     )
     machine = _machine(incident, config, traffic, profile, noises, recorder, drafts)
     return Simulator(config, traffic, machine, recorder, extras).run()
+
+
+def rerun_rows(incident: Incident) -> list[int]:
+    """The streams that a rerun has, by their place in the journal: those that got a token or were
+    rejected.
+    """
+    return [
+        row
+        for row, (stream, length) in enumerate(
+            zip(incident.streams.values(), incident.lengths(), strict=True)
+        )
+        if length and (stream.token_s or stream.outcome is Outcome.REJECTED)
+    ]
 
 
 def configured(incident: Incident, policy: str, profile: Profile | None) -> Configured:

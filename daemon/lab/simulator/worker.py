@@ -227,7 +227,7 @@ class SimulatedWorker:
         self._copies = copies
         self._windows = windows
         self._stage_free_s = [0.0] * profile.pp
-        self._gap_s = profile.edges.gap_s
+        self._gap_s, self._turn_s = profile.edges.gap_s, profile.edges.turn_s
         self._alone_s = cost.step_s(StepWork(1, 1, (), 1))
         # Of steps of decodes alone, as many as in the newest one.
         self._num_decodes, self._decodes_s = 1, cost.decodes_s(1)
@@ -244,7 +244,7 @@ class SimulatedWorker:
         once = within_windows(work, batch, self._windows).once
         step_s = self._cost.step_s(once) * self._noise.factor() * self._power.slowdown(once)
         step_s = step_s * work.times + more_s / self._profile.pp
-        start_s = max(now + self._gap_s, free[0])
+        start_s = max(now + self._gap_s, free[0] + self._turn_s)
         if batch.awaits and copies is not None:
             start_s = max(start_s, copies.end_s)
         end_s = free[0] = start_s + step_s
@@ -284,7 +284,7 @@ class SimulatedWorker:
         slowdown, watts, is_capped = self._decodes_power
         step_s = self._decodes_s(work.decode_context) * self._noise.factor() * slowdown
         free = self._stage_free_s
-        start_s = max(now + self._gap_s, free[0])
+        start_s = max(now + self._gap_s, free[0] + self._turn_s)
         free[0] = end_s = start_s + step_s
         self._power.spend_decodes(step_s, watts, is_capped)
         return Flying(start_s, end_s, step_s, work)

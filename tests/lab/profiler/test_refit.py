@@ -13,7 +13,7 @@ from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork, work_of
 from daemon.journal.records import FILE_NAME
 from daemon.lab.profiler.fit import fit
-from daemon.lab.profiler.refit import LEAST_OBSERVATIONS, Observation, observations, refit
+from daemon.lab.profiler.refit import LEAST_OBSERVATIONS, Observation, observations, read_journal, refit
 from daemon.lab.profiles.errors import ProfileError
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_life
@@ -172,7 +172,7 @@ def answered(driver: Driver) -> list[tuple[StepWork, float]]:
 def test_a_journal_gives_back_every_answered_step(tmp_path: Path, seed: int) -> None:
     driver = random_life(seed, 120)
     record(tmp_path, driver)
-    found = observations(tmp_path / FILE_NAME)
+    found = observations(read_journal(tmp_path / FILE_NAME))
     assert found == [(work, step_s) for work, step_s in answered(driver) if work.num_tokens]
     assert found
 
@@ -184,7 +184,7 @@ def test_a_journal_refits_a_profile(tmp_path: Path) -> None:
         driver.answer()
     driver.settle()
     record(tmp_path, driver)
-    found = observations(tmp_path / FILE_NAME)
+    found = observations(read_journal(tmp_path / FILE_NAME))
     made = refit(profile_of(flat(PHASES)), found)
     assert made.profile.fit.mape < made.old_mape
     cost = step_cost(made.profile.step)
@@ -199,7 +199,7 @@ def flat(phases: PhaseFit) -> PhaseFit:
 
 def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="missing"):
-        observations(tmp_path / "missing")
+        read_journal(tmp_path / "missing")
     (tmp_path / "damaged").write_bytes(b"\xff" * 64)
     with pytest.raises(ProfileError, match="damaged"):
-        observations(tmp_path / "damaged")
+        read_journal(tmp_path / "damaged")

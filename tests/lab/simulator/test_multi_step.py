@@ -10,7 +10,7 @@ import pytest
 from daemon.core.values.events import StepDone, WorkerReady
 from daemon.cost.profile import Edges
 from daemon.journal.records import FILE_NAME
-from daemon.lab.profiler.refit import observations
+from daemon.lab.profiler.refit import observations, read_journal
 from daemon.lab.report.records import Outcome
 from daemon.lab.simulator.journal import read_incident
 from daemon.lab.simulator.rerun import rerun
@@ -37,7 +37,7 @@ def test_a_lone_answer_has_the_gap_between_steps_less_often(tmp_path: Path) -> N
     assert {one.most_times for one in events if isinstance(one, WorkerReady)} == {8}
     counts = [one.counts.max(initial=1) for one in events if isinstance(one, StepDone)]
     assert max(counts) > 4 and len(counts) < 50
-    learned = observations(next(iter(tmp_path.iterdir())))
+    learned = observations(read_journal(next(iter(tmp_path.iterdir()))))
     assert {work.times for work, _ in learned} == {1}
     assert max(elapsed_s for _, elapsed_s in learned) < 0.004
 
@@ -60,6 +60,6 @@ def test_a_journal_that_is_run_otherwise_takes_as_long_each_time(tmp_path: Path)
     incident = read_incident(tmp_path / "was" / FILE_NAME)
     incident.steps[:] = [replace(step, number=step.number + 1) for step in incident.steps]
     rerun(incident, "vllm", options=Options(journal=tmp_path / "again"))
-    learned = observations(tmp_path / "again" / FILE_NAME)
+    learned = observations(read_journal(tmp_path / "again" / FILE_NAME))
     took_s = [elapsed_s for work, elapsed_s in learned if not work.chunks]
     assert min(took_s) > 0.0015 and max(took_s) < 0.006

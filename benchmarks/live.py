@@ -42,12 +42,12 @@ def daemon(flags: Sequence[str], folder: Path) -> Iterator[str]:
 @contextmanager
 def started(flags: Sequence[str], folder: Path) -> Iterator[Started]:
     """`llmd serve` with its socket, journal, log and memory of answers in `folder`; on the CPU
-    unless the flags name instances.
+    unless the flags, or a file that they name, have instances.
     """
     port = free_port()
     command = [sys.executable, "-m", "daemon.cli.main", "serve", "--port", str(port)]
     command += ["--socket", str(folder / "llmd.sock"), *flags]
-    if "--instance" not in flags:
+    if "--instance" not in flags and "--config" not in flags:
         command += ["--instance", "cpu"]
     for setting in (f'journal.folder="{folder}"', "journal.max_bytes=1000000000"):
         command += ["--set", setting]

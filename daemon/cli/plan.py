@@ -190,11 +190,14 @@ def _checked(arguments: argparse.Namespace) -> int:
 def _planned(arguments: argparse.Namespace, objective: Objective, folder: Path) -> int:
     """Search and answer; `folder` is for a journal's requests."""
     is_partial = bool(objective.rate_rps or objective.most_rent or objective.most_power_w)
-    space = _space(arguments, partial=is_partial or objective.name not in ("goodput", "makespan"))
-    warn_of_named(unit.profile for unit in space.units)
     now, incident = None, None
     if arguments.journal is not None:
         incident = read_incident(arguments.journal)
+    count = len(incident.config.instances) if incident is not None else 1
+    is_partial = is_partial or objective.name not in ("goodput", "makespan")
+    space = _space(arguments, is_partial, count)
+    warn_of_named(unit.profile for unit in space.units)
+    if incident is not None:
         arguments.trace = folder / "journal.jsonl"
         write_trace(incident, arguments.trace)
         now = present(incident, space.units[0])
@@ -282,6 +285,13 @@ def as_page(found: DeploymentPlan) -> str:
             for each in found.verified
         ]
         lines += ["", *aligned(cells), ""]
+    if best.own_rate is not None:
+        own, now = best.own_rate, found.present and found.present.own_rate
+        beside = f", {percent(now.attainment)} with the present one" if now else ""
+        lines.append(
+            f"at its own {three_digits(own.rate_rps)} requests/s: {percent(own.attainment)} "
+            f"attained{beside}; spread {percent(own.spread)}"
+        )
     if found.present is not None:
         verdict = "keep it: the gain is within the spread" if found.keeps_present else "replace it"
         lines.append(
@@ -365,12 +375,13 @@ def _objective(arguments: argparse.Namespace) -> Objective:
     )
 
 
-def _space(arguments: argparse.Namespace, partial: bool) -> Space:
+def _space(arguments: argparse.Namespace, partial: bool, count: int) -> Space:
+    """The space that the flags name; without `--devices` there are those of `count` instances."""
     for policy in arguments.policies or ():
         if policy not in POLICIES:
             raise PlannerError(unknown("policy", policy, tuple(POLICIES)))
     units = _units(arguments)
-    devices = arguments.devices or {unit.device: unit.num_devices for unit in units}
+    devices = arguments.devices or {unit.device: count * unit.num_devices for unit in units}
     plain = knobs_of(
         arguments.policies or _POLICIES,
         arguments.budgets or _BUDGETS,

@@ -38,6 +38,14 @@ _WIDTH = 0.03
 _STRIDE = 1.1
 
 
+class OwnRate(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate at the times at which a trace's requests really came, over held-out slices."""
+
+    rate_rps: float  # the mean
+    attainment: float  # likewise
+    spread: float  # the largest attainment less the smallest
+
+
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """A candidate on the held-out slices."""
 
@@ -53,6 +61,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     tpot_p99_s: float | None = None
     mean_power_w: float | None = None
     makespan_s: float = 0.0  # the mean over slices, from the first arrival to the last token
+    own_rate: OwnRate | None = None  # where a trace has a rate of its own, and none was asked
 
     @property
     def spread(self) -> float:
@@ -106,6 +115,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
             more["present"] = described(self.present.candidate) | {
                 "goodput_rps": self.present.goodput_rps,
                 "attainment": self.present.attainment,
+                "own_rate": msgspec.to_builtins(self.present.own_rate),
                 "value": self.present.value,
                 "kept": self.keeps_present,
             }
@@ -119,6 +129,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
                 "goodput_rps": best.goodput_rps,
                 "spread_rps": best.spread_rps,
                 "attainment": best.attainment,
+                "own_rate": msgspec.to_builtins(best.own_rate),
                 "ttft_p99_s": best.ttft_p99_s,
                 "tpot_p99_s": best.tpot_p99_s,
                 "mean_power_w": best.mean_power_w,
@@ -352,6 +363,30 @@ def verify(
         tpot_p99_s=_mean([score.tpot_p99_s for score in scores]),
         mean_power_w=_mean([score.mean_power_w for score in scores]),
         makespan_s=float(np.mean([score.makespan_s for score in scores])),
+        own_rate=_own_rate(session, problem, objective, candidate, held_out),
+    )
+
+
+def _own_rate(
+    session: Session,
+    problem: Problem,
+    objective: Objective,
+    candidate: PlanCandidate,
+    held_out: Sequence[WorkloadSlice],
+) -> OwnRate | None:
+    """The attainment at the trace's own times; None: it has none, or a rate was asked."""
+    if objective.is_offline or objective.rate_rps or not has_times(problem.base.workload):
+        return None
+    max_len = longest(problem, candidate)
+    rates = [rows_of(problem, part, max_len).rate for part in held_out]
+    shares = [
+        session.evaluate(problem, candidate, rate, part).attainment
+        for rate, part in zip(rates, held_out, strict=True)
+    ]
+    return OwnRate(
+        rate_rps=float(np.mean(rates)),
+        attainment=float(np.mean(shares)),
+        spread=max(shares) - min(shares),
     )
 
 

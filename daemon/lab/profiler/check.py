@@ -46,6 +46,7 @@ def check(profile: Profile, incident: Incident) -> JournalCheck:
     if not both.any():
         raise ProfileError(f"{incident.source}: no request ended, so there is nothing to check")
     ratios = again_s[both] / whole_s[both]
+    first_s, again_first_s = _first_s(true)[rows][both], _first_s(simulated)[both]
     cost = step_cost(profile.step)
     mape = {}
     for index, instance in enumerate(incident.config.instances):
@@ -57,7 +58,7 @@ def check(profile: Profile, incident: Incident) -> JournalCheck:
         step_mape=mape,
         request_error=float(np.median(np.abs(ratios - 1.0))),
         mean_error=float(again_s[both].mean() / whole_s[both].mean()) - 1.0,
-        ttft_error=float(_first_s(simulated)[both].mean() / _first_s(true)[rows][both].mean()) - 1.0,
+        ttft_error=float(again_first_s.mean() / first_s.mean()) - 1.0,
         requests=int(both.sum()),
     )
 

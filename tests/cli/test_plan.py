@@ -163,4 +163,14 @@ def test_a_journal_is_planned_beside_its_own_configuration(
     assert found["present"]["policy"] == "vllm" and found["present"]["goodput_rps"] > 0
     assert found["present"]["kept"] is False  # it has one of two devices
     assert "the journal's second half attained 9" in shown.err
-    assert 0.9 <= json.loads(shown.out)["measured"]["attainment"] <= 1.0
+    measured = found["measured"]["attainment"]
+    assert 0.9 <= measured <= 1.0
+    foretold = found["present"]["own_rate"]
+    assert foretold["attainment"] == pytest.approx(measured, abs=0.05)
+    assert 10 < foretold["rate_rps"] < 40
+    assert found["predicted"]["own_rate"]["attainment"] >= foretold["attainment"]
+    kept = [word for word in flags if word not in ("--devices", "toy:2")]
+    assert main([*kept, "--journal", str(tmp_path / FILE_NAME)]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("plan: 1 x toy")  # as many as the journal has
+    assert "\nat its own " in page and "with the present one; spread" in page

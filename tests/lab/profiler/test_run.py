@@ -121,8 +121,11 @@ def test_a_journal_fits_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     record(tmp_path, driver)
     out = tmp_path / "new.json"
     journal = ["--journal", str(tmp_path / FILE_NAME), "--out", str(out)]
-    assert main(["profile", *journal, "--profile", "opt-13b@a100-80g"]) == 0
-    assert str(out) in capsys.readouterr().out
+    checked = [*journal, "--profile", "opt-13b@a100-80g", "--check", str(tmp_path / FILE_NAME)]
+    assert main(["profile", *checked]) == 0
+    shown = capsys.readouterr().out
+    assert str(out) in shown and "between steps " in shown
+    assert "on 10 requests of " in shown and "a request's time, in the median: " in shown
     new, old = load_profile(str(out)), load_profile("opt-13b@a100-80g")
     assert new.model == old.model and new.step != old.step
     assert new.fit.num_points > 10
@@ -132,6 +135,7 @@ def test_a_journal_fits_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ("status", "flags", "fault"),
     [
         (2, ["--journal", "x"], "--profile"),
+        (2, ["--check", "x"], "--profile"),
         (1, ["--journal", "x", "--profile", "no-such@device", "--out", "y"], "unknown profile"),
         (2, ["--budget-s", "0"], "at least 2 s"),
         (2, ["import", "nothing", "x", "--model", "opt-13b"], "unknown kind of table"),

@@ -17,6 +17,8 @@ from daemon.api.text.text import Text
 from daemon.cli.faults import error_text
 from daemon.cli.memory_lines import kinds_of, limits_line, mib, pool_lines
 from daemon.cli.parser import overrides
+from daemon.cli.plan_profile import KEY as PLAN_PROFILE
+from daemon.cli.plan_profile import profile_fault
 from daemon.cli.progress import progress
 from daemon.cluster.nodes import Node, Nodes, ask_nodes, has_ray
 from daemon.config.cluster import by_ray
@@ -147,6 +149,8 @@ def examine(arguments: argparse.Namespace) -> Checked:
             f"the distribution {owners} also installs a package named daemon: "
             f"give {DISTRIBUTION} a virtual environment of its own"
         )
+    if fault := profile_fault(config):
+        found.cannot(fault, PLAN_PROFILE)
     for key, text, fatal in obstacles(config):
         if fatal:
             found.cannot(text, key)

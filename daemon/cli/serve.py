@@ -4,7 +4,8 @@ import argparse
 import sys
 
 from daemon.cli.parser import overrides
-from daemon.config.load import Loaded, load
+from daemon.cli.plan_profile import KEY, profile_fault
+from daemon.config.load import ConfigError, ConfigFault, Loaded, load
 from daemon.models.embedded import refuse_missing
 from daemon.models.shape import ModelError
 
@@ -16,6 +17,8 @@ def serve(arguments: argparse.Namespace) -> int:
         return load(arguments.config, overrides(arguments))
 
     loaded = read()
+    if fault := profile_fault(loaded.config):
+        raise ConfigError([ConfigFault(loaded.file, KEY, fault)])
     try:
         refuse_missing(loaded.config.model.path)
     except ModelError as error:

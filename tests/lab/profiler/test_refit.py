@@ -13,7 +13,13 @@ from daemon.cost.step_cost import step_cost
 from daemon.cost.work import StepWork, work_of
 from daemon.journal.records import FILE_NAME
 from daemon.lab.profiler.fit import fit
-from daemon.lab.profiler.refit import LEAST_OBSERVATIONS, Observation, observations, read_journal, refit
+from daemon.lab.profiler.refit import (
+    LEAST_OBSERVATIONS,
+    Observation,
+    observations,
+    read_journal,
+    refit,
+)
 from daemon.lab.profiles.errors import ProfileError
 from tests.core.driver import Driver, configured
 from tests.core.traffic import random_life

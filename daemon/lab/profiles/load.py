@@ -58,6 +58,8 @@ def save_profile(profile: Profile, path: Path) -> None:
     fields = msgspec.to_builtins(profile)
     if profile.operators is None:
         del fields["operators"]
+    if not profile.edges.turn_s:  # files of before stay as they are
+        del fields["edges"]["turn_s"]
     text = msgspec.json.format(msgspec.json.encode(fields), indent=1)
     try:
         write_whole(path, _BETWEEN_NUMBERS.sub(b"", text) + b"\n")

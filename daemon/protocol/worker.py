@@ -1,8 +1,9 @@
 """Messages between the runtime and an engine worker: one frozen, tagged struct each.
 
-Runtime -> worker: `Ping`s while there is nothing to load, `Load` once, then `Plan`s, among them
-`StartTransfer`, `CancelTransfer` and a profiler's `TimeOperators`, and `Shutdown` at the end; over
-a socket of their own, each `NewLink` and each `StartTransfer` that waits for no plan.
+Runtime -> worker: `Ping`s while there is nothing to load, perhaps `LeaveSpare`, `Load` once, then
+`Plan`s, among them `StartTransfer`, `CancelTransfer` and a profiler's `TimeOperators`, and
+`Shutdown` at the end; over a socket of their own, each `NewLink` and each `StartTransfer` that
+waits for no plan.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
 `Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers,
 `OperatorTimes` where asked for, `Fallback` where torch stands in for kernels, `Compiling` where a
@@ -11,6 +12,8 @@ Of a worker that Ray placed also `OnNode`, and `Exited` at the end.
 Every rank of an instance gets every plan; rank 0 alone replies. All of them say `Loading`, `Ready`,
 `Copied` and `Failed`.
 """
+
+import struct
 
 import msgspec
 
@@ -119,6 +122,16 @@ class RankMemory(msgspec.Struct, frozen=True, tag=True, array_like=True):
 class Shutdown(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Finish and exit 0."""
 
+
+class LeaveSpare(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Leave a fork of itself, before it loads, that has its imports and is a spare worker.
+
+    The fork's two sockets lie ready on the socket for links, as one message with two descriptors.
+    It sends its process id there, as `SPARE_PID`; its end means that there is none.
+    """
+
+
+SPARE_PID = struct.Struct("i")
 
 WEIGHTS_END = 0.7
 """The share of a whole start at which all weights are loaded."""
@@ -268,7 +281,9 @@ class Exited(msgspec.Struct, frozen=True, tag=True, array_like=True):
     status: int  # its exit status; negative: the signal that ended it
 
 
-ToWorker = Ping | Load | Plan | TimeOperators | StartTransfer | CancelTransfer | Shutdown
+ToWorker = (
+    Ping | LeaveSpare | Load | Plan | TimeOperators | StartTransfer | CancelTransfer | Shutdown
+)
 FromWorker = (
     Loading
     | Alive

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -16,10 +17,39 @@ KILLED_S = 2.0
 """Longest wait for a killed process: it may be in a system call that a device never answers."""
 
 
+class Adopted:
+    """A process that this one became the parent of: it is reaped as asyncio's own are."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError where it is gone."""
+        self.pid = pid
+        self.returncode: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+        self._fd = os.pidfd_open(pid)
+        self._loop.add_reader(self._fd, self._reap)
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+        _, status = os.waitpid(self.pid, 0)
+        self.returncode = os.waitstatus_to_exitcode(status)
+        self._ended.set_result(self.returncode)
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal; raises ProcessLookupError where it has ended."""
+        if self.returncode is None:
+            signal.pidfd_send_signal(self._fd, number)
+
+    async def wait(self) -> int:
+        """Its exit status; negative: the signal that ended it."""
+        return await asyncio.shield(self._ended)
+
+
 class Child:
     """A running child; it is ended by its own pid, never by name."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | Adopted) -> None:
         self._process = process
 
     @property

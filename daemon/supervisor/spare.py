@@ -2,8 +2,9 @@
 
 Importing torch and transformers takes seconds, longer than a small model takes to load, and does
 not depend on the model. So one process does it ahead, with idle processor time, and takes the place
-of the next worker that dies. It costs memory (about 230 MB, none of a GPU's). A spare that dies or
-stops answering is replaced.
+of the next worker that dies. Where it can be it is a fork of a worker that was about to load, and
+most of what both have imported lies in memory once. A spare that dies or stops answering is
+replaced by a new process, which does its imports itself (about 230 MB, none of a GPU's).
 """
 
 import asyncio
@@ -15,13 +16,14 @@ from collections.abc import Callable, Sequence
 from signal import SIGKILL
 from typing import NamedTuple
 
-from daemon.protocol.worker import Failed, FromWorker
-from daemon.supervisor.child import Child, start_child
+from daemon.protocol.worker import SPARE_PID, Failed, FromWorker
+from daemon.supervisor.child import Adopted, Child, start_child
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Pulse, Silence
 from daemon.wire.channel import Channel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import in_test_mode
+from daemon.wire.parent import adopt
 from daemon.wire.pulse import Alive, Ping
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,7 @@ IMPORTS_S = 300.0
 """Longest time for its imports, beside its wait for an idle processor."""
 HEARS_S = 10.0
 """Longest time that a `Ping` may be unanswered."""
+MODULE = "daemon.engine.worker.main"
 WORKER = "LLMD_WORKER"
 """Names another module to start as a worker, in test mode alone, for tests that need no model."""
 
@@ -50,7 +53,7 @@ class StartedWorker(NamedTuple):
 
 def worker_module() -> str:
     """The module to start as a worker. Raises FaultError where it may not be chosen."""
-    return in_test_mode(WORKER) or "daemon.engine.worker.main"
+    return in_test_mode(WORKER) or MODULE
 
 
 async def start_worker(device: str, *flags: str) -> StartedWorker:
@@ -83,6 +86,7 @@ class Spare:
         self._closing = asyncio.Event()
         self._restarts = Restarts()
         self._replacing: asyncio.Task[None] | None = None
+        self._adopting: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
@@ -96,6 +100,7 @@ class Spare:
 
     async def prepare(self) -> None:
         """Start a process unless one waits; called whenever a worker has become ready."""
+        await self._adopt_no_more()  # a ready worker has left its fork before, or leaves none
         async with self._starting:
             if self._held is not None or self._closing.is_set():
                 return
@@ -105,6 +110,47 @@ class Spare:
                 log.warning("there is no spare worker: %s", error)
             if self._closing.is_set():
                 await self._end()
+
+    def asks(self, worker: StartedWorker, device: str) -> bool:
+        """Whether a worker that is about to load is to be sent `LeaveSpare`, now: its sockets are.
+
+        `device`: the worker's.
+        """
+        busy = self._held is not None or self._adopting is not None or self._closing.is_set()
+        other = device.partition(":")[0] != self._device.partition(":")[0]
+        if busy or other or worker.links is None or worker_module() != MODULE:
+            return False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        links, their_links = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, their_links:
+            try:
+                adopt(True)
+                fds = theirs.fileno(), their_links.fileno()
+                socket.send_fds(worker.links, [b"\0"], fds, socket.MSG_DONTWAIT)
+            except OSError as error:
+                log.debug("no fork of a worker will be the spare: %s", error)
+                ours.close()
+                links.close()
+                return False
+        self._adopting = asyncio.create_task(self._adopt(ours, links))
+        return True
+
+    async def _adopt(self, sock: socket.socket, links: socket.socket) -> None:
+        """Hold the fork that a worker leaves, once it tells its process id."""
+        links.setblocking(False)
+        try:
+            told = await asyncio.get_running_loop().sock_recv(links, SPARE_PID.size)
+            if told:
+                child = Child(Adopted(*SPARE_PID.unpack(told)))
+                self._held = _Held(StartedWorker(child, sock, links), self._lost)
+        except OSError as error:
+            log.debug("a fork of a worker is not the spare: %s", error)
+        finally:
+            adopt(False)
+            self._adopting = None
+            if self._held is None:
+                sock.close()
+                links.close()
 
     def take(self) -> StartedWorker | None:
         """Hand the ready process over to the caller; None where none is ready.
@@ -120,9 +166,15 @@ class Spare:
     async def close(self) -> None:
         """End the process, and start none any more."""
         self._closing.set()
+        await self._adopt_no_more()
         await self._end()
         if self._replacing is not None:
             await self._replacing
+
+    async def _adopt_no_more(self) -> None:
+        if self._adopting is not None:
+            self._adopting.cancel()
+            await asyncio.wait([self._adopting])
 
     async def _end(self) -> None:
         held, self._held = self._held, None

@@ -20,6 +20,7 @@ from daemon.protocol.worker import (
     Failed,
     Fallback,
     FromWorker,
+    LeaveSpare,
     LinkState,
     Load,
     Loading,
@@ -157,6 +158,8 @@ class WorkerProcess(ChildKeeper):
         self._copying = Silence(child, self._copying_hangs, self._starved_s)
         self._await_progress("imports", hears_s)
         self._channel.send(self._encode(Ping()))
+        if self._spare is not None and self._spare.asks(first, self._load.device):
+            self._channel.send(self._encode(LeaveSpare()))
         if self._other_loads:
             await self._start_others(first)
         self._channel.send(self._encode(msgspec.structs.replace(self._load, life=self._lives)))

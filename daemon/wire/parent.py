@@ -1,13 +1,16 @@
-"""A child process's first act: it asks the kernel to end it with its parent."""
+"""How processes and their parents belong together: they end with them, or are given to others."""
 
 import ctypes
 import os
 import socket
 import struct
 import sys
+import time
 from signal import SIGKILL
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_ADOPTED_S = 5.0
+"""Longest time until the kernel has given a process to another parent."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of the process that made a pair of sockets
 
 
@@ -22,11 +25,46 @@ def die_with_parent(fd: int = -1) -> None:
     if sys.platform != "linux":
         return
     parent = _maker(fd) if fd >= 0 else os.getppid()
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, SIGKILL):
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    _prctl(_PR_SET_PDEATHSIG, SIGKILL)
     if os.getppid() != parent:
         sys.exit(0)
+
+
+def adopt(orphans: bool) -> None:
+    """Become the parent of descendants whose own parent ends, or no longer. Raises OSError if the
+    kernel refuses.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(orphans))
+
+
+def fork_away(fd: int) -> bool:
+    """Fork a process that is the child of this one's parent, which must `adopt`; whether this is
+    it. `fd`: its end of a socketpair that this parent made.
+
+    It dies with that parent; where another process got it, it exits.
+    """
+    if (between := os.fork()) != 0:
+        os.waitpid(between, 0)
+        return False
+    if os.fork() != 0:
+        os._exit(0)
+    os.setsid()
+    until_s, parent = time.monotonic() + _ADOPTED_S, _maker(fd)
+    while os.getppid() != parent and time.monotonic() < until_s:
+        time.sleep(1e-3)
+    die_with_parent(fd)
+    return True
+
+
+def is_child_of_maker(fd: int) -> bool:
+    """Whether this process's parent made the socketpair of which it has an end."""
+    return sys.platform == "linux" and os.getppid() == _maker(fd)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
 def _maker(fd: int) -> int:

@@ -28,6 +28,12 @@ def policies(pid: int) -> set[int]:
     return {os.sched_getscheduler(thread) for thread in threads}
 
 
+def own_mb(pid: int) -> float:
+    """Memory of a process that no other has."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
 def masks(pid: int) -> set[frozenset[int]]:
     """The CPUs that a process's threads may use."""
     threads = [int(one.name) for one in Path(f"/proc/{pid}/task").iterdir()]
@@ -50,26 +56,28 @@ async def test_a_killed_worker_s_place_is_taken_by_the_spare(tmp_path: Path, las
     told = Told(load, spare=spare)
     running = asyncio.create_task(told.worker.run())
     await until(lambda: told.worker.pid > 0)
-    await spare.prepare()  # the daemon waits for the first to be ready; here two load at once
+    await until(lambda: spare.pid > 0)
     kept = spare.pid
-    assert kept and kept != told.worker.pid
+    assert kept != told.worker.pid
     await spare.prepare()
     assert spare.pid == kept, "one is enough"
     await until(lambda: len(told.readies) == 1)
     token = await told.first_token()
     await until(lambda: spare.ready)
     assert policies(kept) == {os.SCHED_OTHER}, "what computes is not of the idle class"
+    assert own_mb(kept) < 60, "its imports are those of the worker that left it"
     assert masks(told.worker.pid) == {frozenset({last_cpu})}, "a worker stays on its cores"
 
     os.kill(told.worker.pid, signal.SIGKILL)
     await until(lambda: len(told.readies) == 2)
-    assert told.worker.pid == kept and spare.pid == 0
+    assert told.worker.pid == kept and spare.pid not in (0, kept), "it has left another"
+    last = spare.pid
     assert await told.first_token() == token, "it computes as its predecessor did"
     assert masks(kept) == {frozenset({last_cpu})}, "and on its predecessor's cores"
     assert await told.worker.close() == 0
     await asyncio.wait_for(running, HANG_S)
     await spare.close()
-    assert not exists(kept)
+    assert not exists(kept) and not exists(last)
     await asyncio.sleep(0.01)
     assert open_descriptors() == before
 

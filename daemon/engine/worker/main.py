@@ -11,6 +11,7 @@ inherited socket (`--links-fd N`) come links to other workers, whose KV pools it
 import argparse
 import contextlib
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -35,12 +36,14 @@ from daemon.engine.worker.compile_watch import CompileWatch
 from daemon.engine.worker.preload import KINDS, preload, preload_idly
 from daemon.models.shape import ModelError
 from daemon.protocol.worker import (
+    SPARE_PID,
     CancelTransfer,
     Compiling,
     Copied,
     Failed,
     Fallback,
     FromWorker,
+    LeaveSpare,
     Load,
     Loading,
     Plan,
@@ -54,7 +57,7 @@ from daemon.state.batch import MOST_BESIDE_DRAFTS
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder, encoder
 from daemon.wire.faults import Faults, faults
-from daemon.wire.parent import die_with_parent
+from daemon.wire.parent import die_with_parent, fork_away, is_child_of_maker
 from daemon.wire.pulse import Alive, Ping
 
 if TYPE_CHECKING:
@@ -93,8 +96,11 @@ class EngineWorker:
         """Import, load, then answer plans until `Shutdown`; the process's exit status."""
         try:
             self._import(kind, spare)
-            while isinstance(message := self._receive(), Ping):
-                self._send(Alive())
+            while isinstance(message := self._receive(), Ping | LeaveSpare):
+                if isinstance(message, Ping):
+                    self._send(Alive())
+                else:
+                    self._leave_spare()
             if not isinstance(message, Load):
                 return 0
             self._rank = message.rank
@@ -118,6 +124,24 @@ class EngineWorker:
         else:
             self._send(Loading("imports", 0.0))
             preload(kind)
+
+    def _leave_spare(self) -> None:
+        """Fork a spare, which goes on here with sockets of its own."""
+        if self._links_sock is None:
+            return
+        _, (fd, links_fd), _, _ = socket.recv_fds(self._links_sock, 1, 2)
+        sockets = socket.socket(fileno=fd), socket.socket(fileno=links_fd)
+        gc.freeze()  # what both have is shared until one of them writes it
+        alone = threading.active_count() == 1  # a fork has none of its locks' other holders
+        if alone and is_child_of_maker(fd) and fork_away(fd):
+            self._channel.close()
+            self._links_sock.close()
+            self._channel, self._links_sock = BlockingChannel(sockets[0]), sockets[1]
+            self._links_sock.send(SPARE_PID.pack(os.getpid()))
+            self._send(Loading("spare", 0.0))
+            return
+        for one in sockets:
+            one.close()
 
     def _serve(self, load: Load) -> None:
         from daemon.engine.transfer.links import WorkerLinks

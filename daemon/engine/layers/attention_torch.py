@@ -9,6 +9,8 @@ from daemon.engine.layers.attention import FULL, AttentionVariant
 
 _TILE_QUERIES = 256
 """Queries behind a window that are computed together, at least."""
+_SCORED_QUERIES = 128
+"""Queries that are computed together where their scores lie in memory."""
 
 
 class TorchAttention:
@@ -173,12 +175,14 @@ def attend_causally(
 
     `keys` and `values` [start + count, kv_heads, d]; returns [count, heads, d]. Values may be of
     another width, which the result has then. Behind a window tiles of queries are computed one
-    after the other, each with the keys that it sees.
+    after the other, each with the keys that it sees; so they are where torch has no product that
+    leaves scores out of memory: those of a long prompt would take hundreds of megabytes.
     """
     window, count = variant.window, len(query)
-    if not window or start + count <= window:
+    narrow = 0 < window < start + count
+    tile = _SCORED_QUERIES if variant.weighs_anew else max(window, _TILE_QUERIES)
+    if not narrow and (count <= tile or not variant.weighs_anew):
         return _attend_tile(query, keys, values, start, scale, variant)
-    tile = max(window, _TILE_QUERIES)
     attended = query.new_empty((*query.shape[:2], values.shape[2]))
     for begin in range(0, count, tile):
         end = min(begin + tile, count)

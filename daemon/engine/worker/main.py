@@ -73,6 +73,8 @@ _SWITCH_S = 0.0005
 _ORDERS = Plan | TimeOperators | StartTransfer | CancelTransfer
 RANK_LATE_S = 60.0
 """Longest time for which a rank waits for another in a step."""
+_THREADS = {"MainThread", "log"}
+"""Those of a worker that has done its imports."""
 _IDLE_S = 0.02
 """Time without a message after which a worker prepares things for later steps."""
 
@@ -132,8 +134,10 @@ class EngineWorker:
         _, (fd, links_fd), _, _ = socket.recv_fds(self._links_sock, 1, 2)
         sockets = socket.socket(fileno=fd), socket.socket(fileno=links_fd)
         gc.freeze()  # what both have is shared until one of them writes it
-        alone = threading.active_count() == 1  # a fork has none of its locks' other holders
+        # Another thread might hold a lock, which none in a fork would open.
+        alone = {thread.name for thread in threading.enumerate()} <= _THREADS
         if alone and is_child_of_maker(fd) and fork_away(fd):
+            logs.set_up("worker")
             self._channel.close()
             self._links_sock.close()
             self._channel, self._links_sock = BlockingChannel(sockets[0]), sockets[1]

@@ -17,7 +17,7 @@ VARIANTS = {
 }
 
 
-class _Largest(TorchDispatchMode):
+class _Largest(TorchDispatchMode):  # type: ignore[misc]
     """The elements of the largest tensor that is made."""
 
     elements = 0

@@ -185,6 +185,11 @@ _KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | N
         read=read_mamba_2,
         used=frozenset((*OF_STATES, *_WITHOUT_ATTENTION)),
     ),
+    "minicpm3": GgufArchitecture(
+        "minicpm3",
+        {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
+        needs=("attention.q_lora_rank", "attention.kv_lora_rank", "rope.dimension_count"),
+    ),
     "mistral3": _mistral,
     "nemotron_h": GgufArchitecture(
         "nemotron_h",

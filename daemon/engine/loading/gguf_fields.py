@@ -127,6 +127,8 @@ _HEAD_DIMS = (
 _TURNED = "rope.scaling.finetuned"
 _TURNED_BY_A_FIELD = frozenset({"granite"})
 """Architectures in which that field, where false, says that there are no positions."""
+_VALUES_SHARE_THE_WIDTH = frozenset({"minicpm3"})
+"""Types whose heads of values are an even part of the width where a file does not say."""
 _WINDOWS_UNSAID = frozenset({"gemma2"})
 """Types with windows of one size, the same in llama.cpp and transformers where a file says none."""
 _ROPE_THETA = 10000.0
@@ -348,10 +350,13 @@ class _Fields:
         of_rows = {"attention.key_length": rank + turned, "attention.value_length": rank}
         is_newer = "attention.key_length_mla" in own
         sizes = [f"{name}_mla" if is_newer else name for name in of_rows]
+        said = dict(own)
+        if config.model_type in _VALUES_SHARE_THE_WIDTH:
+            said.setdefault(sizes[1], own["embedding_length"] // own["attention.head_count"])
         for name in sizes:
-            if name not in own:
+            if name not in said:
                 raise self._missing(name)
-        key_dim, value_dim = (own[name] for name in sizes)
+        key_dim, value_dim = (said[name] for name in sizes)
         if not 0 < turned < key_dim or turned % 2:
             raise self._refused("rope.dimension_count")
         for name, size in of_rows.items() if is_newer else ():

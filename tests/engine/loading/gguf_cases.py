@@ -356,6 +356,24 @@ CASES: dict[str, Case] = {
         },
         turns=True,
     ),
+    "minicpm3": Case(
+        "minicpm3",
+        {
+            "num_key_value_heads": HEADS,
+            "q_lora_rank": 32,
+            "kv_lora_rank": 64,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": WIDTH // HEADS,
+        },
+        {
+            "attention.head_count_kv": HEADS,
+            "attention.q_lora_rank": 32,
+            "attention.kv_lora_rank": 64,
+            "attention.key_length": 32 + 16,
+            "rope.dimension_count": 16,
+        },
+    ),
     "minimax-m2": Case(
         "minimax_m2",
         {**_HEAD, **_EXPERTS, "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},

@@ -164,7 +164,7 @@ def _parts(
     """A file's tensors of one of a model's: gates and what they gate are two for experts, and so
     are products to keys and to values.
     """
-    if ".attn_kv_b." in name:
+    if ".attn_kv_b." in name and config.model_type != "minicpm3":
         of_heads = weight.unflatten(0, (HEADS, -1))
         sizes = config.qk_nope_head_dim, config.v_head_dim
         keys, values = of_heads.split(sizes, 1)

@@ -139,9 +139,9 @@ class Spare:
         """Hold the fork that a worker leaves, once it tells its process id."""
         links.setblocking(False)
         try:
-            told = await asyncio.get_running_loop().sock_recv(links, SPARE_PID.size)
-            if told:
-                child = Child(Adopted(*SPARE_PID.unpack(told)))
+            message = await asyncio.get_running_loop().sock_recv(links, SPARE_PID.size)
+            if message:
+                child = Child(Adopted(*SPARE_PID.unpack(message)))
                 self._held = _Held(StartedWorker(child, sock, links), self._lost)
         except OSError as error:
             log.debug("a fork of a worker is not the spare: %s", error)

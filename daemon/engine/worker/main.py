@@ -144,8 +144,8 @@ class EngineWorker:
             self._links_sock.send(SPARE_PID.pack(os.getpid()))
             self._send(Loading("spare", 0.0))
             return
-        for one in sockets:
-            one.close()
+        for sock in sockets:
+            sock.close()
 
     def _serve(self, load: Load) -> None:
         from daemon.engine.transfer.links import WorkerLinks

@@ -10,9 +10,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoModelForCausalLM, GptOssConfig, MixtralConfig, Qwen3MoeConfig
+from torch.nn.functional import linear
+from transformers import (
+    AutoModelForCausalLM,
+    Ernie4_5_MoeConfig,
+    GptOssConfig,
+    GraniteMoeConfig,
+    MiniMaxM2Config,
+    MixtralConfig,
+    Qwen3MoeConfig,
+)
+from transformers.models.ernie4_5_moe.modeling_ernie4_5_moe import Ernie4_5_MoeSparseMoeBlock
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.granitemoe.modeling_granitemoe import GraniteMoeMoE
+from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2SparseMoeBlock
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralTopKRouter
 
 from daemon.engine.cpu import expert_calls
@@ -284,6 +296,30 @@ def test_a_router_is_known_by_what_it_chooses() -> None:
     found = router_of(Block(grouped))
     assert found is not None and found.sigmoid and found.correction is not None
     assert (found.groups, found.kept_groups, found.scale) == (3, 2, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("block_type", "config_type", "sizes"),
+    [
+        (MiniMaxM2SparseMoeBlock, MiniMaxM2Config, {"num_local_experts": 6}),
+        (GraniteMoeMoE, GraniteMoeConfig, {"num_local_experts": 6}),
+        (Ernie4_5_MoeSparseMoeBlock, Ernie4_5_MoeConfig, {"moe_num_experts": 6}),
+    ],
+)
+def test_a_family_s_router_is_two_calls_that_choose_as_it_does(
+    block_type: Any, config_type: Any, sizes: dict[str, int], team: Team
+) -> None:
+    made = {"hidden_size": 32, "intermediate_size": 32, "moe_intermediate_size": 32, **sizes}
+    block = block_type(config_type(**made, num_experts_per_tok=2, moe_k=2))
+    for tensor in (*block.parameters(), *block.buffers()):
+        nn.init.normal_(tensor)
+    found = router_of(block)
+    assert found is not None and found.groups == found.kept_groups
+    states = torch.randn(20, 32)
+    rows = route(linear(states, found.weight), found, team)
+    chosen, shares = found(states)
+    assert rows.chosen.sort().values.tolist() == chosen.sort().values.tolist()
+    torch.testing.assert_close(rows.shares.sort().values, shares.sort().values)
 
 
 def _scaled(said: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -177,7 +177,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_s: float = 30.0  # after SIGTERM, time for running answers
     threads: int = 0  # compute threads of each CPU worker; 0: one for each core of its share
     restarts: int = 5  # in a minute: of one worker, which is then given up; of the API process
-    spare: bool = True  # a process with all imports done waits for a worker to die: 50 to 230 MB
+    spare: bool = True  # a process with all imports done waits for a worker to die: 60 to 230 MB
     log_level: str = "info"
     log_format: str = "auto"  # text | json; auto: text, with priorities for systemd's journal
 

@@ -116,6 +116,10 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
 """Values with which a field changes nothing, where a configuration has no name for it."""
 _LISTS = frozenset({"attention.sliding_window_pattern", *_NOTHING} - {*_ATTRIBUTES})
 """Fields that may have a value for each layer."""
+_NOT_READ = frozenset({"gemma4", "kimi-linear", "llama4", "nemotron_h_moe"})
+"""Architectures whose models transformers has, and whose tensors and fields nothing here reads: its
+own reader knows a part of them, or none.
+"""
 _NEEDED = ("context_length", "embedding_length", "block_count", "attention.head_count")
 _EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 _HEAD_DIMS = (
@@ -155,6 +159,8 @@ def check_fields(header: GgufHeader) -> None:
     said, begin = header.fields, f"{header.architecture}."
     if not header.architecture:
         raise ModelError("the field general.architecture is missing")
+    if header.architecture in _NOT_READ:
+        raise ModelError(f"llmd does not read GGUF files of {header.architecture}")
     if said.get("general.type", "model") != "model":
         raise ModelError(f"general.type says that it is no model: {said['general.type']!r}")
     if said.get("general.quantization_version", 2) != 2:

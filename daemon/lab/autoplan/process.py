@@ -21,6 +21,7 @@ import msgspec
 from daemon.base import logs
 from daemon.config.instance_text import parse_instance
 from daemon.control.client import ControlError, choose_policy, choose_roles, fetch_snapshot, flip
+from daemon.core.values.events import FlipOrdered
 from daemon.journal.reader import JournalError
 from daemon.journal.records import FILE_NAME
 from daemon.lab.autoplan.driver import SelfDriver
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 POLICIES = ("gittins", "sarathi", "vllm")
 """Policies to choose from, beside the present one."""
 _TIMEOUT_S = 10.0
+_BY_HAND = FlipOrdered(0.0, 0, Role.MIXED).why
+"""Why a flip came that `llmd ctl` ordered; those of the Core say something else."""
 _EXPECTED = (
     *(ControlError, JournalError, PlannerError, ProfileError, ScenarioError, WorkloadError),
     OSError,
@@ -132,9 +135,11 @@ class LivePlanner:
             self._driver = self._begun(snapshot, incident, here)
         driver, pilot = self._driver, self._driver.pilot
         if pilot.present != here:
-            pilot.present = here  # an operator chose: that is where plans begin
-            pilot.load_changed()
-            driver.may_split = may_split(snapshot)
+            by_itself = only_flipped_by_itself(snapshot, pilot.present, here)
+            pilot.present = here
+            if not by_itself:  # an operator chose: that is where plans begin
+                pilot.load_changed()
+                driver.may_split = may_split(snapshot)
         now = self._clock()
         found = driver.look(now, seen_in(incident, self._slo, now))
         for order in found:
@@ -191,6 +196,21 @@ def settings_of(snapshot: Snapshot) -> LiveSettings:
     mode = AUTO if snapshot.roles.mode == AUTO else Role.MIXED.value
     roles = tuple(Role.MIXED if mode == AUTO else each.role for each in snapshot.instances)
     return LiveSettings(policy=policies.pop(), roles=roles, mode=mode)
+
+
+def only_flipped_by_itself(snapshot: Snapshot, before: LiveSettings, here: LiveSettings) -> bool:
+    """Whether nothing but roles differs, each by a flip that the daemon ordered itself: an instance
+    that did the other role's work for long goes to its pool (`daemon/core/roles/mixed_pool.py`).
+    """
+    if (before.policy, before.mode, len(before.roles)) != (here.policy, here.mode, len(here.roles)):
+        return False
+    newest = {flip.instance: flip for flip in snapshot.flips}  # the oldest are the first
+    changed = [
+        newest.get(each.name)
+        for each, was, now in zip(snapshot.instances, before.roles, here.roles, strict=True)
+        if was is not now
+    ]
+    return all(flip is not None and flip.why != _BY_HAND for flip in changed)
 
 
 def may_split(snapshot: Snapshot) -> bool:

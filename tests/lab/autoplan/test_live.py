@@ -11,8 +11,15 @@ import msgspec
 import pytest
 
 from daemon.control.server import ControlServer
+from daemon.core.values.snapshot import FlipStatus
 from daemon.lab.autoplan.from_journal import seen_in
-from daemon.lab.autoplan.process import LivePlanner, may_split, settings_of
+from daemon.lab.autoplan.process import (
+    LivePlanner,
+    may_split,
+    only_flipped_by_itself,
+    settings_of,
+)
+from daemon.lab.autoplan.settings import LiveSettings
 from daemon.lab.autoplan.simulated import seen_of
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.simulator.journal import read_incident
@@ -123,3 +130,28 @@ def test_roles_that_a_hand_has_set_stay() -> None:
     assert may_split(replace(two, instances=(first, one), roles=auto))
     assert not may_split(replace(two, roles=replace(auto, pinned=("toy",))))
     assert not may_split(replace(two, instances=(one, replace(one, node="a"))))
+
+
+def test_a_flip_by_the_daemon_itself_is_no_operators_choice(tmp_path: Path) -> None:
+    """The mixed pool's flips are told apart from a hand's, which end a plan."""
+    replace = msgspec.structs.replace
+    one = replace(snapshot().instances[0], name="one", role=Role.PREFILL, device="cpu")
+    two = replace(one, name="two", role=Role.DECODE)
+    shown = replace(snapshot(), instances=(one, two))
+    before = LiveSettings(policy=one.policy, roles=(Role.DECODE, Role.DECODE))
+    here = settings_of(shown)
+    times = {"age_s": 1.0, "flip_s": 0.1, "clear_s": 0.1, "idle": False}
+
+    def flipped(*whys: str) -> Snapshot:
+        flips = [
+            FlipStatus(number, "one", Role.DECODE, Role.PREFILL, why, **times)
+            for number, why in enumerate(whys, 1)
+        ]
+        return replace(shown, flips=tuple(flips))
+
+    assert only_flipped_by_itself(flipped("pools: 40 s in the mixed pool"), before, here)
+    assert only_flipped_by_itself(flipped("operator", "pools: 40 s"), before, here)
+    assert not only_flipped_by_itself(flipped("pools: 40 s", "operator"), before, here)
+    assert not only_flipped_by_itself(flipped(), before, here)
+    other = replace(before, policy="static")
+    assert not only_flipped_by_itself(flipped("pools: 40 s"), other, here)

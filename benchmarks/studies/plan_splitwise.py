@@ -30,7 +30,7 @@ from daemon.lab.planner.bounds import Mix, step_cost_of
 from daemon.lab.planner.candidate import CandidatePool, Knobs, PlanCandidate, unit_of
 from daemon.lab.planner.evaluate import KeptScores, Problem, WorkloadSlice, rows_of
 from daemon.lab.planner.goal import Goal
-from daemon.lab.planner.halving import bounded, exhaust
+from daemon.lab.planner.halving import bounded
 from daemon.lab.planner.objective import Objective
 from daemon.lab.planner.session import Session, session
 from daemon.lab.report.numbers import three_digits
@@ -54,6 +54,7 @@ DESIGNS = {
 }
 """Machines for prompts, and for answers; none: mixed ones."""
 TTFT_TIMES, TPOT_TIMES = 3.0, 1.5
+_WIDTH = 0.06  # of a capacity
 _MOST = 3.0  # times the baseline's weight that a design of equal throughput may have
 
 
@@ -134,8 +135,17 @@ class _Tables:
         field = bounded(self._made, self._problem, Objective(), list(splits), self._mix)
         if not field:
             return next(iter(splits.values())), 0.0
-        ranked = exhaust(self._made, self._problem, Objective(), field, self._part.requests)
-        return splits[ranked[0].candidate], ranked[0].rps
+        found = [
+            self._made.capacity(
+                *(self._problem, each.candidate, self._part),
+                near=each.near_rps,
+                most=each.bound_rps,
+                width=_WIDTH,
+            ).rps
+            for each in field
+        ]
+        best = max(range(len(field)), key=found.__getitem__)
+        return splits[field[best].candidate], found[best]
 
     def _least(self, name: str, of: dict[str, float], rate: float) -> Split | None:
         """The split of least weight that sustains a rate."""

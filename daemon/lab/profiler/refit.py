@@ -64,11 +64,18 @@ def observations(incident: Incident, instance: int | None = None) -> list[Observ
     ]
 
 
-def observed_edges(incident: Incident, edges: Edges) -> Edges:
-    """The edges with the journal's mean times between steps; where it shows none, as they were."""
+def observed_edges(incident: Incident, profile: Profile) -> Edges:
+    """The profile's edges with the journal's mean times between steps; where it shows none, as they
+    were.
+
+    What steps take beyond the profile in the mean counts there too: the fit leaves out steps that
+    others on the same cores held up, and requests wait for those as well.
+    """
+    edges, cost = profile.edges, step_cost(profile.step)
     timed = [step for step in incident.steps if step.elapsed_s > 0.0]
-    waiting = _between_s([step for step in timed if not step.is_behind])
-    behind = _between_s([step for step in timed if step.is_behind])
+    expected = {step: cost.step_s(step.work.once) * step.work.times for step in timed}
+    waiting = _between_s([step for step in timed if not step.is_behind], expected)
+    behind = _between_s([step for step in timed if step.is_behind], expected)
     return msgspec.structs.replace(
         edges,
         gap_s=edges.gap_s if waiting is None else waiting,
@@ -76,19 +83,19 @@ def observed_edges(incident: Incident, edges: Edges) -> Edges:
     )
 
 
-def _between_s(steps: list[JournalStep]) -> float | None:
-    """The mean time of steps beyond what their workers measured; None: they are too few."""
+def _between_s(steps: list[JournalStep], expected: dict[JournalStep, float]) -> float | None:
+    """The mean time of steps beyond what is expected of them; None: they are too few."""
     if len(steps) < LEAST_OBSERVATIONS:
         return None
-    beyond = np.array([step.end_s - step.start_s - step.elapsed_s for step in steps])
+    beyond = np.array([step.end_s - step.start_s - expected[step] for step in steps])
     most_s = float(np.quantile(beyond, _MOST_SHARE))
-    return max(0.0, float(f"{beyond.clip(0.0, most_s).mean():.4g}"))
+    return max(0.0, float(f"{beyond.clip(None, most_s).mean():.4g}"))
 
 
 def refit_to(profile: Profile, incident: Incident) -> Refit:
     """The profile with its terms and the times between steps as a journal has them."""
     made = refit(profile, observations(incident))
-    edges = observed_edges(incident, profile.edges)
+    edges = observed_edges(incident, made.profile)
     return replace(made, profile=msgspec.structs.replace(made.profile, edges=edges))
 
 

@@ -125,7 +125,7 @@ class JournalStream:
     sequence: Sequence | None = None  # the Core's own, once it started
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, frozen=True, eq=False)
 class JournalStep:
     """One answered step."""
 

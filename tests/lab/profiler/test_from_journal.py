@@ -54,10 +54,25 @@ def test_the_times_between_steps_come_back_and_a_later_day_is_foretold(
 
 
 def test_too_few_steps_say_nothing_of_the_time_between(tmp_path: Path) -> None:
-    known = Edges(gap_s=0.5, turn_s=0.25)
+    known = msgspec.structs.replace(toy_profile(), edges=Edges(gap_s=0.5, turn_s=0.25))
     incident = day(toy_profile(), tmp_path / "day")
     few = replace(incident, steps=incident.steps[:5])
-    assert observed_edges(few, known) == known
+    assert observed_edges(few, known) == known.edges
+
+
+def test_steps_that_others_held_up_count_in_the_mean(tmp_path: Path) -> None:
+    """One in ten takes five times as long: the fit leaves them out, requests wait for them."""
+    slow = toy_profile("cpu-1", faster=0.2)
+    incident = day(slow, tmp_path / "day")
+    steps = [
+        replace(step, elapsed_s=5.0 * step.elapsed_s, end_s=step.end_s + 4.0 * step.elapsed_s)
+        if number % 10 == 0
+        else step
+        for number, step in enumerate(incident.steps)
+    ]
+    made = refit_to(slow, replace(incident, steps=steps)).profile
+    mean_s = sum(step.elapsed_s for step in incident.steps) / len(steps)
+    assert made.edges.gap_s == pytest.approx(0.4 * mean_s, rel=0.2)
 
 
 def test_a_journal_without_answers_checks_nothing(tmp_path: Path) -> None:

@@ -39,10 +39,10 @@ _STRIDE = 1.1
 
 
 class OwnRate(msgspec.Struct, frozen=True, kw_only=True):
-    """A candidate at the times at which a trace's requests really came, over held-out slices."""
+    """A candidate at the times at which a trace's requests really came."""
 
-    rate_rps: float  # the mean
-    attainment: float  # likewise
+    rate_rps: float
+    attainment: float  # the mean over held-out spans
     spread: float  # the largest attainment less the smallest
 
 
@@ -374,17 +374,22 @@ def _own_rate(
     candidate: PlanCandidate,
     held_out: Sequence[WorkloadSlice],
 ) -> OwnRate | None:
-    """The attainment at the trace's own times; None: it has none, or a rate was asked."""
+    """The attainment at the trace's own times; None: it has none, or a rate was asked.
+
+    One run from the trace's beginning, of which the held-out spans are judged: spans that begin
+    empty have no queue yet.
+    """
     if objective.is_offline or objective.rate_rps or not has_times(problem.base.workload):
         return None
-    max_len = longest(problem, candidate)
-    rates = [rows_of(problem, part, max_len).rate for part in held_out]
-    shares = [
-        session.evaluate(problem, candidate, rate, part).attainment
-        for rate, part in zip(rates, held_out, strict=True)
-    ]
+    first, last = held_out[0], held_out[-1]
+    whole = WorkloadSlice(0, last.first + last.requests, 0, first.first, len(held_out))
+    goal = msgspec.structs.replace(problem.goal, attainment=0.0)  # so that no run ends early
+    judged = msgspec.structs.replace(problem, goal=goal)
+    rate = rows_of(problem, whole, longest(problem, candidate)).rate
+    score = session.evaluate(judged, candidate, rate, whole)
+    shares = score.attainments or (score.attainment,)
     return OwnRate(
-        rate_rps=float(np.mean(rates)),
+        rate_rps=rate,
         attainment=float(np.mean(shares)),
         spread=max(shares) - min(shares),
     )

@@ -2,7 +2,7 @@
 
 import torch
 
-from daemon.engine.cpu import calls, latent, recurrent_calls
+from daemon.engine.cpu import calls, latent, mixer_calls
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.quantised import can_multiply, look_up
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
@@ -38,7 +38,7 @@ class CpuOps(Ops):
         """See `Ops`."""
         output = torch.empty(gates.shape)
         parts = values.contiguous(), gates, norm, self._constants, output
-        self._run(values.numel(), recurrent_calls.norm_gated(*parts))
+        self._run(values.numel(), mixer_calls.norm_gated(*parts))
         return output
 
     def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:

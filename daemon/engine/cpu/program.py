@@ -16,7 +16,7 @@ import torch
 from daemon.engine.batch.flat_batch import FlatBatch
 from daemon.engine.batch.multi_step import MOST_TIMES
 from daemon.engine.batch.slots import Slots
-from daemon.engine.cpu import calls, latent, recurrent_calls
+from daemon.engine.cpu import calls, latent, mixer_calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.calls import Constants, Contexts, Places, SampleColumns
 from daemon.engine.cpu.choose_linear import reads_in_turn
@@ -472,7 +472,7 @@ class _Program:
         whole = projected
         if own.gated:
             projected = self._buffers.floats("parted", self._count, own.width + own.sizes[1])
-            written.add("attention", recurrent_calls.part_heads(own, whole, projected))
+            written.add("attention", mixer_calls.part_heads(own, whole, projected))
         heads, kv_heads, head_dim = own.num_heads, own.num_kv_heads, own.head_dim
         projected = projected.view(-1, heads + 2 * kv_heads, head_dim)
         query, key, value = projected.split((heads, kv_heads, kv_heads), 1)
@@ -490,7 +490,7 @@ class _Program:
         place = cache, number, query, self._contexts[group]
         written.add("attention", calls.attend(*place, address, output, own.variant))
         if own.gated:
-            written.add("attention", recurrent_calls.gate_heads(own, whole, output))
+            written.add("attention", mixer_calls.gate_heads(own, whole, output))
         return output
 
     def _go_on(
@@ -500,7 +500,7 @@ class _Program:
         rows = self._buffers.state_rows
         assert rows is not None, "a pool for layers with states has pages of them"
         parts = index, net, projected, self._constants, self._buffers.floats
-        output, listed = StateCalls(rows, self._num_rows).of_net(*parts)
+        output, listed = mixer_calls.of_delta_net(StateCalls(rows, self._num_rows), *parts)
         written.add("states", *listed)
         return output
 

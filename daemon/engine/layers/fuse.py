@@ -27,7 +27,8 @@ from daemon.engine.layers.embeddings import embeddings_of
 from daemon.engine.layers.latent import projection_of
 from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
-from daemon.engine.layers.ops import Activation, Heads, Norm, Ops
+from daemon.engine.layers.norms import bare_norm, is_bare_norm, is_norm, norm_of, scaled_norm
+from daemon.engine.layers.ops import Activation, Heads, Ops
 from daemon.engine.layers.prepare import prepared
 from daemon.engine.layers.ranks import RankPart, bare
 from daemon.engine.layers.rotary import RotaryTable
@@ -56,8 +57,8 @@ _LINEARS = ({nn.Linear}, {QuantisedLinear})
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
 
-_TRIED, _CLOSE = 64, 0.02
-"""Numbers with which a small module is tried, and how far roundings may lead."""
+_TRIED = 64
+"""Numbers with which an activation is tried."""
 
 PrepareBlock = Callable[[Any, Prepare], Any]
 """Prepares the block of a mixture, by a function that prepares a layer."""
@@ -93,7 +94,7 @@ def fuse(
             )
             for index, layer in enumerate(base.layers)
         ),
-        norm=_norm(base.norm),
+        norm=norm_of(base.norm),
         vocabulary=_prepared(model.get_output_embeddings(), prepare),
         ops=ops,
         cap=getattr(model.config, "final_logit_softcapping", None) or 0.0,
@@ -140,7 +141,7 @@ def recognised(base: nn.Module) -> bool:
     ):
         return False
     return (
-        _is_norm(base.norm)
+        is_norm(base.norm)
         and all(_recognised_layer(layer) for layer in layers)
         and not any(_has_own(module) for module in base.modules())
     )
@@ -192,7 +193,7 @@ def _recognised_layer(layer: Any) -> bool:
         products += [[mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
     return (
         (_is_gated(mlp) or is_mixture(mlp))
-        and all(_is_norm(norm) for norm in norms)
+        and all(is_norm(norm) for norm in norms)
         and all({type(bare(linear)) for linear in product} in _LINEARS for product in products)
     )
 
@@ -202,7 +203,7 @@ def _has_heads(attention: Any, inner: set[str]) -> bool:
     be what keys are before their norm.
     """
     if _VALUE_NORM in inner:
-        if not _is_bare_norm(attention.v_norm, attention.head_dim):
+        if not is_bare_norm(attention.v_norm, attention.head_dim):
             return False
         inner = inner - {_VALUE_NORM}
         if getattr(attention, "v_proj", 0) is None:
@@ -233,57 +234,6 @@ def _names(module: Any) -> set[str]:
     return {name for name, _child in module.named_children()}
 
 
-def _is_norm(module: Any) -> bool:
-    """An RMS norm has a weight, an epsilon and no bias, whatever its class is called."""
-    names = {name for name, _parameter in module.named_parameters()}
-    return names == {"weight"} and _epsilon(module) is not None and _tried_norm(module) is not None
-
-
-def _is_bare_norm(module: Any, width: int) -> bool:
-    """Whether it is an RMS norm of so many numbers that has no weight."""
-    if list(module.parameters()) or _epsilon(module) is None:
-        return False
-    states = torch.linspace(-2, 3, width)
-    with torch.inference_mode():
-        expected = _bare_norm(module, states)(states)
-        return torch.allclose(module(states), expected, rtol=_CLOSE, atol=_CLOSE)
-
-
-def _bare_norm(module: Any, like: torch.Tensor) -> Norm:
-    epsilon = _epsilon(module)
-    assert epsilon is not None, "recognised"
-    return Norm(torch.ones_like(like), epsilon)
-
-
-def _scaled(norm: Norm, scale: float) -> Norm:
-    return norm if scale == 1.0 else Norm(norm.weight.float() * scale, norm.epsilon)
-
-
-def _epsilon(module: Any) -> float | None:
-    found: float | None = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    return found
-
-
-def _norm(module: Any) -> Norm:
-    found = _tried_norm(module)
-    assert found is not None, "recognised"
-    return found
-
-
-def _tried_norm(module: Any) -> Norm | None:
-    """An RMS norm whose factors are the module's weight, or 1 more; None where it is neither."""
-    weight, epsilon = module.weight, _epsilon(module)
-    assert epsilon is not None
-    states = torch.linspace(-2, 3, len(weight), device=weight.device).to(weight.dtype)
-    with torch.inference_mode():
-        found = module(states.unsqueeze(0))[0].float()
-        for norm in (Norm(weight, epsilon), Norm(1 + weight.float(), epsilon)):
-            expected = norm(states).float()
-            if torch.allclose(found, expected, rtol=_CLOSE, atol=_CLOSE):
-                return norm
-    return None
-
-
 def _layer(
     layer: Any, prepare: Prepare, prepare_block: PrepareBlock, window: int, in_pairs: bool
 ) -> DecoderLayer:
@@ -299,17 +249,19 @@ def _layer(
         heads = _latent_heads(attention, prepare, in_pairs)
         first, _ = _projections(attention)
     around = _names(layer) >= _AROUND
-    behind = _norm(layer.post_attention_layernorm)
+    behind = norm_of(layer.post_attention_layernorm)
     scale = float(getattr(layer, _SCALE, 1.0))
     return DecoderLayer(
-        input_norm=_norm(layer.input_layernorm),
+        input_norm=norm_of(layer.input_layernorm),
         query_key_value=prepare(merge(first)),
         heads=heads,
         output=_prepared(output, prepare),
-        mlp_norm=_norm(layer.pre_feedforward_layernorm) if around else behind,
+        mlp_norm=norm_of(layer.pre_feedforward_layernorm) if around else behind,
         mlp=_gated(mlp, prepare) if _is_gated(mlp) else _mixture(mlp, prepare, prepare_block),
         output_norm=behind if around else None,
-        mlp_output_norm=_scaled(_norm(layer.post_feedforward_layernorm), scale) if around else None,
+        mlp_output_norm=scaled_norm(norm_of(layer.post_feedforward_layernorm), scale)
+        if around
+        else None,
         scale=scale,
     )
 
@@ -357,10 +309,10 @@ def _latent_heads(attention: Any, prepare: Prepare, in_pairs: bool) -> LatentHea
     assert projection is not None, "recognised"
     return LatentHeads(
         projection=projection,
-        row_norm=_norm(attention.kv_a_layernorm),
+        row_norm=norm_of(attention.kv_a_layernorm),
         scale=attention.scaling,
         query=None if second is None else prepare(second),
-        query_norm=None if second is None else _norm(attention.q_a_layernorm),
+        query_norm=None if second is None else norm_of(attention.q_a_layernorm),
         in_pairs=in_pairs or bool(getattr(attention.config, "rope_interleave", False)),
     )
 
@@ -373,9 +325,9 @@ def _heads(attention: Any, window: int) -> Heads:
         num_kv_heads=attention.k_proj.out_features // attention.head_dim,
         head_dim=attention.head_dim,
         scale=attention.scaling,
-        query_norm=_norm(attention.q_norm) if has_norms else None,
-        key_norm=_norm(attention.k_norm) if has_norms else None,
-        value_norm=_bare_norm(attention.v_norm, attention.k_norm.weight)
+        query_norm=norm_of(attention.q_norm) if has_norms else None,
+        key_norm=norm_of(attention.k_norm) if has_norms else None,
+        value_norm=bare_norm(attention.v_norm, attention.k_norm.weight)
         if hasattr(attention, _VALUE_NORM)
         else None,
         variant=_variant(attention, window),

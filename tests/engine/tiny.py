@@ -16,10 +16,13 @@ from transformers import (
     GPTNeoXConfig,
     GptOssConfig,
     GraniteConfig,
+    GraniteMoeHybridConfig,
+    Lfm2Config,
     Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    NemotronHConfig,
     OPTConfig,
     PreTrainedConfig,
     Qwen2Config,
@@ -190,13 +193,48 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         pad_token_id=1,
         initializer_range=0.5,
     ),
-    # Built like a Llama, but it scales its residuals: what fusing must notice.
+    # Mamba 2 with groups, a multiplier everywhere, attention without positions, no experts.
+    "granite_hybrid": GraniteMoeHybridConfig(
+        **_GATED,
+        shared_intermediate_size=96,
+        layer_types=["linear_attention", "full_attention"],
+        num_local_experts=0,
+        position_embedding_type="nope",
+        embedding_multiplier=3.0,
+        attention_multiplier=0.2,
+        residual_multiplier=0.3,
+        logits_scaling=2.0,
+        mamba_n_heads=8,
+        mamba_d_head=16,
+        mamba_n_groups=2,
+        mamba_d_state=16,
+        mamba_expand=2,
+    ),
+    # Its layers are mixers or MLPs; two mixers side by side.
+    "nemotron_h": NemotronHConfig(
+        **{**_GATED, "num_hidden_layers": 5},
+        head_dim=16,
+        layers_block_type=["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"],
+        mamba_num_heads=4,
+        mamba_head_dim=16,
+        n_groups=2,
+        ssm_state_size=8,
+        time_step_min=0.01,
+    ),
+    "lfm2": Lfm2Config(
+        **_GATED,
+        layer_types=["conv", "full_attention"],
+        block_auto_adjust_ff_dim=False,
+        conv_bias=True,
+    ),
+    # Built like a Llama, but it scales all that it adds, and begins with.
     "granite": GraniteConfig(**_GATED, residual_multiplier=0.3, embedding_multiplier=2.0),
 }
 
 FUSED = frozenset(
     {"llama", "llama3", "llama_tied", "mistral", "mistral_window", "qwen2", "qwen3"}
-    | {"gemma2", "gemma3", "gemma4_dense", "gemma4_wide", "gpt_oss", "qwen3_5"}
+    | {"gemma2", "gemma3", "gemma4_dense", "gemma4_wide", "gpt_oss", "granite"}
+    | {"qwen3_5", "granite_hybrid", "nemotron_h", "lfm2"}
 )
 """Those that the straight decoder computes."""
 

@@ -3,52 +3,121 @@ their arrays must outlive the run.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
-from daemon.engine.cpu import mixer_kernels
+from daemon.engine.cpu import calls, mixer_kernels
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.recurrent_calls import StateCalls
 from daemon.engine.cpu.team import Call
 from daemon.engine.layers.delta_net import DeltaNet
-from daemon.engine.layers.ops import Heads, Norm
-from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule
+from daemon.engine.layers.mamba import Mamba2
+from daemon.engine.layers.mixers import StateMixer
+from daemon.engine.layers.ops import Activation, Heads, Norm
+from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Scan
+from daemon.engine.layers.short_convolution import ShortConvolution
 
 Floats = Callable[[str, int, int], torch.Tensor]
 """A dense float32 buffer by its name [count, width]."""
 
 
-def of_delta_net(
-    calls: StateCalls,
-    layer: int,
-    net: DeltaNet,
-    projected: torch.Tensor,
-    constants: Constants,
-    floats: Floats,
-) -> tuple[torch.Tensor, list[Call]]:
-    """The output of `DeltaNet.attend`, dense, and the calls that make it."""
-    count = len(projected)
-    channels, gates, logits, _ = projected.split(net.sizes, 1)
-    convolved = floats("convolved", count, channels.shape[1])
-    query, key, value = net.split(convolved)
-    decay, beta = (floats(name, count, net.num_heads) for name in ("decay", "beta"))
-    read = floats("read", count, net.width)
-    output = floats("attended", count, net.width)
-    rule = DeltaRule(query, key, value, decay, beta)
-    return output, [
-        calls.convolve(layer, Convolution(channels, net.taps, net.bias, True), convolved),
-        _steps(net, logits, decay, beta),
-        calls.delta_rule(layer, rule, read.view(value.shape)),
-        norm_gated(read.view(value.shape), gates, net.norm, constants, output),
-    ]
+@dataclass(frozen=True, slots=True)
+class MixerCalls:
+    """Writes the calls of mixers over the states of some rows of a step."""
+
+    states: StateCalls
+    constants: Constants
+    floats: Floats
+
+    def of(
+        self, layer: int, mixer: StateMixer, projected: torch.Tensor
+    ) -> tuple[torch.Tensor, list[Call]]:
+        """The output of a mixer's `attend` from a first projection, dense, and the calls that make
+        it.
+        """
+        output = self.floats("attended", len(projected), mixer.width)
+        if isinstance(mixer, DeltaNet):
+            return output, self._of_delta_net(layer, mixer, projected, output)
+        if isinstance(mixer, Mamba2):
+            return output, self._of_mamba_2(layer, mixer, projected, output)
+        return output, self._of_convolution(layer, mixer, projected, output)
+
+    def _of_delta_net(
+        self, layer: int, net: DeltaNet, projected: torch.Tensor, output: torch.Tensor
+    ) -> list[Call]:
+        count = len(projected)
+        channels, gates, logits, _ = projected.split(net.sizes, 1)
+        convolved = self.floats("convolved", *channels.shape)
+        query, key, value = net.split(convolved)
+        decay, beta = (self.floats(name, count, net.num_heads) for name in ("decay", "beta"))
+        read = self.floats("read", count, net.width).view(value.shape)
+        convolution = Convolution(channels, net.taps, net.bias, True)
+        return [
+            self.states.convolve(layer, convolution, convolved),
+            _decays(net, logits, decay, beta),
+            self.states.delta_rule(layer, DeltaRule(query, key, value, decay, beta), read),
+            norm_gated(read, gates, net.norm, self.constants, output),
+        ]
+
+    def _of_mamba_2(
+        self, layer: int, mixer: Mamba2, projected: torch.Tensor, output: torch.Tensor
+    ) -> list[Call]:
+        gates, channels, logits = projected.split(mixer.sizes, 1)
+        convolved = self.floats("convolved", *channels.shape)
+        steps = self.floats("steps", *logits.shape)
+        inputs, write, read = mixer.split(convolved)
+        scanned = self.floats("read", *output.shape)
+        scan = Scan(inputs, steps, mixer.rates, write, read, mixer.direct)
+        convolution = Convolution(channels, mixer.taps, mixer.bias, True)
+        grouped = scanned.unflatten(1, (mixer.norm_groups, -1))
+        return [
+            self.states.convolve(layer, convolution, convolved),
+            _time_steps(mixer, logits, self.constants.address(*mixer.limits), steps),
+            self.states.chunk_scan(layer, scan, scanned.view(inputs.shape)),
+            gate_normed(grouped, gates, mixer.norm, self.constants, output),
+        ]
+
+    def _of_convolution(
+        self, layer: int, mixer: ShortConvolution, projected: torch.Tensor, output: torch.Tensor
+    ) -> list[Call]:
+        gates, of_outputs, inputs = projected.chunk(3, 1)
+        gated, convolved = (self.floats(name, *output.shape) for name in ("gated", "convolved"))
+        convolution = Convolution(gated, mixer.taps, mixer.bias, False)
+        return [
+            _multiplied(gates, inputs, gated),
+            self.states.convolve(layer, convolution, convolved),
+            _multiplied(of_outputs, convolved, output),
+        ]
 
 
-def _steps(net: DeltaNet, logits: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor) -> Call:
+def _decays(net: DeltaNet, logits: torch.Tensor, decay: torch.Tensor, beta: torch.Tensor) -> Call:
     places = logits.data_ptr(), logits.stride(0), net.num_heads
     held = net.rates.data_ptr(), net.step_bias.data_ptr()
     address = mixer_kernels.steps().address
     return len(logits), BY_ADDRESS, address, *places, *held, decay.data_ptr(), beta.data_ptr()
+
+
+def _time_steps(mixer: Mamba2, logits: torch.Tensor, limits: int, output: torch.Tensor) -> Call:
+    places = logits.data_ptr(), logits.stride(0), mixer.num_heads
+    held = mixer.step_bias.data_ptr(), limits
+    address = mixer_kernels.time_steps().address
+    return len(logits), BY_ADDRESS, address, *places, *held, output.data_ptr()
+
+
+def _multiplied(left: torch.Tensor, right: torch.Tensor, output: torch.Tensor) -> Call:
+    places = left.data_ptr(), left.stride(0), right.data_ptr(), right.stride(0)
+    address = mixer_kernels.multiplied().address
+    return len(left), BY_ADDRESS, address, *places, output.shape[1], output.data_ptr()
+
+
+def activated(states: torch.Tensor, output: torch.Tensor, activation: Activation) -> Call:
+    """`output` of `states`, both dense: see `Ops.activated`."""
+    if activation is not Activation.RELU_SQUARED:
+        return calls.gated(states, output, activation)
+    places = states.data_ptr(), states.shape[1], output.data_ptr()
+    return len(states), BY_ADDRESS, mixer_kernels.relu_squared().address, *places
 
 
 def norm_gated(
@@ -59,13 +128,37 @@ def norm_gated(
     output: torch.Tensor,
 ) -> Call:
     """See `Ops.norm_gated`; all but `gates` are dense."""
-    count, num_heads, size = values.shape
+    address = mixer_kernels.normed_and_gated().address
+    return _with_gates(address, values, gates, norm, constants, output)
+
+
+def gate_normed(
+    values: torch.Tensor,
+    gates: torch.Tensor,
+    norm: Norm,
+    constants: Constants,
+    output: torch.Tensor,
+) -> Call:
+    """See `Ops.gate_normed`; all but `gates` are dense."""
+    address = mixer_kernels.gated_and_normed().address
+    return _with_gates(address, values, gates, norm, constants, output)
+
+
+def _with_gates(
+    address: int,
+    values: torch.Tensor,
+    gates: torch.Tensor,
+    norm: Norm,
+    constants: Constants,
+    output: torch.Tensor,
+) -> Call:
+    count, num_parts, size = values.shape
     return (
-        count * num_heads,
+        count * num_parts,
         BY_ADDRESS,
-        mixer_kernels.normed_and_gated().address,
+        address,
         values.data_ptr(),
-        num_heads,
+        num_parts,
         size,
         norm.weight.data_ptr(),
         constants.address(norm.epsilon),

@@ -1,7 +1,7 @@
-"""The CPU kernels around delta nets and gated heads: what lies between products and states.
+"""The CPU kernels around mixers and gated heads: what lies between products and states.
 
 As in `quantised_kernels`, each is compiled by itself when it is first asked for, and does one item
-of a call, whose arguments `a` are integers. `daemon.engine.cpu.recurrent_calls` writes the calls.
+of a call, whose arguments `a` are integers. `daemon.engine.cpu.mixer_calls` writes the calls.
 """
 
 # numba infers the types of what follows; Python's annotations mean nothing to it.
@@ -75,6 +75,93 @@ def normed_and_gated():
         for index in range(size):
             normed = weight[index] * (values[index] * factor)
             output[index] = normed * (gates[index] * _sigmoid(gates[index]))
+
+    return item
+
+
+@cache
+def time_steps():
+    """The kernel of Mamba 2's steps of time: log(1 + e ** x) within two limits. Of a token.
+
+    logits, their stride, H, bias [H], limits float32 [2], output [T, H].
+    """
+
+    @ITEM
+    def item(a, token):
+        heads = a[7]
+        logits = float_pointer(a[5] + 4 * token * a[6])
+        bias, limits = float_pointer(a[8]), float_pointer(a[9])
+        output = float_pointer(a[10] + 4 * token * heads)
+        for head in range(heads):
+            step = logits[head] + bias[head]
+            if step <= _LINEAR_FROM:
+                step = np.float32(np.log1p(np.exp(np.float64(step))))
+            output[head] = min(max(step, limits[0]), limits[1])
+
+    return item
+
+
+@cache
+def gated_and_normed():
+    """The kernel of values times silu of their gates, then an RMS norm of each group of them. Of a
+    token's group.
+
+    values [T, G, D], G, D, weight [G, D], epsilon, gates, their stride, output [T, G, D].
+    """
+
+    @ITEM
+    def item(a, number):
+        token, group = divmod(number, a[6])
+        size = a[7]
+        values = float_pointer(a[5] + 4 * number * size)
+        output = float_pointer(a[12] + 4 * number * size)
+        gates = float_pointer(a[10] + 4 * (token * a[11] + group * size))
+        weight = float_pointer(a[8] + 4 * group * size)
+        total = np.float64(0.0)
+        for index in range(size):
+            opened = values[index] * (gates[index] * _sigmoid(gates[index]))
+            output[index] = opened
+            total += np.float64(opened * opened)
+        mean = np.float32(total / size)
+        factor = np.float32(1.0) / np.sqrt(mean + float_pointer(a[9])[0])
+        for index in range(size):
+            output[index] = weight[index] * (output[index] * factor)
+
+    return item
+
+
+@cache
+def multiplied():
+    """The kernel of the product of numbers one by one. Of a token.
+
+    left, its stride, right, its stride, N, output [T, N].
+    """
+
+    @ITEM
+    def item(a, token):
+        left = float_pointer(a[5] + 4 * token * a[6])
+        right = float_pointer(a[7] + 4 * token * a[8])
+        output = float_pointer(a[10] + 4 * token * a[9])
+        for index in range(a[9]):
+            output[index] = left[index] * right[index]
+
+    return item
+
+
+@cache
+def relu_squared():
+    """The kernel of max(x, 0) ** 2. Of a token.
+
+    states [T, N], N, output [T, N].
+    """
+
+    @ITEM
+    def item(a, token):
+        states = float_pointer(a[5] + 4 * token * a[6])
+        output = float_pointer(a[7] + 4 * token * a[6])
+        for index in range(a[6]):
+            state = max(states[index], np.float32(0.0))
+            output[index] = state * state
 
     return item
 

@@ -12,7 +12,7 @@ from daemon.engine.cpu.experts import ExpertProducts
 from daemon.engine.cpu.quantised import StateBuffers
 from daemon.engine.cpu.rounded_kernels import LANES
 from daemon.engine.cpu.team import Call
-from daemon.engine.layers.mlp import GatedMlp, Mixture
+from daemon.engine.layers.mlp import Mixture, Mlp
 from daemon.engine.layers.routers import Router
 
 
@@ -35,7 +35,9 @@ def is_called(mixture: Mixture) -> bool:
     return usual and weight.shape == (experts.num_experts, experts.width)
 
 
-def mixture_buffers(mlps: Iterable[GatedMlp | Mixture], most_tokens: int) -> MixtureBuffers | None:
+def mixture_buffers(
+    mlps: Iterable[Mlp | Mixture | None], most_tokens: int
+) -> MixtureBuffers | None:
     """Buffers for all mixtures of a decoder, of up to `most_tokens` tokens."""
     found = [mixture for mixture in mlps if isinstance(mixture, Mixture) and is_called(mixture)]
     if not found:

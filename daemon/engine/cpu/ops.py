@@ -41,6 +41,13 @@ class CpuOps(Ops):
         self._run(values.numel(), mixer_calls.norm_gated(*parts))
         return output
 
+    def gate_normed(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """See `Ops`."""
+        output = torch.empty(gates.shape)
+        parts = values.contiguous(), gates, norm, self._constants, output
+        self._run(values.numel(), mixer_calls.gate_normed(*parts))
+        return output
+
     def look_up(self, weight: QuantisedWeight, tokens: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""
         if weight.order is not None or not can_multiply(weight):
@@ -55,17 +62,21 @@ class CpuOps(Ops):
         """See `Ops`."""
         self._run(states.numel(), latent.turn(states, cos, sin))
 
+    def relu_squared(self, states: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return self._activated(states, Activation.RELU_SQUARED)
+
     def gelu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""
-        return self._gated(states, Activation.GELU)
+        return self._activated(states, Activation.GELU)
 
     def silu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""
-        return self._gated(states, Activation.SILU)
+        return self._activated(states, Activation.SILU)
 
-    def _gated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
-        output = states.new_empty(states.shape[0], states.shape[1] // 2)
-        self._run(2 * states.numel(), calls.gated(states, output, activation))
+    def _activated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
+        output = states.new_empty(len(states), activation.width(states.shape[1]))
+        self._run(2 * states.numel(), mixer_calls.activated(states, output, activation))
         return output
 
     def _run(self, elements: int, call: Call) -> None:

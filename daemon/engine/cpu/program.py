@@ -20,6 +20,7 @@ from daemon.engine.cpu import calls, latent, mixer_calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
 from daemon.engine.cpu.calls import Constants, Contexts, Places, SampleColumns
 from daemon.engine.cpu.choose_linear import reads_in_turn
+from daemon.engine.cpu.mixer_calls import MixerCalls
 from daemon.engine.cpu.mixtures import MixtureCalls, is_called, mixture_buffers
 from daemon.engine.cpu.ops import norm_call
 from daemon.engine.cpu.packed_linear import PackedLinear
@@ -29,12 +30,12 @@ from daemon.engine.cpu.recurrent_calls import StateCalls, StatePlaces, StateRows
 from daemon.engine.cpu.team import Call, Team, table_of
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
-from daemon.engine.layers.delta_net import DeltaNet
 from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings, QuantisedRows
 from daemon.engine.layers.forward import Alone, Repeated
 from daemon.engine.layers.latent import LatentProjection
 from daemon.engine.layers.latent_heads import LatentHeads
-from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
+from daemon.engine.layers.mixers import StateMixer
+from daemon.engine.layers.mlp import Layer, Mixture, Mlp
 from daemon.engine.layers.ops import Norm
 from daemon.engine.layers.ranks import GatheredHead, RankPart, Ranks, SummedPart, bare
 from daemon.engine.layers.stages import StageHead
@@ -216,8 +217,8 @@ def _in_calls(decoder: Decoder, count: int) -> bool:
         products += [layer.query_key_value, layer.output]
         products += [product for product in inner if not isinstance(product, LatentProjection)]
         mlp = layer.mlp
-        if isinstance(mlp, GatedMlp):
-            products += mlp.products()
+        if mlp is None or isinstance(mlp, Mlp):
+            products += mlp.products() if mlp else []
         elif is_called(mlp):
             products += mlp.shared.products() if mlp.shared else []
             products += [mlp.shared_share] if mlp.shared_share else []
@@ -411,12 +412,14 @@ class _Program:
                 written.add("embedding", calls.scale(self.states, factor))
         added: torch.Tensor | None = None
         of_added: Norm | None = None
-        for index, layer in enumerate(decoder.layers):
+        for layer in decoder.layers:
             written.add("norm", self._added(added, of_added, layer.input_norm))
-            attended = self._attend(written, index, layer)
-            output = self._product(written, layer.output, attended, "output")
-            written.add("norm", self._added(output, layer.output_norm, layer.mlp_norm))
-            added, of_added = self._mlp(written, layer.mlp), layer.mlp_output_norm
+            attended = self._attend(written, layer)
+            added = self._product(written, layer.output, attended, "output")
+            of_added = layer.output_norm
+            if layer.mlp is not None and layer.mlp_norm is not None:
+                written.add("norm", self._added(added, of_added, layer.mlp_norm))
+                added, of_added = self._mlp(written, layer.mlp), layer.mlp_output_norm
             if layer.scale != 1.0:
                 written.add("norm", calls.scale(self.states, self._constants.address(layer.scale)))
         written.add("norm", self._added(added, of_added, decoder.norm))
@@ -430,26 +433,27 @@ class _Program:
             written.add("head", calls.cap(logits, self._constants.address(decoder.cap)))
         return logits, written
 
-    def _mlp(self, written: "_Calls", mlp: GatedMlp | Mixture) -> torch.Tensor:
+    def _mlp(self, written: "_Calls", mlp: Mlp | Mixture) -> torch.Tensor:
         if isinstance(mlp, Mixture):
             shared, share = None, None
             if mlp.shared is not None:
-                shared = self._gated(written, mlp.shared, True)
+                shared = self._of_two(written, mlp.shared, True)
             if mlp.shared_share is not None:
                 share = self._product(written, mlp.shared_share, self._normed, "share", _EXPERTS)
             output = self._buffers.floats("down", *self._normed.shape)
             beside = shared, share
             written.add(_EXPERTS, *self._mixtures.calls(mlp, self._normed, output, beside))
             return output
-        return self._gated(written, mlp)
+        return self._of_two(written, mlp)
 
-    def _gated(self, written: "_Calls", mlp: GatedMlp, shared: bool = False) -> torch.Tensor:
-        """A gated MLP; `shared`: one beside experts, which is a part of their operator."""
+    def _of_two(self, written: "_Calls", mlp: Mlp, shared: bool = False) -> torch.Tensor:
+        """An MLP of two products; `shared`: one beside experts, a part of their operator."""
         named = "shared " if shared else ""
         of = (_EXPERTS,) * 3 if shared else ("gate_up", "activation", "down")
         gate_up = self._product(written, mlp.gate_up, self._normed, f"{named}gate_up", of[0])
-        inner = self._buffers.floats(f"{named}inner", self._count, gate_up.shape[1] // 2)
-        written.add(of[1], calls.gated(gate_up, inner, mlp.activation))
+        width = mlp.activation.width(gate_up.shape[1])
+        inner = self._buffers.floats(f"{named}inner", self._count, width)
+        written.add(of[1], mixer_calls.activated(gate_up, inner, mlp.activation))
         return self._product(written, mlp.down, inner, f"{named}down", of[2])
 
     def _sampled(self, written: "_Calls") -> torch.Tensor:
@@ -462,12 +466,12 @@ class _Program:
         written.add("head", unpacked(rows, range(count), found, indices))
         return found
 
-    def _attend(self, written: "_Calls", index: int, layer: DecoderLayer) -> torch.Tensor:
-        own = layer.heads
+    def _attend(self, written: "_Calls", layer: DecoderLayer) -> torch.Tensor:
+        own, index = layer.heads, layer.number
         projected = self._product(written, layer.query_key_value, self._normed, "projected")
         if isinstance(own, LatentHeads):
             return self._attend_to_rows(written, index, own, projected)
-        if isinstance(own, DeltaNet):
+        if isinstance(own, StateMixer):
             return self._go_on(written, index, own, projected)
         whole = projected
         if own.gated:
@@ -494,13 +498,14 @@ class _Program:
         return output
 
     def _go_on(
-        self, written: "_Calls", index: int, net: DeltaNet, projected: torch.Tensor
+        self, written: "_Calls", index: int, mixer: StateMixer, projected: torch.Tensor
     ) -> torch.Tensor:
-        """See `DeltaNet.attend`."""
+        """See `attend` of mixers."""
         rows = self._buffers.state_rows
         assert rows is not None, "a pool for layers with states has pages of them"
-        parts = index, net, projected, self._constants, self._buffers.floats
-        output, listed = mixer_calls.of_delta_net(StateCalls(rows, self._num_rows), *parts)
+        states = StateCalls(rows, self._num_rows)
+        mixing = MixerCalls(states, self._constants, self._buffers.floats)
+        output, listed = mixing.of(index, mixer, projected)
         written.add("states", *listed)
         return output
 

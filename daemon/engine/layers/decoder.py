@@ -2,8 +2,9 @@
 
 Pre-norm, rotary positions, a gated MLP or a mixture: Llama, Mistral, Qwen and their like; with
 norms behind attention and MLP, Gemma; with scaled states too, Gemma 4; with sinks, gpt-oss; with
-latent rows, DeepSeek V3; with delta nets in place of attention, Qwen3.5. `fuse` makes one from a
-loaded model, and a trial finds out whether it computes the same.
+latent rows, DeepSeek V3; with delta nets, Mamba 2 or short convolutions in place of attention,
+Qwen3.5, Granite 4 H, Nemotron-H and LFM2. `fuse` makes one from a loaded model, and a trial finds
+out whether it computes the same.
 """
 
 from collections.abc import Callable
@@ -13,10 +14,10 @@ from typing import Any
 import torch
 
 from daemon.engine.layers.attention import PagedAttention
-from daemon.engine.layers.delta_net import DeltaNet
 from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings, SplitRows
 from daemon.engine.layers.latent_heads import LatentHeads
-from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
+from daemon.engine.layers.mixers import StateMixer
+from daemon.engine.layers.mlp import Layer, Mixture, Mlp
 from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.layers.ranks import bare
 from daemon.engine.layers.rotary import RotaryTable
@@ -28,31 +29,32 @@ Prepare = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """One layer, in the order in which it computes.
+    """One layer, in the order in which it computes; some have no MLP.
 
     Where a model norms what attention and the MLP give, before it adds it, it has two norms more.
     """
 
     input_norm: Norm
     query_key_value: Layer
-    heads: Heads | LatentHeads | DeltaNet
+    heads: Heads | LatentHeads | StateMixer
     output: Layer
-    mlp_norm: Norm
-    mlp: GatedMlp | Mixture
+    mlp_norm: Norm | None
+    mlp: Mlp | Mixture | None
     output_norm: Norm | None = None
     mlp_output_norm: Norm | None = None
     rotary: int = 0  # which of the decoder's
+    number: int = 0  # of the layer that pools know its pages and states by
     scale: float = 1.0  # of the states behind it; the norm of the MLP's output has it already
 
     def norms(self) -> list[Norm]:
         """Every norm."""
-        some = [norm for norm in (self.output_norm, self.mlp_output_norm) if norm is not None]
-        return [self.input_norm, *self.heads.norms(), self.mlp_norm, *some]
+        some = self.mlp_norm, self.output_norm, self.mlp_output_norm
+        return [self.input_norm, *self.heads.norms(), *(norm for norm in some if norm is not None)]
 
     def products(self) -> list[object]:
         """Every matrix product, and perhaps what is none."""
-        inner = self.heads.products()
-        return [self.query_key_value, *inner, self.output, *self.mlp.products()]
+        inner, behind = self.heads.products(), self.mlp.products() if self.mlp else []
+        return [self.query_key_value, *inner, self.output, *behind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,9 @@ class Decoder:
         own = self.own_embeddings
         rows = [own.weight] if isinstance(own, PlainEmbeddings) else []
         mixtures = [layer.mlp for layer in self.layers if isinstance(layer.mlp, Mixture)]
-        nets = [layer.heads for layer in self.layers if isinstance(layer.heads, DeltaNet)]
+        mixers = [layer.heads for layer in self.layers if isinstance(layer.heads, StateMixer)]
         inner = [weight for mixture in mixtures for weight in mixture.small_weights()]
-        inner += [weight for net in nets for weight in net.small_weights()]
+        inner += [weight for mixer in mixers for weight in mixer.small_weights()]
         return [*rows, *inner, *(norm.weight for norm in norms)]
 
     def rows(
@@ -131,7 +133,9 @@ class Decoder:
         return states
 
     def _normed(self, states: torch.Tensor, added: torch.Tensor | None) -> torch.Tensor:
-        return self.ops.norm(states, added, self.norm, self.layers[-1].mlp_output_norm)
+        last = self.layers[-1]
+        of_added = last.output_norm if last.mlp is None else last.mlp_output_norm
+        return self.ops.norm(states, added, self.norm, of_added)
 
     def _through_layers(
         self,
@@ -148,16 +152,19 @@ class Decoder:
         states = self.embeddings(tokens)
         angles = [rotary.angles(positions) for rotary in self.rotary]
         added, of_added = None, None
-        for index, layer in enumerate(self.layers):
+        for layer in self.layers:
             normed = self.ops.norm(states, added, layer.input_norm, of_added)
             projected = layer.query_key_value(normed)
             turns = angles[layer.rotary]
-            attended = layer.heads.attend(self.ops, paged, index, projected, turns)
-            if wanted is not None and index + 1 == len(self.layers):
+            attended = layer.heads.attend(self.ops, paged, layer.number, projected, turns)
+            if wanted is not None and layer is self.layers[-1]:
                 states, attended = states[wanted], attended[wanted]
                 if not len(wanted):
                     return states, None
             output = layer.output(attended)
+            if layer.mlp is None or layer.mlp_norm is None:
+                added, of_added = output, layer.output_norm
+                continue
             normed = self.ops.norm(states, output, layer.mlp_norm, layer.output_norm)
             added, of_added = layer.mlp(normed, self.ops), layer.mlp_output_norm
             if layer.scale != 1.0:

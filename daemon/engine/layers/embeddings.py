@@ -88,12 +88,12 @@ class SplitRows:
         return own_rows(self._split, tokens, self.own)
 
 
-def embeddings_of(module: Any, ops: Ops) -> Embeddings:
-    """How to look tokens up in a model's embedding."""
+def embeddings_of(module: Any, ops: Ops, factor: float = 1.0) -> Embeddings:
+    """How to look tokens up in a model's embedding, whose states are `factor` times as large."""
     if isinstance(module, StageEntry):
         return ReceivedRows(module)
     if isinstance(module, SplitEmbedding):
-        return SplitRows(module, embeddings_of(module.inner, ops))
+        return SplitRows(module, embeddings_of(module.inner, ops, factor))
     if isinstance(module, QuantisedEmbedding):
-        return QuantisedRows(module.weights[0], module.dtype, ops, module.scale)
-    return PlainEmbeddings(module.weight, scale_of(module))
+        return QuantisedRows(module.weights[0], module.dtype, ops, module.scale * factor)
+    return PlainEmbeddings(module.weight, scale_of(module) * factor)

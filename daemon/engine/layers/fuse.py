@@ -1,7 +1,8 @@
 """Makes a straight `Decoder` from a loaded model whose modules have the usual shape.
 
-It recognises modules, not the model's name; what a module does beyond its shape (scaled residuals,
-layers without positions) shows in the logits, which a trial compares before it is used.
+It recognises modules, not the model's name; what a module does beyond its shape (scales of its own,
+layers without positions among others) shows in the logits, which a trial compares before it is
+used.
 """
 
 import copy
@@ -12,53 +13,44 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import gelu
 
 from daemon.engine.layers.attention import FULL, AttentionVariant
 from daemon.engine.layers.decoder import Decoder, DecoderLayer, Prepare
-from daemon.engine.layers.delta_net import (
-    OWN_WEIGHTS,
-    DeltaNet,
-    delta_net,
-    is_delta_net,
-    projections_of,
-)
 from daemon.engine.layers.embeddings import embeddings_of
 from daemon.engine.layers.latent import projection_of
 from daemon.engine.layers.latent_heads import LatentHeads
-from daemon.engine.layers.mlp import GatedMlp, Layer, Mixture
+from daemon.engine.layers.layer_parts import (
+    AROUND,
+    SCALE,
+    LayerParts,
+    base_parts,
+    layers_of,
+    mlp_parts,
+)
+from daemon.engine.layers.mixers import StateMixer, kind_of
+from daemon.engine.layers.mlp import Layer, Mixture, Mlp
 from daemon.engine.layers.norms import bare_norm, is_bare_norm, is_norm, norm_of, scaled_norm
-from daemon.engine.layers.ops import Activation, Heads, Ops
+from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.layers.prepare import prepared
 from daemon.engine.layers.ranks import RankPart, bare
 from daemon.engine.layers.rotary import RotaryTable
 from daemon.engine.layers.routers import is_mixture, router_of, shared_of
-from daemon.engine.quantised.experts import QuantisedExperts, is_silu
+from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear
 
-_BASE = {"embed_tokens", "layers", "norm", "rotary_emb"}
-_LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
-_RECURRENT_LAYER = (_LAYER - {"self_attn"}) | {"linear_attn"}
-"""A layer with a delta net in place of attention."""
-_AROUND = {"pre_feedforward_layernorm", "post_feedforward_layernorm"}
-"""Beside them, where norms stand before and behind attention and the MLP."""
-_NORMS = {"input_layernorm", "post_attention_layernorm"} | _AROUND
-_ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
-_ATTENTION_NORMS = {"q_norm", "k_norm"}
+_ATTENTION = {"q_proj", "k_proj", "v_proj"}
+_OUTPUT = ("o_proj", "out_proj")
+_ATTENTION_NORMS = (("q_norm", "k_norm"), ("q_layernorm", "k_layernorm"))
 _ROWS = {"kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "o_proj"}
 """Attention with latent rows, and the two ways to its queries."""
 _LATENT = _ROWS | {"q_proj"}
 _LATENT_TWICE = _ROWS | {"q_a_proj", "q_a_layernorm", "q_b_proj"}
 _VALUE_NORM = "v_norm"
-_SINKS, _SCALE = "sinks", "layer_scalar"
-_MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_SINKS = "sinks"
 _LINEARS = ({nn.Linear}, {QuantisedLinear})
 """Layers that may be fused into a product: all of them plain, or all quantised."""
 MERGED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers that become one, in the order of its rows."""
-
-_TRIED = 64
-"""Numbers with which an activation is tried."""
 
 PrepareBlock = Callable[[Any, Prepare], Any]
 """Prepares the block of a mixture, by a function that prepares a layer."""
@@ -78,45 +70,66 @@ def fuse(
     which become views of them: nothing is held twice. `prepare_block` copies the block of a mixture
     with prepared layers; `windows` of each layer, where one has any (see `AttentionVariant`).
     """
-    base = model.base_model
-    if not recognised(base):
+    base, config = model.base_model, model.config
+    parts, layers = base_parts(base), layers_of(base)
+    if parts is None or layers is None or not recognised(base):
         return None
-    kinds = _rotary_kinds(base)
-    tables = [_turning(base.rotary_emb, kind) for kind in kinds]
-    in_pairs = not kinds[0] and _is_complex(base.rotary_emb)
+    kinds = _rotary_kinds(parts.rotary)
+    tables = [_turning(parts.rotary, kind) for kind in kinds]
+    in_pairs = not kinds[0] and _is_complex(parts.rotary)
+    # States are kept divided by what all that is added to them is multiplied by.
+    unit = layers[0].residual
+    factor = float(getattr(base, "embedding_multiplier", 1.0)) / unit
+    fused = (
+        _layer(layer, prepare, prepare_block, windows[layer.number] if windows else 0, in_pairs)
+        for layer in layers
+    )
+    norm = _of_unit(norm_of(parts.norm), unit)
     return Decoder(
-        embeddings=embeddings_of(base.embed_tokens, ops),
-        rotary=tuple(RotaryTable(it, num_positions, base.norm.weight.device) for it in tables),
+        embeddings=embeddings_of(parts.tokens, ops, factor),
+        rotary=tuple(RotaryTable(it, num_positions, parts.norm.weight.device) for it in tables),
         layers=tuple(
-            replace(
-                _layer(layer, prepare, prepare_block, windows[index] if windows else 0, in_pairs),
-                rotary=kinds.index(_mixer(layer).layer_type) if kinds[0] else 0,
-            )
-            for index, layer in enumerate(base.layers)
+            replace(one, rotary=kinds.index(layer.mixer.layer_type) if kinds[0] else 0)
+            for one, layer in zip(fused, layers, strict=True)
         ),
-        norm=norm_of(base.norm),
+        norm=scaled_norm(norm, 1 / float(getattr(config, "logits_scaling", 1.0))),
         vocabulary=_prepared(model.get_output_embeddings(), prepare),
         ops=ops,
-        cap=getattr(model.config, "final_logit_softcapping", None) or 0.0,
+        cap=getattr(config, "final_logit_softcapping", None) or 0.0,
     )
 
 
-def _rotary_kinds(base: Any) -> list[str]:
+def _of_unit(norm: Norm, unit: float) -> Norm:
+    """A norm of states that are divided by `unit`: it gives what it gave of whole ones."""
+    return Norm(norm.weight, norm.epsilon / unit**2)
+
+
+def _rotary_kinds(rotary: Any) -> list[str]:
     """The kinds of layers that have angles of their own; one without a name where all have the
     same.
     """
-    return sorted(getattr(base.rotary_emb, "layer_types", ())) or [""]
+    return sorted(getattr(rotary, "layer_types", ())) or [""]
 
 
 def _turning(rotary: Any, kind: str) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-    """The module of angles, for a kind of layers."""
+    """The module of angles, for a kind of layers; without one, nothing turns."""
+    if rotary is None:
+        return _still
     if kind:
         return partial(rotary, layer_type=kind)
     return partial(_of_complex, rotary) if _is_complex(rotary) else rotary
 
 
+def _still(states: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and sine of no angle, of the first two numbers of a head."""
+    still = states.new_zeros(*positions.shape, 2)
+    return torch.ones_like(still), still
+
+
 def _is_complex(rotary: Any) -> bool:
     """Whether a module gives angles as complex numbers, of pairs of neighbouring numbers."""
+    if rotary is None:
+        return False
     at = next(iter(rotary.buffers())).device
     states = torch.empty(0, device=at)
     return isinstance(rotary(states, torch.zeros(1, 1, dtype=torch.int64, device=at)), torch.Tensor)
@@ -132,16 +145,16 @@ def _of_complex(
 
 def recognised(base: nn.Module) -> bool:
     """Whether every module of a base model is one that `Decoder` knows how to compute."""
-    if _names(base) != _BASE:
+    parts = base_parts(base)
+    layers = None if parts is None else layers_of(base)
+    if parts is None or not layers:
         return False
-    layers: Any = base.layers
-    kinds = _rotary_kinds(base)
-    if kinds[0] and any(
-        getattr(_mixer(layer), "layer_type", None) not in kinds for layer in layers
-    ):
+    kinds = _rotary_kinds(parts.rotary)
+    if kinds[0] and any(getattr(it.mixer, "layer_type", None) not in kinds for it in layers):
         return False
     return (
-        is_norm(base.norm)
+        is_norm(parts.norm)
+        and len({layer.residual for layer in layers}) == 1
         and all(_recognised_layer(layer) for layer in layers)
         and not any(_has_own(module) for module in base.modules())
     )
@@ -158,43 +171,34 @@ def _has_own(module: nn.Module) -> bool:
     inner = _names(module)
     own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     known = {_SINKS} if inner >= _ATTENTION else set()
-    if is_delta_net(module):
-        known = set(OWN_WEIGHTS)
-    if inner >= _LAYER | _AROUND:
-        known = {_SCALE}
+    if (kind := kind_of(module)) is not None:
+        known = set(kind.own_weights)
+    if inner >= set(AROUND):
+        known = {SCALE}
     return bool(inner) and bool({name for name, _ in own} - known)
 
 
-def _mixer(layer: Any) -> Any:
-    """The module of a layer that mixes tokens: its attention, or its delta net."""
-    return layer.linear_attn if "linear_attn" in _names(layer) else layer.self_attn
-
-
-def _recognised_layer(layer: Any) -> bool:
-    if _names(layer) not in (_LAYER, _LAYER | _AROUND, _RECURRENT_LAYER):
-        return False
-    attention, mlp = _mixer(layer), layer.mlp
-    inner = _names(attention)
-    norms = [getattr(layer, name) for name in _names(layer) & _NORMS]
-    if is_delta_net(attention):
-        products = [projections_of(attention), [attention.out_proj]]
-    elif _names(layer) == _RECURRENT_LAYER:
-        return False
-    elif _has_heads(attention, inner):
-        norms += [getattr(attention, name) for name in _ATTENTION_NORMS & inner]
-        products = [_heads_projections(attention), [attention.o_proj]]
-    elif inner in (_LATENT, _LATENT_TWICE) and projection_of(attention) is not None:
-        first, second = _projections(attention)
-        norms += [getattr(attention, name) for name in inner if name.endswith("layernorm")]
-        products = [first, [attention.o_proj], *([] if second is None else [[second]])]
+def _recognised_layer(layer: LayerParts) -> bool:
+    mixer, mlp = layer.mixer, layer.mlp
+    inner, norms = _names(mixer), layer.norms()
+    if (kind := kind_of(mixer)) is not None:
+        products = [kind.projections_of(mixer), [mixer.out_proj]]
+    elif _has_heads(mixer, inner):
+        norms += _head_norms(mixer) or ()
+        products = [_heads_projections(mixer), [_output(mixer)]]
+    elif inner in (_LATENT, _LATENT_TWICE) and projection_of(mixer) is not None:
+        first, second = _projections(mixer)
+        norms += [getattr(mixer, name) for name in inner if name.endswith("layernorm")]
+        products = [first, [mixer.o_proj], *([] if second is None else [[second]])]
     else:
         return False
-    if _is_gated(mlp):
-        products += [[mlp.gate_proj, mlp.up_proj], [mlp.down_proj]]
-    return (
-        (_is_gated(mlp) or is_mixture(mlp))
-        and all(is_norm(norm) for norm in norms)
-        and all({type(bare(linear)) for linear in product} in _LINEARS for product in products)
+    for part in (mlp, layer.beside):
+        if (found := None if part is None else mlp_parts(part)) is not None:
+            products += [found.first, [found.down]]
+        elif part is not None and not (part is mlp and is_mixture(part)):
+            return False
+    return all(is_norm(norm) for norm in norms) and all(
+        {type(bare(linear)) for linear in product} in _LINEARS for product in products
     )
 
 
@@ -208,7 +212,26 @@ def _has_heads(attention: Any, inner: set[str]) -> bool:
         inner = inner - {_VALUE_NORM}
         if getattr(attention, "v_proj", 0) is None:
             inner = inner | {"v_proj"}
-    return inner in (_ATTENTION, _ATTENTION | _ATTENTION_NORMS)
+    rest = inner - _ATTENTION
+    return (
+        inner >= _ATTENTION
+        and len(rest & set(_OUTPUT)) == 1
+        and rest - set(_OUTPUT) in (set(), *map(set, _ATTENTION_NORMS))
+    )
+
+
+def _output(attention: Any) -> Any:
+    """The projection of what heads give."""
+    (name,) = _names(attention) & set(_OUTPUT)
+    return getattr(attention, name)
+
+
+def _head_norms(attention: Any) -> tuple[Any, Any] | None:
+    """The norms of queries and keys; None where they have none."""
+    for query, key in _ATTENTION_NORMS:
+        if hasattr(attention, query):
+            return getattr(attention, query), getattr(attention, key)
+    return None
 
 
 def _heads_projections(attention: Any) -> list[Any]:
@@ -217,53 +240,43 @@ def _heads_projections(attention: Any) -> list[Any]:
     return [attention.q_proj, attention.k_proj, values]
 
 
-def _is_gated(mlp: Any) -> bool:
-    return _names(mlp) == _MLP and _activation(mlp.act_fn) is not None
-
-
-def _activation(activation: Any) -> Activation | None:
-    """The activation that one of transformers is, if it is one of those known."""
-    if is_silu(activation):
-        return Activation.SILU
-    states = torch.linspace(-8, 8, _TRIED)
-    same = torch.allclose(activation(states), gelu(states, approximate="tanh"), atol=1e-6)
-    return Activation.GELU if same else None
-
-
 def _names(module: Any) -> set[str]:
     return {name for name, _child in module.named_children()}
 
 
 def _layer(
-    layer: Any, prepare: Prepare, prepare_block: PrepareBlock, window: int, in_pairs: bool
+    layer: LayerParts, prepare: Prepare, prepare_block: PrepareBlock, window: int, in_pairs: bool
 ) -> DecoderLayer:
-    attention, mlp = _mixer(layer), layer.mlp
-    heads: Heads | LatentHeads | DeltaNet
-    output = getattr(attention, "o_proj", None)
-    if is_delta_net(attention):
-        heads, first, output = delta_net(attention), projections_of(attention), attention.out_proj
-    elif projection_of(attention) is None:
-        heads = _heads(attention, window)
-        first = _heads_projections(attention)
+    mixer, unit, scale = layer.mixer, layer.residual, layer.scale
+    heads: Heads | LatentHeads | StateMixer
+    if (kind := kind_of(mixer)) is not None:
+        heads, first, output = kind.make(mixer), kind.projections_of(mixer), mixer.out_proj
+    elif projection_of(mixer) is None:
+        heads, first, output = _heads(mixer, window), _heads_projections(mixer), _output(mixer)
     else:
-        heads = _latent_heads(attention, prepare, in_pairs)
-        first, _ = _projections(attention)
-    around = _names(layer) >= _AROUND
-    behind = norm_of(layer.post_attention_layernorm)
-    scale = float(getattr(layer, _SCALE, 1.0))
+        heads, output = _latent_heads(mixer, prepare, in_pairs), mixer.o_proj
+        first, _ = _projections(mixer)
+    around, last = layer.output_norm, layer.mlp_output_norm
     return DecoderLayer(
-        input_norm=norm_of(layer.input_layernorm),
+        number=layer.number,
+        input_norm=_of_unit(norm_of(layer.input_norm), unit),
         query_key_value=prepare(merge(first)),
         heads=heads,
         output=_prepared(output, prepare),
-        mlp_norm=norm_of(layer.pre_feedforward_layernorm) if around else behind,
-        mlp=_gated(mlp, prepare) if _is_gated(mlp) else _mixture(mlp, prepare, prepare_block),
-        output_norm=behind if around else None,
-        mlp_output_norm=scaled_norm(norm_of(layer.post_feedforward_layernorm), scale)
-        if around
-        else None,
+        mlp_norm=None if layer.mlp_norm is None else _of_unit(norm_of(layer.mlp_norm), unit),
+        mlp=None if layer.mlp is None else _mlp(layer, prepare, prepare_block),
+        output_norm=None if around is None else norm_of(around),
+        mlp_output_norm=None if last is None else scaled_norm(norm_of(last), scale),
         scale=scale,
     )
+
+
+def _mlp(layer: LayerParts, prepare: Prepare, prepare_block: PrepareBlock) -> Mlp | Mixture:
+    alone = _plain_mlp(layer.mlp, prepare)
+    if alone is not None:
+        return alone
+    beside = None if layer.beside is None else _plain_mlp(layer.beside, prepare)
+    return _mixture(layer.mlp, prepare, prepare_block, beside)
 
 
 def _prepared(layer: Any, prepare: Prepare) -> Any:
@@ -271,27 +284,31 @@ def _prepared(layer: Any, prepare: Prepare) -> Any:
     return layer.prepared(prepare) if isinstance(layer, RankPart) else prepare(layer)
 
 
-def _gated(mlp: Any, prepare: Prepare) -> GatedMlp:
-    activation = _activation(mlp.act_fn)
-    assert activation is not None, "recognised"
-    merged = merge([mlp.gate_proj, mlp.up_proj])
-    return GatedMlp(prepare(merged), _prepared(mlp.down_proj, prepare), activation)
+def _plain_mlp(mlp: Any, prepare: Prepare) -> Mlp | None:
+    """An MLP of two products; None where a module is something else."""
+    parts = mlp_parts(mlp)
+    if parts is None:
+        return None
+    return Mlp(prepare(merge(parts.first)), _prepared(parts.down, prepare), parts.activation)
 
 
-def _mixture(block: Any, prepare: Prepare, prepare_block: PrepareBlock) -> Mixture:
-    shared, share = shared_of(block)
-    usual = shared is None or _is_gated(shared)
+def _mixture(
+    block: Any, prepare: Prepare, prepare_block: PrepareBlock, beside: Mlp | None
+) -> Mixture:
+    """The mixture that a block is; `beside`: an MLP of its layer, which is added."""
+    inner, share = shared_of(block)
+    usual = inner is None or (mlp_parts(inner) is not None and beside is None)
     router = router_of(block) if usual and isinstance(block.experts, QuantisedExperts) else None
     # A router of two bytes is computed as its own code rounds it.
     if router is None or router.weight.dtype is not torch.float32:
         whole = prepare_block(block, prepare)
-        return Mixture(whole.experts, block=whole)
+        return Mixture(whole.experts, shared=beside, block=whole)
     alone = copy.copy(block)
     alone._modules = {"experts": block.experts}
     return Mixture(
         prepare_block(alone, prepare).experts,
         router,
-        None if shared is None else _gated(shared, prepare),
+        beside if inner is None else _plain_mlp(inner, prepare),
         None if share is None else prepare(share),
     )
 
@@ -318,15 +335,15 @@ def _latent_heads(attention: Any, prepare: Prepare, in_pairs: bool) -> LatentHea
 
 
 def _heads(attention: Any, window: int) -> Heads:
-    has_norms = hasattr(attention, "q_norm")
-    gated = attention.q_proj.out_features == 2 * bare(attention.o_proj).in_features
+    norms = _head_norms(attention)
+    gated = attention.q_proj.out_features == 2 * bare(_output(attention)).in_features
     return Heads(
         num_heads=attention.q_proj.out_features // attention.head_dim // (1 + gated),
         num_kv_heads=attention.k_proj.out_features // attention.head_dim,
         head_dim=attention.head_dim,
         scale=attention.scaling,
-        query_norm=norm_of(attention.q_norm) if has_norms else None,
-        key_norm=norm_of(attention.k_norm) if has_norms else None,
+        query_norm=None if norms is None else norm_of(norms[0]),
+        key_norm=None if norms is None else norm_of(norms[1]),
         value_norm=bare_norm(attention.v_norm, attention.k_norm.weight)
         if hasattr(attention, _VALUE_NORM)
         else None,

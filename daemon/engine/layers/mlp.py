@@ -1,4 +1,4 @@
-"""The part of a decoder's layer after attention: a gated MLP, or a mixture of experts."""
+"""The part of a decoder's layer after attention: an MLP, or a mixture of experts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ Layer = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class GatedMlp:
-    """Two products with a gate between them."""
+class Mlp:
+    """Two products with an activation between them."""
 
-    gate_up: Layer
+    gate_up: Layer  # to gates and what they gate, or without gates
     down: Layer
     activation: Activation = Activation.SILU
 
@@ -27,28 +27,28 @@ class GatedMlp:
 
     def __call__(self, states: torch.Tensor, ops: Ops) -> torch.Tensor:
         """[T, width] of `states` [T, width]."""
-        return self.down(ops.gated(self.gate_up(states), self.activation))
+        return self.down(ops.activated(self.gate_up(states), self.activation))
 
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """A block of experts, its layers prepared for this device.
 
-    Where its router is known it is computed here; else `block`, transformers' own, computes all.
+    Where its router is known it is computed here; else `block`, transformers' own, computes all but
+    what its layer adds to it.
     """
 
     experts: Any  # the module that computes them
     router: Router | None = None
-    shared: GatedMlp | None = None  # an MLP that every token takes, and is added
+    shared: Mlp | None = None  # an MLP that every token takes, and is added
     shared_share: Layer | None = None  # whose share is the sigmoid of this layer's output [T, 1]
     block: Any = None
 
     def products(self) -> list[object]:
         """All modules, those without products too."""
-        if self.block is not None:
-            return list(self.block.modules())
         shared = self.shared.products() if self.shared else []
-        return [*self.experts.modules(), *shared, *filter(None, [self.shared_share])]
+        own = self.experts if self.block is None else self.block
+        return [*own.modules(), *shared, *filter(None, [self.shared_share])]
 
     def small_weights(self) -> list[torch.Tensor]:
         """The weights that belong to no product."""
@@ -58,14 +58,19 @@ class Mixture:
 
     def __call__(self, states: torch.Tensor, ops: Ops) -> torch.Tensor:
         """[T, width] of `states` [T, width]."""
-        if self.block is not None:
-            made = self.block(states.unsqueeze(0))
-            made = made[0] if isinstance(made, tuple) else made
-            return made.view(states.shape)
-        assert self.router is not None
-        made = self.experts(states, *self.router(states))
+        made = self._of_experts(states)
         if self.shared is None:
             return made
         beside = self.shared(states, ops)
         share = self.shared_share
         return made + (beside if share is None else share(states).sigmoid() * beside)
+
+    def _of_experts(self, states: torch.Tensor) -> torch.Tensor:
+        if self.block is None:
+            assert self.router is not None
+            made: torch.Tensor = self.experts(states, *self.router(states))
+            return made
+        whole = self.block(states.unsqueeze(0))
+        whole = whole[0] if isinstance(whole, tuple) else whole
+        found: torch.Tensor = whole.view(states.shape)
+        return found

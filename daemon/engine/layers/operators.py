@@ -11,7 +11,7 @@ import torch
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.forward import Alone
-from daemon.engine.layers.mlp import GatedMlp
+from daemon.engine.layers.mlp import Mixture, Mlp
 from daemon.engine.layers.ops import Heads, Ops
 
 
@@ -35,7 +35,8 @@ def operators_alone(
     def norm() -> None:
         for layer in layers:
             ops.norm(states, normed, layer.input_norm, layer.mlp_output_norm)
-            ops.norm(states, normed, layer.mlp_norm, layer.output_norm)
+            if layer.mlp_norm is not None:
+                ops.norm(states, normed, layer.mlp_norm, layer.output_norm)
         ops.norm(states, normed, decoder.norm)
 
     def norm_with_heads() -> None:
@@ -49,15 +50,15 @@ def operators_alone(
             ops.rotate(split[:, :turned], *angles[layer.rotary])
 
     def attention() -> None:
-        for index, (layer, own) in enumerate(plain):
+        for layer, own in plain:
             split = projected[_shape(layer)].view(len(tokens), -1, own.head_dim)
             query, key, value = split.split((own.num_heads, *[own.num_kv_heads] * 2), 1)
-            paged(index, query, key, value, own.scale, own.variant)
+            paged(layer.number, query, key, value, own.scale, own.variant)
 
     def fused_attention() -> None:
-        for index, layer in enumerate(layers):
+        for layer in layers:
             own = projected[_shape(layer)]
-            layer.heads.attend(ops, paged, index, own, angles[layer.rotary])
+            layer.heads.attend(ops, paged, layer.number, own, angles[layer.rotary])
 
     found: dict[str, Callable[[], object]] = {
         "embedding": lambda: decoder.embeddings(tokens),
@@ -120,17 +121,17 @@ def _norm_heads(decoder: Decoder, projected: _ByShape) -> None:
 
 
 def _of_mlps(decoder: Decoder, normed: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """The operators behind attention: of gated MLPs by parts, of mixtures whole."""
+    """The operators behind attention: of MLPs by parts, of mixtures whole."""
     ops = decoder.ops
-    gated = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, GatedMlp)]
-    others = [layer.mlp for layer in decoder.layers if not isinstance(layer.mlp, GatedMlp)]
+    plain = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mlp)]
+    mixtures = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mixture)]
     found: dict[str, Callable[[], object]] = {}
-    if gated:
-        wide = gated[0].gate_up(normed)
-        inner = ops.gated(wide, gated[0].activation)
-        found["gate_up"] = lambda: [mlp.gate_up(normed) for mlp in gated]
-        found["activation"] = lambda: [ops.gated(wide, mlp.activation) for mlp in gated]
-        found["down"] = lambda: [mlp.down(inner) for mlp in gated]
-    if others:
-        found["experts"] = lambda: [mlp(normed, ops) for mlp in others]
+    if plain:
+        wide = plain[0].gate_up(normed)
+        inner = ops.activated(wide, plain[0].activation)
+        found["gate_up"] = lambda: [mlp.gate_up(normed) for mlp in plain]
+        found["activation"] = lambda: [ops.activated(wide, mlp.activation) for mlp in plain]
+        found["down"] = lambda: [mlp.down(inner) for mlp in plain]
+    if mixtures:
+        found["experts"] = lambda: [mlp(normed, ops) for mlp in mixtures]
     return found

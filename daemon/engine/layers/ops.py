@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
-from torch.nn.functional import gelu, rms_norm, silu
+from torch.nn.functional import gelu, relu, rms_norm, silu
 
 from daemon.engine.layers.attention import FULL, AttentionVariant, PagedAttention
 from daemon.engine.quantised.weight import QuantisedWeight
@@ -14,10 +14,17 @@ Angles = tuple[torch.Tensor, torch.Tensor]
 
 
 class Activation(Enum):
-    """The function of the first half of a gated MLP's states."""
+    """The function between an MLP's two products: of the first half of states, their gates, or of
+    all where there are none.
+    """
 
     SILU = "x * sigmoid(x)"
     GELU = "gelu, as approximated by tanh"
+    RELU_SQUARED = "max(x, 0) ** 2, without gates"
+
+    def width(self, states: int) -> int:
+        """Numbers of a token that it makes of so many states."""
+        return states if self is Activation.RELU_SQUARED else states // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,18 @@ class Ops:
         weight, opened = norm.weight.to(values.dtype), silu(gates.float()).view(values.shape)
         return (weight * normed.to(values.dtype) * opened).to(values.dtype).flatten(1)
 
+    def gate_normed(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """`values` [T, groups, n] times silu of their `gates` [T, groups * n], then each group's
+        RMS norm by its part of the weight; [T, groups * n], as `gates`.
+        """
+        opened = silu(gates.float()).view(values.shape)
+        normed = rms_norm(values.float() * opened, values.shape[-1:], None, norm.epsilon)
+        return (norm.weight * normed.flatten(1)).to(gates.dtype)
+
+    def relu_squared(self, states: torch.Tensor) -> torch.Tensor:
+        """max(x, 0) ** 2 of each number of `states` [T, width]."""
+        return relu(states).square()
+
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """Rotary positions of `states` [T, heads, head_dim], in place; `cos` [T, rotary_dim]."""
         rotated = states[..., : cos.shape[-1]]
@@ -168,8 +187,12 @@ class Ops:
         turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -1)
         states.copy_(turned.flatten(-2))
 
-    def gated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
-        """The activation of the first half * second half of `states` [T, 2 * width]."""
+    def activated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
+        """The activation of `states` [T, width], or of the first half * second half of `states`
+        [T, 2 * width].
+        """
+        if activation is Activation.RELU_SQUARED:
+            return self.relu_squared(states)
         return self.silu_mul(states) if activation is Activation.SILU else self.gelu_mul(states)
 
     def gelu_mul(self, states: torch.Tensor) -> torch.Tensor:

@@ -94,6 +94,14 @@ class WatchedOps(Ops):
         """See `Ops`."""
         return self.ops.norm_gated(values, gates, norm)
 
+    def gate_normed(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
+        """See `Ops`."""
+        return self.ops.gate_normed(values, gates, norm)
+
+    def relu_squared(self, states: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return self.ops.relu_squared(states)
+
     def rotate(self, states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """See `Ops`."""
         self.ops.rotate(states, cos, sin)
@@ -102,9 +110,9 @@ class WatchedOps(Ops):
         """See `Ops`."""
         self.ops.turn_pairs(states, cos, sin)
 
-    def gated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
+    def activated(self, states: torch.Tensor, activation: Activation) -> torch.Tensor:
         """See `Ops`."""
-        return self.ops.gated(states, activation)
+        return self.ops.activated(states, activation)
 
     def gelu_mul(self, states: torch.Tensor) -> torch.Tensor:
         """See `Ops`."""

@@ -21,12 +21,12 @@ Work = list[tuple[Running, int]]
 LENGTH, TIMES = 30, 4
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+@pytest.fixture(scope="module", params=["qwen3_5", "granite_hybrid", "nemotron_h", "lfm2"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """One whose programs take as many tokens as those of packed weights do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program, "MAX_PLAIN", program.MAX_TOKENS)
-        made = loaded(save("qwen3_5", tmp_path_factory.mktemp("qwen3_5")))
+        made = loaded(save(request.param, tmp_path_factory.mktemp(request.param)))
     assert made.model.fused
     return made
 

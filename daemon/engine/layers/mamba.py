@@ -1,0 +1,149 @@
+"""The mixer of Mamba 2 in a fused decoder's layer, in place of attention (Dao and Gu 2024)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.ops import Angles, Norm, Ops
+from daemon.engine.layers.recurrent.chunk_scan import time_steps
+from daemon.engine.layers.recurrent.functions import current_recurrence
+from daemon.engine.layers.recurrent.recurrence import Convolution, Scan
+
+_CHILDREN = {"in_proj", "conv1d", "norm", "out_proj"}
+_ACTIVATION = "act"
+OWN_WEIGHTS = frozenset({"dt_bias", "A_log", "D"})
+"""Weights of the mixer beside its layers'."""
+_TRIED, _CLOSE = 3, 1e-3
+"""Random states with which a gated norm is compared, and how far roundings may lead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mamba2:
+    """The scan behind a layer's first projection [T, gates + channels + heads]: inputs and their
+    directions before a convolution are its channels; each head has a step of time.
+    """
+
+    num_heads: int
+    num_groups: int  # each serves some heads side by side
+    head_dim: int
+    state_size: int
+    taps: torch.Tensor  # [channels, K] of the convolution
+    bias: torch.Tensor | None  # [channels]
+    rates: torch.Tensor  # float32 [heads], below 0
+    step_bias: torch.Tensor  # float32 [heads]
+    limits: tuple[float, float]  # of steps
+    direct: torch.Tensor  # float32 [heads]
+    norm: Norm  # [width], of gated outputs
+    norm_groups: int  # parts of a token's outputs that are normed by themselves
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token that the mixer gives."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The parts of a token in the first projection."""
+        return self.width, len(self.taps), self.num_heads
+
+    def norms(self) -> list[Norm]:
+        """Every norm."""
+        return [self.norm]
+
+    def products(self) -> list[object]:
+        """Matrix products between the first projection and the scan: none."""
+        return []
+
+    def small_weights(self) -> list[torch.Tensor]:
+        """The weights that belong to no product or norm."""
+        held = self.taps, self.bias, self.rates, self.step_bias, self.direct
+        return [tensor for tensor in held if tensor is not None]
+
+    def split(self, convolved: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Inputs [T, heads, P] and directions to write and to read by [T, groups, N] of channels
+        [T, C].
+        """
+        each = self.num_groups * self.state_size
+        inputs, write, read = convolved.split((self.width, each, each), 1)
+        of_groups = self.num_groups, self.state_size
+        write, read = (part.unflatten(1, of_groups) for part in (write, read))
+        return inputs.unflatten(1, (self.num_heads, self.head_dim)), write, read
+
+    def attend(
+        self,
+        ops: Ops,
+        paged: PagedAttention,
+        layer: int,
+        projected: torch.Tensor,
+        angles: Angles,
+    ) -> torch.Tensor:
+        """The outputs [T, width] of the scan, gated and normed, from a first projection. It reads
+        and writes its sequences' states.
+        """
+        recurrence = current_recurrence()
+        gates, channels, steps = projected.split(self.sizes, 1)
+        taps = self.taps.to(channels.dtype)  # states may be wider than weights
+        bias = None if self.bias is None else self.bias.to(channels.dtype)
+        convolution = Convolution(channels, taps, bias, activated=True)
+        inputs, write, read = self.split(recurrence.convolve(layer, convolution))
+        steps = time_steps(steps, self.step_bias, True, self.limits)
+        scan = Scan(inputs, steps, self.rates, write, read, self.direct)
+        scanned = recurrence.chunk_scan(layer, scan)
+        grouped = scanned.reshape(len(projected), self.norm_groups, -1)
+        return ops.gate_normed(grouped, gates, self.norm)
+
+
+def is_mamba_2(module: Any) -> bool:
+    """Whether a module of transformers has the parts of such a mixer."""
+    names = {name for name, _child in module.named_children()}
+    own = {name for name, _parameter in module.named_parameters(recurse=False)}
+    return (
+        names - {_ACTIVATION} == _CHILDREN
+        and own == OWN_WEIGHTS
+        and isinstance(module.conv1d, nn.Conv1d)
+        and module.activation in ("silu", "swish")
+        and {name for name, _ in module.norm.named_parameters()} == {"weight"}
+        and _is_gated_norm(module.norm, _num_groups(module.norm))
+    )
+
+
+def mamba_2(module: Any) -> Mamba2:
+    """The mixer that a module of transformers is."""
+    limits = getattr(module, "time_step_limit", None) or (0.0, torch.inf)
+    return Mamba2(
+        num_heads=module.num_heads,
+        num_groups=module.n_groups,
+        head_dim=module.head_dim,
+        state_size=module.ssm_state_size,
+        taps=module.conv1d.weight.detach().squeeze(1).contiguous(),
+        bias=None if module.conv1d.bias is None else module.conv1d.bias.detach(),
+        rates=-module.A_log.detach().float().exp(),
+        step_bias=module.dt_bias.detach().float(),
+        limits=(float(limits[0]), float(limits[1])),
+        direct=module.D.detach().float(),
+        norm=Norm(module.norm.weight, module.norm.variance_epsilon),
+        norm_groups=_num_groups(module.norm),
+    )
+
+
+def _num_groups(norm: Any) -> int:
+    """The parts of a token that a norm norms by themselves."""
+    return len(norm.weight) // getattr(norm, "group_size", len(norm.weight))
+
+
+def _is_gated_norm(norm: Any, num_groups: int) -> bool:
+    """Whether a norm of transformers gates its states before it norms them, in so many groups."""
+    weight = norm.weight
+    drawn = torch.randn(2, _TRIED, len(weight), generator=torch.Generator().manual_seed(0))
+    states, gates = drawn.to(weight.device)
+    with torch.inference_mode():
+        try:
+            found = norm(states, gates)
+        except TypeError:  # it takes no gates
+            return False
+        grouped = states.unflatten(1, (num_groups, -1))
+        own = Ops().gate_normed(grouped, gates, Norm(weight, norm.variance_epsilon))
+    return torch.allclose(found.float(), own.float(), rtol=_CLOSE, atol=_CLOSE)

@@ -1,0 +1,48 @@
+"""The mixers of tokens that keep states: which there are, and how modules show them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from daemon.engine.layers import delta_net, mamba, short_convolution
+from daemon.engine.layers.delta_net import DeltaNet
+from daemon.engine.layers.mamba import Mamba2
+from daemon.engine.layers.short_convolution import ShortConvolution
+
+StateMixer = DeltaNet | Mamba2 | ShortConvolution
+"""A part of a layer in place of attention, which keeps a state of each sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixerKind:
+    """A kind of mixer as a module of transformers has it; its last layer is `out_proj`."""
+
+    recognises: Callable[[Any], bool]
+    make: Callable[[Any], StateMixer]
+    projections_of: Callable[[Any], list[Any]]  # the layers that become its first projection
+    own_weights: frozenset[str] = frozenset()  # beside its layers'
+
+
+def _projection_of(module: Any) -> list[Any]:
+    return [module.in_proj]
+
+
+_KINDS = (
+    MixerKind(
+        delta_net.is_delta_net,
+        delta_net.delta_net,
+        delta_net.projections_of,
+        delta_net.OWN_WEIGHTS,
+    ),
+    MixerKind(mamba.is_mamba_2, mamba.mamba_2, _projection_of, mamba.OWN_WEIGHTS),
+    MixerKind(
+        short_convolution.is_short_convolution,
+        short_convolution.short_convolution,
+        _projection_of,
+    ),
+)
+
+
+def kind_of(module: Any) -> MixerKind | None:
+    """The kind of mixer that a module is; None where it is none that is known."""
+    return next((kind for kind in _KINDS if kind.recognises(module)), None)

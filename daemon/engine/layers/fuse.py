@@ -1,7 +1,7 @@
 """Makes a straight `Decoder` from a loaded model whose modules have the usual shape.
 
 It recognises modules, not the model's name; what a module does beyond its shape (scales of its own,
-layers without positions among others) shows in the logits, which a trial compares before it is
+single layers without positions) shows in the logits, which a trial compares before it is
 used.
 """
 
@@ -23,9 +23,8 @@ from daemon.engine.layers.layer_parts import (
     AROUND,
     SCALE,
     LayerParts,
-    base_parts,
-    layers_of,
     mlp_parts,
+    parts_of,
 )
 from daemon.engine.layers.mixers import StateMixer, kind_of
 from daemon.engine.layers.mlp import Layer, Mixture, Mlp
@@ -71,18 +70,19 @@ def fuse(
     with prepared layers; `windows` of each layer, where one has any (see `AttentionVariant`).
     """
     base, config = model.base_model, model.config
-    parts, layers = base_parts(base), layers_of(base)
-    if parts is None or layers is None or not recognised(base):
+    parts = parts_of(base)
+    divisor = float(getattr(config, "logits_scaling", 1.0))
+    if parts is None or not divisor or not recognised(base):
         return None
     kinds = _rotary_kinds(parts.rotary)
     tables = [_turning(parts.rotary, kind) for kind in kinds]
     in_pairs = not kinds[0] and _is_complex(parts.rotary)
     # States are kept divided by what all that is added to them is multiplied by.
-    unit = layers[0].residual
+    unit = parts.layers[0].residual
     factor = float(getattr(base, "embedding_multiplier", 1.0)) / unit
     fused = (
         _layer(layer, prepare, prepare_block, windows[layer.number] if windows else 0, in_pairs)
-        for layer in layers
+        for layer in parts.layers
     )
     norm = _of_unit(norm_of(parts.norm), unit)
     return Decoder(
@@ -90,9 +90,9 @@ def fuse(
         rotary=tuple(RotaryTable(it, num_positions, parts.norm.weight.device) for it in tables),
         layers=tuple(
             replace(one, rotary=kinds.index(layer.mixer.layer_type) if kinds[0] else 0)
-            for one, layer in zip(fused, layers, strict=True)
+            for one, layer in zip(fused, parts.layers, strict=True)
         ),
-        norm=scaled_norm(norm, 1 / float(getattr(config, "logits_scaling", 1.0))),
+        norm=scaled_norm(norm, 1 / divisor),
         vocabulary=_prepared(model.get_output_embeddings(), prepare),
         ops=ops,
         cap=getattr(config, "final_logit_softcapping", None) or 0.0,
@@ -145,16 +145,16 @@ def _of_complex(
 
 def recognised(base: nn.Module) -> bool:
     """Whether every module of a base model is one that `Decoder` knows how to compute."""
-    parts = base_parts(base)
-    layers = None if parts is None else layers_of(base)
-    if parts is None or not layers:
+    parts = parts_of(base)
+    if parts is None:
         return False
-    kinds = _rotary_kinds(parts.rotary)
+    layers, kinds = parts.layers, _rotary_kinds(parts.rotary)
     if kinds[0] and any(getattr(it.mixer, "layer_type", None) not in kinds for it in layers):
         return False
     return (
         is_norm(parts.norm)
         and len({layer.residual for layer in layers}) == 1
+        and layers[0].residual != 0
         and all(_recognised_layer(layer) for layer in layers)
         and not any(_has_own(module) for module in base.modules())
     )

@@ -32,15 +32,6 @@ _TRIED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class BaseParts:
-    """The modules of a model beside its layers."""
-
-    tokens: Any
-    norm: Any
-    rotary: Any | None
-
-
-@dataclass(frozen=True, slots=True)
 class LayerParts:
     """What mixes tokens and the MLP behind it, with their norms; one layer of transformers', or
     two.
@@ -64,6 +55,16 @@ class LayerParts:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelParts:
+    """The modules of a model: its embedding, layers, last norm, and angles if it turns any."""
+
+    tokens: Any
+    layers: list[LayerParts]
+    norm: Any
+    rotary: Any | None
+
+
+@dataclass(frozen=True, slots=True)
 class MlpParts:
     """The layers of an MLP of two products; those of a gated one's first are merged."""
 
@@ -84,16 +85,17 @@ class _Children:
         return self.left.pop(found[0]) if len(found) == 1 else None
 
 
-def base_parts(base: Any) -> BaseParts | None:
-    """The parts of a model beside its layers; None where it has others."""
+def parts_of(base: Any) -> ModelParts | None:
+    """The parts of a base model; None where it has others."""
     children = _Children(base)
     tokens, norm, rotary = map(children.take, (_TOKENS, _LAST_NORM, _ANGLES))
     if tokens is None or norm is None or children.left.keys() != {"layers"}:
         return None
-    return BaseParts(tokens, norm, rotary)
+    layers = _layers(base)
+    return ModelParts(tokens, layers, norm, rotary) if layers else None
 
 
-def layers_of(base: Any) -> list[LayerParts] | None:
+def _layers(base: Any) -> list[LayerParts] | None:
     """The parts of every layer; None where one has others."""
     found: list[LayerParts] = []
     for number, layer in enumerate(base.layers):

@@ -348,19 +348,24 @@ def test_a_mixture_is_served_from_blocks(form: str, tmp_path: Path) -> None:
     assert sum(held.values()) + plain <= engine.model.weight_bytes <= sum(held.values()) + 2 * plain
 
 
-@pytest.mark.parametrize("family", ["qwen2_moe", "glm4_moe"])
+@pytest.mark.parametrize("family", ["qwen2_moe", "glm4_moe", "granitemoehybrid"])
 def test_what_stands_beside_experts_is_a_part_of_a_program(family: str, tmp_path: Path) -> None:
-    """An MLP for all tokens, in a share of their own or whole; groups and corrections of scores."""
+    """An MLP for all tokens, in a share of their own or whole, in the block or beside it; groups
+    and corrections of scores; behind attention or Mamba 2.
+    """
     sizes = ("hidden_size", "intermediate_size", "moe_intermediate_size")
-    wide = dict.fromkeys((*sizes, "shared_expert_intermediate_size"), 64)
-    build(Variant(family, "beside", wide), tmp_path / "plain")
+    shared = ("shared_expert_intermediate_size", "shared_intermediate_size")
+    fields: dict[str, Any] = dict.fromkeys((*sizes, *shared), 64)
+    if family == "granitemoehybrid":
+        fields["layer_types"] = ["linear_attention", "full_attention"]
+    build(Variant(family, "beside", fields), tmp_path / "plain")
     folder = tmp_path / "made"
     requantise(tmp_path / "plain", folder, "int8", lambda _share: None)
     for exact in (True, False):
         engine = engine_of(folder, tmp_path / "trials", exact=exact)
         assert engine.model.fused and engine.model.compiled
         mixtures = [layer.mlp for layer in engine.model._forward.layers]
-        assert all(mlp.shared for mlp in mixtures if isinstance(mlp, Mixture))
+        assert all(mlp.shared and mlp.router for mlp in mixtures if isinstance(mlp, Mixture))
         if exact:
             check_greedy_text(engine, folder)
 

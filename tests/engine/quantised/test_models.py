@@ -59,6 +59,7 @@ def check_greedy_text(engine: Engine, folder: Path) -> None:
 def check_text_of(engine: Engine, reference: Any) -> None:
     """An engine draws what a model of transformers does."""
     driver = Driver(8, list(range(32)))
+    driver.fit(engine)
     prompts = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2, 7, 1, 8]]
     running = [driver.add(slot, prompt) for slot, prompt in enumerate(prompts)]
     work = [(one, one.num_prompt_tokens) for one in running]

@@ -69,7 +69,14 @@ class MixerCalls:
         steps = self.floats("steps", *logits.shape)
         inputs, write, read = mixer.split(convolved)
         scanned = self.floats("read", *output.shape)
-        scan = Scan(inputs, steps, mixer.rates, write, read, mixer.direct)
+        scan = Scan(
+            inputs=inputs,
+            steps=steps,
+            rates=mixer.rates,
+            write=write,
+            read=read,
+            direct=mixer.direct,
+        )
         convolution = Convolution(channels, mixer.taps, mixer.bias, True)
         grouped = scanned.unflatten(1, (mixer.norm_groups, -1))
         return [

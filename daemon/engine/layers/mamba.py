@@ -90,7 +90,14 @@ class Mamba2:
         convolution = Convolution(channels, taps, bias, activated=True)
         inputs, write, read = self.split(recurrence.convolve(layer, convolution))
         steps = time_steps(steps, self.step_bias, True, self.limits)
-        scan = Scan(inputs, steps, self.rates, write, read, self.direct)
+        scan = Scan(
+            inputs=inputs,
+            steps=steps,
+            rates=self.rates,
+            write=write,
+            read=read,
+            direct=self.direct,
+        )
         scanned = recurrence.chunk_scan(layer, scan)
         grouped = scanned.reshape(len(projected), self.norm_groups, -1)
         return ops.gate_normed(grouped, gates, self.norm)

@@ -1,6 +1,4 @@
-"""Writes the calls of what mixes a fused layer's tokens in place of attention, and of gated heads;
-their arrays must outlive the run.
-"""
+"""Writes the calls of mixers with states and of gated heads; their arrays must outlive the run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from daemon.engine.cpu.experts import ExpertProducts
 from daemon.engine.cpu.quantised import StateBuffers
 from daemon.engine.cpu.rounded_kernels import LANES
 from daemon.engine.cpu.team import Call
-from daemon.engine.layers.mlp import Mixture, Mlp
+from daemon.engine.layers.mlp import DenseMlp, Mixture
 from daemon.engine.layers.routers import Router
 
 
@@ -36,7 +36,7 @@ def is_called(mixture: Mixture) -> bool:
 
 
 def mixture_buffers(
-    mlps: Iterable[Mlp | Mixture | None], most_tokens: int
+    mlps: Iterable[DenseMlp | Mixture | None], most_tokens: int
 ) -> MixtureBuffers | None:
     """Buffers for all mixtures of a decoder, of up to `most_tokens` tokens."""
     found = [mixture for mixture in mlps if isinstance(mixture, Mixture) and is_called(mixture)]

@@ -35,7 +35,7 @@ from daemon.engine.layers.forward import Alone, Repeated
 from daemon.engine.layers.latent import LatentProjection
 from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mixers import StateMixer
-from daemon.engine.layers.mlp import Layer, Mixture, Mlp
+from daemon.engine.layers.mlp import DenseMlp, Layer, Mixture
 from daemon.engine.layers.ops import Norm
 from daemon.engine.layers.ranks import GatheredHead, RankPart, Ranks, SummedPart, bare
 from daemon.engine.layers.stages import StageHead
@@ -217,7 +217,7 @@ def _in_calls(decoder: Decoder, count: int) -> bool:
         products += [layer.query_key_value, layer.output]
         products += [product for product in inner if not isinstance(product, LatentProjection)]
         mlp = layer.mlp
-        if mlp is None or isinstance(mlp, Mlp):
+        if mlp is None or isinstance(mlp, DenseMlp):
             products += mlp.products() if mlp else []
         elif is_called(mlp):
             products += mlp.shared.products() if mlp.shared else []
@@ -433,7 +433,7 @@ class _Program:
             written.add("head", calls.cap(logits, self._constants.address(decoder.cap)))
         return logits, written
 
-    def _mlp(self, written: "_Calls", mlp: Mlp | Mixture) -> torch.Tensor:
+    def _mlp(self, written: "_Calls", mlp: DenseMlp | Mixture) -> torch.Tensor:
         if isinstance(mlp, Mixture):
             shared, share = None, None
             if mlp.shared is not None:
@@ -446,7 +446,7 @@ class _Program:
             return output
         return self._of_two(written, mlp)
 
-    def _of_two(self, written: "_Calls", mlp: Mlp, shared: bool = False) -> torch.Tensor:
+    def _of_two(self, written: "_Calls", mlp: DenseMlp, shared: bool = False) -> torch.Tensor:
         """An MLP of two products; `shared`: one beside experts, a part of their operator."""
         named = "shared " if shared else ""
         of = (_EXPERTS,) * 3 if shared else ("gate_up", "activation", "down")

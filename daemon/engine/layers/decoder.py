@@ -17,7 +17,7 @@ from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.embeddings import Embeddings, PlainEmbeddings, SplitRows
 from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mixers import StateMixer
-from daemon.engine.layers.mlp import Layer, Mixture, Mlp
+from daemon.engine.layers.mlp import DenseMlp, Layer, Mixture
 from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.layers.ranks import bare
 from daemon.engine.layers.rotary import RotaryTable
@@ -39,7 +39,7 @@ class DecoderLayer:
     heads: Heads | LatentHeads | StateMixer
     output: Layer
     mlp_norm: Norm | None
-    mlp: Mlp | Mixture | None
+    mlp: DenseMlp | Mixture | None
     output_norm: Norm | None = None
     mlp_output_norm: Norm | None = None
     rotary: int = 0  # which of the decoder's

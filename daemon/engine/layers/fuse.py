@@ -27,7 +27,7 @@ from daemon.engine.layers.layer_parts import (
     parts_of,
 )
 from daemon.engine.layers.mixers import StateMixer, kind_of
-from daemon.engine.layers.mlp import Layer, Mixture, Mlp
+from daemon.engine.layers.mlp import DenseMlp, Layer, Mixture
 from daemon.engine.layers.norms import bare_norm, is_bare_norm, is_norm, norm_of, scaled_norm
 from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.layers.prepare import prepared
@@ -89,8 +89,8 @@ def fuse(
         embeddings=embeddings_of(parts.tokens, ops, factor),
         rotary=tuple(RotaryTable(it, num_positions, parts.norm.weight.device) for it in tables),
         layers=tuple(
-            replace(one, rotary=kinds.index(layer.mixer.layer_type) if kinds[0] else 0)
-            for one, layer in zip(fused, parts.layers, strict=True)
+            replace(made, rotary=kinds.index(layer.mixer.layer_type) if kinds[0] else 0)
+            for made, layer in zip(fused, parts.layers, strict=True)
         ),
         norm=scaled_norm(norm, 1 / divisor),
         vocabulary=_prepared(model.get_output_embeddings(), prepare),
@@ -271,7 +271,7 @@ def _layer(
     )
 
 
-def _mlp(layer: LayerParts, prepare: Prepare, prepare_block: PrepareBlock) -> Mlp | Mixture:
+def _mlp(layer: LayerParts, prepare: Prepare, prepare_block: PrepareBlock) -> DenseMlp | Mixture:
     alone = _plain_mlp(layer.mlp, prepare)
     if alone is not None:
         return alone
@@ -284,16 +284,16 @@ def _prepared(layer: Any, prepare: Prepare) -> Any:
     return layer.prepared(prepare) if isinstance(layer, RankPart) else prepare(layer)
 
 
-def _plain_mlp(mlp: Any, prepare: Prepare) -> Mlp | None:
+def _plain_mlp(mlp: Any, prepare: Prepare) -> DenseMlp | None:
     """An MLP of two products; None where a module is something else."""
     parts = mlp_parts(mlp)
     if parts is None:
         return None
-    return Mlp(prepare(merge(parts.first)), _prepared(parts.down, prepare), parts.activation)
+    return DenseMlp(prepare(merge(parts.first)), _prepared(parts.down, prepare), parts.activation)
 
 
 def _mixture(
-    block: Any, prepare: Prepare, prepare_block: PrepareBlock, beside: Mlp | None
+    block: Any, prepare: Prepare, prepare_block: PrepareBlock, beside: DenseMlp | None
 ) -> Mixture:
     """The mixture that a block is; `beside`: an MLP of its layer, which is added."""
     inner, share = shared_of(block)

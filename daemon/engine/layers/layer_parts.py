@@ -33,9 +33,7 @@ _TRIED = 64
 
 @dataclass(frozen=True, slots=True)
 class LayerParts:
-    """What mixes tokens and the MLP behind it, with their norms; one layer of transformers', or
-    two.
-    """
+    """A mixer of tokens and the MLP behind it, with norms; one layer of transformers', or two."""
 
     number: int  # of the layer of transformers' that mixes tokens
     input_norm: Any

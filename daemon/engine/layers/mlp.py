@@ -14,7 +14,7 @@ Layer = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Mlp:
+class DenseMlp:
     """Two products with an activation between them."""
 
     gate_up: Layer  # to gates and what they gate, or without gates
@@ -40,7 +40,7 @@ class Mixture:
 
     experts: Any  # the module that computes them
     router: Router | None = None
-    shared: Mlp | None = None  # an MLP that every token takes, and is added
+    shared: DenseMlp | None = None  # an MLP that every token takes, and is added
     shared_share: Layer | None = None  # whose share is the sigmoid of this layer's output [T, 1]
     block: Any = None
 

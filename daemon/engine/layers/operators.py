@@ -11,7 +11,7 @@ import torch
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.forward import Alone
-from daemon.engine.layers.mlp import Mixture, Mlp
+from daemon.engine.layers.mlp import DenseMlp, Mixture
 from daemon.engine.layers.ops import Heads, Ops
 
 
@@ -123,7 +123,7 @@ def _norm_heads(decoder: Decoder, projected: _ByShape) -> None:
 def _of_mlps(decoder: Decoder, normed: torch.Tensor) -> dict[str, Callable[[], object]]:
     """The operators behind attention: of MLPs by parts, of mixtures whole."""
     ops = decoder.ops
-    plain = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mlp)]
+    plain = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, DenseMlp)]
     mixtures = [layer.mlp for layer in decoder.layers if isinstance(layer.mlp, Mixture)]
     found: dict[str, Callable[[], object]] = {}
     if plain:

@@ -14,7 +14,7 @@ from daemon.engine.cuda.ops import TritonOps
 from daemon.engine.families import ByTorch
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.embeddings import PlainEmbeddings
-from daemon.engine.layers.mlp import Layer, Mlp
+from daemon.engine.layers.mlp import DenseMlp, Layer
 from daemon.engine.layers.ops import Angles, Heads, Norm
 from daemon.engine.layers.rotary import RotaryTable
 from daemon.engine.verify.kernels.bench import Bench
@@ -82,7 +82,7 @@ def _decoder(bench: Bench, by_torch: ByTorch) -> Decoder:
         heads=heads,
         output=_layer(bench, width, query),
         mlp_norm=Norm(bench.normal(width), 1e-5),
-        mlp=Mlp(_layer(bench, 2 * gated, width), _layer(bench, width, gated)),
+        mlp=DenseMlp(_layer(bench, 2 * gated, width), _layer(bench, width, gated)),
     )
     longest = 2 + max(max(step) for step in _STEPS)
     rotary = RotaryTable(partial(_angles, subject.rotary_dim), longest, bench.device)

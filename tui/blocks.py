@@ -13,6 +13,7 @@ from textual.geometry import Offset, Region, Size
 from daemon.protocol.control import (
     BlockOwners,
     BlockUse,
+    ExpertStatus,
     InstanceStatus,
     KindStatus,
     StateStatus,
@@ -110,6 +111,13 @@ def snapshots(states: StateStatus) -> str:
     kept = f"{count(states.snapshots)} snapshots, each of {count(states.pages)} blocks"
     began = f"{count(states.hits)} prompts went on from one"
     return f"{kept}, {began}, {count(states.hit_tokens)} tokens spared"
+
+
+def experts_held(experts: ExpertStatus) -> str:
+    """The places of a mixture's experts, and the share of tokens' experts that the CPU computed."""
+    held = f"{count(experts.on_device)} on the device, {count(experts.in_ram)} in RAM"
+    share = f"{percent(experts.ram_share).strip()} of the tokens' computed in RAM"
+    return f"{held}, {share}, {count(experts.exchanged)} exchanged"
 
 
 def heading(instance: InstanceStatus, width: int) -> Text:

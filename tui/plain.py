@@ -12,7 +12,7 @@ from daemon.protocol.control import (
     SequenceStatus,
     Snapshot,
 )
-from tui.blocks import kinds_held, snapshots
+from tui.blocks import experts_held, kinds_held, snapshots
 from tui.deadlines import due_line, due_rows
 from tui.format import (
     BAR_EMPTY,
@@ -154,6 +154,9 @@ def _room(snapshot: Snapshot) -> list[tuple[str, str]]:
             pairs.append(("room", words))
         if instance.kv_kinds:
             pairs.append(("kv held", f"{printable(instance.name)}: {kinds_held(instance)}"))
+        if instance.experts is not UNSET:
+            words = f"{printable(instance.name)}: {experts_held(instance.experts)}"
+            pairs.append(("experts", words))
         if instance.states is not UNSET:
             pairs.append(("states", f"{printable(instance.name)}: {snapshots(instance.states)}"))
     return pairs

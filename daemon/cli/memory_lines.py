@@ -37,6 +37,10 @@ def kinds_of(shape: ModelShape) -> list[tuple[str, int]]:
 def pool_lines(shape: ModelShape, plan: PoolPlan) -> Iterator[str]:
     """The memory formula of one instance, term by term."""
     yield f"  computes in  {plan.dtype}{_weights_in(shape, plan)}"
+    if plan.experts_on_cpu and shape.experts is not None:
+        num_in_ram = plan.experts_on_cpu * shape.experts.count
+        of_all = f"{num_in_ram:,} of {shape.experts.num_layers * shape.experts.count:,} experts"
+        yield f"  in RAM       {mib(plan.ram_weight_bytes)} of {of_all}, computed by the CPU"
     if plan.size is None:
         yield "  the GPU's memory cannot be read from here; the worker sizes its pool at its start"
         yield host_line(plan.host)

@@ -8,6 +8,7 @@ import numpy as np
 
 from daemon.cli.roles_text import roles_lines
 from daemon.protocol.control import (
+    ExpertStatus,
     FlipStatus,
     InstanceStatus,
     KindStatus,
@@ -141,9 +142,18 @@ def _memory(snapshot: Snapshot) -> list[str]:
             parts.append(f"blocks held: {held}")
         if instance.states is not msgspec.UNSET:
             parts.append(snapshot_words(instance.states))
+        if instance.experts is not msgspec.UNSET:
+            parts.append(expert_words(instance.experts))
         if parts:
             lines.append(f"{instance.name}: {'; '.join(parts)}")
     return lines
+
+
+def expert_words(experts: ExpertStatus) -> str:
+    """The places of a mixture's experts, and the share of tokens' experts that the CPU computed."""
+    held = f"experts: {experts.on_device} on the device, {experts.in_ram} in RAM"
+    share = f"{experts.ram_share:.1%} of the tokens' computed in RAM"
+    return f"{held}, {share}, {experts.exchanged} exchanged"
 
 
 def snapshot_words(states: StateStatus) -> str:

@@ -94,6 +94,7 @@ def check(config: Config) -> Iterator[Fault]:
     yield from _paths(config)
     yield from _choices(config)
     yield from key_faults(config.key)
+    yield from _experts(config)
     yield from _memory(config)
     yield from _scheduler(config)
     yield from _slo(config)
@@ -148,6 +149,20 @@ def _choices(config: Config) -> Iterator[Fault]:
             yield key, not_one_of(value, choices)
     if config.scheduler.placement not in NAMES:
         yield "scheduler.placement", not_one_of(config.scheduler.placement, PLACEMENTS)
+
+
+def _experts(config: Config) -> Iterator[Fault]:
+    """Experts in host memory are counted in layers, and an instance of ranks has none there."""
+    asked = config.model.experts_on_cpu
+    if isinstance(asked, str):
+        if asked != "auto":
+            yield "model.experts_on_cpu", f'must be "auto" or a number of layers, got {asked!r}'
+    elif not 0 <= asked <= _INT32_MAX:
+        yield "model.experts_on_cpu", f"must be from 0 to {_INT32_MAX}, got {_short(asked)}"
+    split = [placed(spec) for spec in config.instance if num_ranks(spec) > 1]
+    if asked and split:
+        said = "experts of an instance of ranks lie on its devices alone"
+        yield "model.experts_on_cpu", f"must be 0 for {split[0]}: {said}"
 
 
 def _memory(config: Config) -> Iterator[Fault]:

@@ -12,7 +12,7 @@ import msgspec
 
 from daemon.config.cuda import Card, Devices
 from daemon.config.instances import named, shared_limits
-from daemon.config.pool import PooledModel, demand_of, gib, instance_dtype
+from daemon.config.pool import PooledModel, demand_of, gib, instance_dtype, refuse_experts
 from daemon.config.schema import Config, InstanceSpec
 from daemon.memory.layout import KVLayout
 from daemon.memory.sizing import (
@@ -140,6 +140,9 @@ def _shortened(candidates: tuple[DeviceCandidate, ...]) -> Iterator[DeviceCandid
 def needs_of(config: Config, model: PooledModel) -> Needs:
     """The demands of an instance of `model` on a GPU."""
     dtype = instance_dtype(config, "cuda", model.dtype)
+    asked = config.model.experts_on_cpu
+    refuse_experts(config, model)
+    model = model.on_device(asked if isinstance(asked, int) else model.num_expert_layers)
     demand = demand_of(config, model, dtype, shared_limits(config))
     per_block = block_bytes(model, demand.block_size, dtype, demand.kv_dtype)
     layout, chunk = layout_for(model, demand), demand.max_batch_tokens

@@ -33,11 +33,17 @@ class HostPlan(msgspec.Struct, frozen=True):
 
 
 def plan_host_pool(
-    config: Config, model: Shape, spec: InstanceSpec, dtype: str, pool: PoolSize | None
+    config: Config,
+    model: Shape,
+    spec: InstanceSpec,
+    dtype: str,
+    pool: PoolSize | None,
+    below_bytes: int = 0,
 ) -> HostPlan:
     """The host pool beside `pool` (None: not known yet), or that of each rank. Raises SizingError
-    if it holds nothing.
+    if it holds nothing. `below_bytes`: of experts that host memory holds beside it.
     """
+    _refuse_experts(below_bytes, max(len(config.instance), 1))
     memory, num_instances = config.memory, max(len(config.instance), 1)
     ranks = num_ranks(spec)
     per_block = block_bytes(model, memory.block_size, dtype, memory.kv_dtype)
@@ -55,11 +61,21 @@ def plan_host_pool(
         _refuse_beyond_ram(memory.host_bytes, num_instances)
         return HostPlan(memory.host_bytes // ranks // per_block, per_block, "host_bytes")
     share = RAM_SHARE[spec.device.partition(":")[0]]
-    ram_bytes = int(share * available_ram_bytes()) // num_instances // ranks
+    ram_bytes = int(share * max(available_ram_bytes() - num_instances * below_bytes, 0))
+    ram_bytes = ram_bytes // num_instances // ranks
     useful_bytes = DEVICE_POOLS * pool.num_blocks * pool.block_bytes if pool is not None else 0
     if pool is None or useful_bytes > ram_bytes:
         return HostPlan(ram_bytes // per_block, per_block, "ram")
     return HostPlan(useful_bytes // per_block, per_block, "kv")
+
+
+def _refuse_experts(below_bytes: int, num_instances: int) -> None:
+    available_bytes = available_ram_bytes()
+    if below_bytes * num_instances > available_bytes:
+        raise SizingError(
+            f"the experts in host memory take {below_bytes * num_instances} bytes, more than the "
+            f"{available_bytes} bytes of RAM that are available: lower model.experts_on_cpu"
+        )
 
 
 def _refuse_beyond_ram(host_bytes: int, num_instances: int) -> None:

@@ -45,6 +45,13 @@ class PooledModel(Shape, Protocol):
     def plain_bytes(self, dtype: str) -> int:
         """Bytes of the weights that are not packed, as `dtype`."""
 
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts that host memory could hold."""
+
+    def on_device(self, experts_on_cpu: int) -> "PooledModel":
+        """The share of a device where host memory has as many experts as so many layers have."""
+
 
 class PoolPlan(msgspec.Struct, frozen=True):
     """One instance's pools, and all that they were computed from."""
@@ -55,6 +62,8 @@ class PoolPlan(msgspec.Struct, frozen=True):
     room: Room | None  # None: a GPU whose memory cannot be read from here
     size: PoolSize | None  # None with room: the worker sizes the pool when it starts
     host: HostPlan  # to which its blocks are swapped
+    experts_on_cpu: int = 0  # layers of whose experts as many lie in host memory
+    ram_weight_bytes: int = 0  # of these experts
 
 
 def instance_dtype(config: Config, device: str, stored: str) -> str:
@@ -81,8 +90,12 @@ def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: D
     """
     refuse_too_long(config, model)
     dtype = instance_dtype(config, spec.device, model.dtype)
-    demand, room, size = _device_pool(config, model, spec, dtype, devices)
-    host = plan_host_pool(config, model, spec, dtype, size)
+    on_cpu = experts_on_cpu(config, model, spec, devices)
+    above = model.on_device(on_cpu)
+    held_as = weight_dtype(config, model.dtype)
+    below_bytes = model.weight_bytes(held_as) - above.weight_bytes(held_as)
+    demand, room, size = _device_pool(config, above, spec, dtype, devices, below_bytes)
+    host = plan_host_pool(config, model, spec, dtype, size, below_bytes)
     return PoolPlan(
         dtype=dtype,
         weight_dtype=weight_dtype(config, model.dtype),
@@ -90,7 +103,46 @@ def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: D
         room=room,
         size=size,
         host=host,
+        experts_on_cpu=on_cpu,
+        ram_weight_bytes=below_bytes,
     )
+
+
+def refuse_experts(config: Config, model: PooledModel) -> None:
+    """Raise SizingError where model.experts_on_cpu asks for what the model does not have."""
+    asked, there = config.model.experts_on_cpu, model.num_expert_layers
+    if not asked:
+        return
+    if not there:
+        raise SizingError(
+            f"model.experts_on_cpu = {asked!r} is for a mixture whose experts have matrices of "
+            "their own, which this model's weights are not (model.quantize makes such of a mixture)"
+        )
+    if isinstance(asked, int) and asked > there:
+        raise SizingError(
+            f"model.experts_on_cpu = {asked} is more than this model's {there} layers with experts"
+        )
+
+
+def experts_on_cpu(config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices) -> int:
+    """Layers of whose experts as many lie in host memory: as configured, or as few as leave room
+    for the longest sequence beside the others. On a CPU all lies there. Raises SizingError.
+    """
+    refuse_experts(config, model)
+    asked = config.model.experts_on_cpu
+    if isinstance(asked, int):
+        return asked
+    if spec.device == "cpu":
+        return 0
+    dtype = instance_dtype(config, spec.device, model.dtype)
+    for on_cpu in range(model.num_expert_layers):
+        try:
+            size = _device_pool(config, model.on_device(on_cpu), spec, dtype, devices)[2]
+        except SizingError:
+            continue
+        if size is None or size.max_len >= longest(config, model.context_len):
+            return on_cpu
+    return model.num_expert_layers
 
 
 def pool_faults(
@@ -101,7 +153,8 @@ def pool_faults(
     size: list[PoolSize | None] = [None]
 
     def plan_device() -> None:
-        size[0] = _device_pool(config, model, spec, dtype, devices)[2]
+        on_cpu = experts_on_cpu(config, model, spec, devices)
+        size[0] = _device_pool(config, model.on_device(on_cpu), spec, dtype, devices)[2]
 
     for plan in (
         lambda: refuse_too_long(config, model),
@@ -115,9 +168,16 @@ def pool_faults(
 
 
 def _device_pool(
-    config: Config, model: PooledModel, spec: InstanceSpec, dtype: str, devices: Devices
+    config: Config,
+    model: PooledModel,
+    spec: InstanceSpec,
+    dtype: str,
+    devices: Devices,
+    below_bytes: int = 0,
 ) -> tuple[Demand, Room | None, PoolSize | None]:
-    """The demand on the device's own pool, the memory for it, and its size."""
+    """The demand on the device's own pool, the memory for it, and its size. `below_bytes`: of
+    experts in host memory.
+    """
     demand = demand_of(config, model, dtype, worker_limits(config, spec))
     kv_bytes = demand.kv_bytes // num_ranks(spec)  # said of the whole instance
     demand = msgspec.structs.replace(demand, kv_bytes=kv_bytes)
@@ -125,7 +185,7 @@ def _device_pool(
     weight_bytes = model.weight_bytes(held_as)
     panel_bytes = 0
     if spec.device == "cpu":
-        weight_bytes += cpu_copy_bytes(model.plain_bytes(held_as), held_as)
+        weight_bytes += cpu_copy_bytes(model.plain_bytes(held_as), held_as) + below_bytes
     else:
         panel_bytes = gpu_panel_bytes(model.packed_bytes)
     room = _room(config, spec.device, weight_bytes, panel_bytes, devices)

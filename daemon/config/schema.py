@@ -13,6 +13,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""  # the name clients use; empty: the folder's or file's name
     dtype: str = "auto"  # of weights; auto: the model's own; float32 on cpu: nothing is rounded
     quantize: str = "none"  # plain weights, once, to blocks of int8 | int4 | fp8; none: as stored
+    experts_on_cpu: int | str = 0  # layers of whose experts as many stay in RAM; auto: as fit
     max_len: int = 0  # tokens of prompt + answer; 0: the model's own limit
     generation_config: str = "auto"  # default sampling: auto (the model's own) | llmd | a folder
 

@@ -16,6 +16,7 @@ import msgspec
 from daemon.models.containers import text_fields
 from daemon.models.content import content_digest
 from daemon.models.embedded import gguf_file, model_folder
+from daemon.models.expert_shape import count_experts, stored_in
 from daemon.models.gguf_index import GgufIndex, read_index
 from daemon.models.kept_folder import Tell, make_once, run_maker
 from daemon.models.quantisation import read_quantisation
@@ -105,7 +106,10 @@ def quantised_shape(shape: ModelShape, index: GgufIndex) -> ModelShape:
     """The shape of a model whose weights become what an index says."""
     counted = count_indexed(index)
     return msgspec.structs.replace(
-        shape, packed_params=counted.packed_params, packed_bytes=counted.packed_bytes
+        shape,
+        packed_params=counted.packed_params,
+        packed_bytes=counted.packed_bytes,
+        experts=count_experts(stored_in(index), shape.experts.chosen if shape.experts else 1),
     )
 
 

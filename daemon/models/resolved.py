@@ -11,6 +11,7 @@ import msgspec
 
 from daemon.memory.layout import KVHeads
 from daemon.memory.state_layout import StatePart
+from daemon.models.expert_shape import experts_of
 from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import ModelError, ModelShape
 from daemon.models.vocabulary import end_token_ids
@@ -103,6 +104,7 @@ def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
         windows=resolved.windows,
         layer_heads=resolved.layer_heads,
         layer_states=resolved.layer_states,
+        experts=experts_of(folder, resolved.fields),
         eos_token_ids=end_token_ids(folder, resolved.eos_token_ids, resolved.vocab_size),
         **sizes,
     )

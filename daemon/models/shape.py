@@ -15,6 +15,21 @@ class ModelError(ValueError):
     """A folder does not hold a model that llmd can serve; the message says why."""
 
 
+class ExpertShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture's experts, where each has matrices or blocks of its own."""
+
+    num_layers: int  # with experts
+    count: int  # of a layer
+    chosen: int  # of them by each token
+    num_params: int  # of all, and so on
+    packed_params: int
+    packed_bytes: int
+
+    def size_bytes(self, dtype: str) -> int:
+        """Bytes of all, those that are not packed held as `dtype`."""
+        return self.packed_bytes + (self.num_params - self.packed_params) * DTYPE_BYTES[dtype]
+
+
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     """A model's shape, as the daemon needs it before a worker loads the model."""
 
@@ -34,6 +49,25 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     layer_heads: tuple[KVHeads, ...] = ()  # of each layer; empty: all have the same
     layer_states: tuple[tuple[StatePart, ...], ...] = ()  # of each; empty: none is recurrent
     eos_token_ids: tuple[int, ...] = ()
+    experts: ExpertShape | None = None  # None: none that host memory could hold
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts that host memory could hold."""
+        return self.experts.num_layers if self.experts is not None else 0
+
+    def on_device(self, experts_on_cpu: int) -> "ModelShape":
+        """The share of a device where host memory has as many experts as so many layers have."""
+        experts = self.experts
+        if experts is None or not experts_on_cpu:
+            return self
+        part = experts_on_cpu / experts.num_layers
+        return msgspec.structs.replace(
+            self,
+            num_params=self.num_params - int(part * experts.num_params),
+            packed_params=self.packed_params - int(part * experts.packed_params),
+            packed_bytes=self.packed_bytes - int(part * experts.packed_bytes),
+        )
 
     def weight_bytes(self, dtype: str) -> int:
         """Bytes of the weights once loaded: those in blocks as they are, all others as `dtype`."""

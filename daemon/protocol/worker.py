@@ -7,7 +7,7 @@ waits for no plan.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
 `Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers,
 `OperatorTimes` where asked for, `Fallback` where torch stands in for kernels, `Compiling` where a
-step takes long because of that, or `Failed`.
+step takes long because of that, `ExpertsUsed` where some experts lie in host memory, or `Failed`.
 Of a worker that Ray placed also `OnNode`, and `Exited` at the end.
 Every rank of an instance gets every plan; rank 0 alone replies. All of them say `Loading`, `Ready`,
 `Copied` and `Failed`.
@@ -48,6 +48,7 @@ class Load(msgspec.Struct, frozen=True, tag=True, array_like=True):
     weight_dtype: str = ""  # of weights that are not quantised; empty: `dtype`
     exact: bool = True  # matrix products round no states
     stage_layers: tuple[int, ...] = ()  # of each pipeline stage; empty: ranks share layers
+    experts_on_cpu: int = 0  # layers of whose experts as many stay in host memory
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True):
@@ -255,6 +256,19 @@ class Fallback(msgspec.Struct, frozen=True, tag=True, array_like=True):
     why: str
 
 
+class ExpertsUsed(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The places of a mixture's experts, and how many of the tokens' were computed in each; sent
+    at most once a second by a worker that keeps some in host memory.
+    """
+
+    on_device: int  # experts of all layers
+    in_ram: int
+    bytes_in_ram: int
+    chosen_on_device: int  # pairs of a token and an expert since the worker began
+    chosen_in_ram: int
+    exchanged: int
+
+
 class Compiling(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A compiler is at work while serving; sent once a second while it is."""
 
@@ -295,6 +309,7 @@ FromWorker = (
     | OperatorTimes
     | Fallback
     | Compiling
+    | ExpertsUsed
     | Failed
     | OnNode
     | Exited

@@ -98,6 +98,7 @@ class ServedModel(msgspec.Struct, frozen=True):
             weight_dtype=pool.weight_dtype,
             exact=config.model.dtype == "float32",
             stage_layers=stage_layers(self.shape, stages) if stages > 1 else (),
+            experts_on_cpu=pool.experts_on_cpu,
         )
 
     def _wakes_in_s(self, config: Config, instance: int, times: StartTimes | None) -> float:

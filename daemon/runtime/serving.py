@@ -10,11 +10,16 @@ from daemon.base import notify
 from daemon.config.instance_text import num_ranks
 from daemon.control.orders import RefusalError
 from daemon.core.instance.instance import WorkerState
-from daemon.core.values.snapshot import CoreSnapshot, InstanceStatus, RankStatus
+from daemon.core.values.snapshot import (
+    CoreSnapshot,
+    ExpertStatus,
+    InstanceStatus,
+    RankStatus,
+)
 from daemon.core.view.view import block_owners, snapshot, story
 from daemon.protocol.api import Gauges, Serving
 from daemon.protocol.control import AskStory, BlockOwners, Closer, Snapshot, Story
-from daemon.protocol.worker import Fallback, Ready
+from daemon.protocol.worker import ExpertsUsed, Fallback, Ready
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.greeting import how_to_talk, what_serves
 from daemon.runtime.model import ServedModel
@@ -51,6 +56,7 @@ class ServingStatus(DaemonStatus):
         self._gpus = gpus
         self._power = power
         self._processes = processes
+        self._experts: dict[int, ExpertsUsed] = {}  # by instance
         self._fallbacks: dict[int, dict[str, str]] = {}  # by instance and family of kernels
 
     @property
@@ -100,6 +106,10 @@ class ServingStatus(DaemonStatus):
         """A worker lets torch compute what some of its kernels should."""
         self._fallbacks.setdefault(instance, {})[fallback.family] = fallback.why
 
+    def used_experts(self, instance: int, used: ExpertsUsed) -> None:
+        """A worker tells where its experts lie, and which were chosen."""
+        self._experts[instance] = used
+
     def tell_room(self, instance: int, ready: Ready) -> None:
         """Log the room of an instance that is ready."""
         home = self._runtime.core.instances[instance]
@@ -119,6 +129,7 @@ class ServingStatus(DaemonStatus):
         """A worker died; its successor begins anew, and tests its kernels itself."""
         self._loads.lost(instance)
         self._fallbacks.pop(instance, None)
+        self._experts.pop(instance, None)
 
     def announce(self) -> None:
         """Log that requests are served, if they are; the first time, also how to talk to it."""
@@ -218,17 +229,21 @@ class ServingStatus(DaemonStatus):
 
     def _completed(self, index: int, status: InstanceStatus) -> InstanceStatus:
         """Complete an instance's status by what the Core does not know: its slowest steps, the
-        kernels that torch replaces, its node, its ranks, and the power of its card.
+        kernels that torch replaces, its node, its ranks, where its experts lie, and the power
+        of its card.
         """
         known = self._fallbacks.get(index, {})
         p99_s = self._runtime.recent_steps[index].p99_s(time.monotonic())
         power = self._power.figures(index)._asdict() if self._power else {}
         node, ranks = self._processes(index)
+        used = self._experts.get(index)
+        experts = ExpertStatus(**msgspec.structs.asdict(used)) if used else msgspec.UNSET
         return msgspec.structs.replace(
             status,
             step_p99_s=p99_s,
             fallbacks=tuple(sorted(known.items())),
             node=node or msgspec.UNSET,
             ranks=ranks,
+            experts=experts,
             **power,
         )

@@ -52,6 +52,7 @@ class Workers:
             hopeless=self._hopeless,
             copied=runtime.copied,
             fallback=status.fell_back,
+            experts=status.used_experts,
             link_state=runtime.links.state,
             transfer_over=runtime.links.over,
         )

@@ -17,6 +17,7 @@ from daemon.protocol.worker import (
     Compiling,
     Copied,
     Exited,
+    ExpertsUsed,
     Failed,
     Fallback,
     FromWorker,
@@ -75,6 +76,7 @@ class WorkerHooks(msgspec.Struct, frozen=True):
     hopeless: Callable[[int, str], None]
     copied: Callable[[int, Copied], None] = lambda _instance, _copied: None
     fallback: Callable[[int, Fallback], None] = lambda _instance, _fallback: None
+    experts: Callable[[int, ExpertsUsed], None] = lambda _instance, _used: None
     link_state: Callable[[int, LinkState], None] = lambda _instance, _state: None
     transfer_over: Callable[[int, TransferOver], None] = lambda _instance, _over: None
     operators: Callable[[int, OperatorTimes], None] = lambda _instance, _times: None
@@ -343,6 +345,8 @@ class WorkerProcess(ChildKeeper):
                 self._hooks.fallback(self.instance, message)
             case Compiling():
                 self._compiles(message)
+            case ExpertsUsed():
+                self._hooks.experts(self.instance, message)
             case Alive():
                 self._await_progress("start", LOAD_STALL_S)
             case Loading():

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import ClassVar
 
+from msgspec import UNSET
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -11,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from daemon.protocol.control import AskOwners, Closer, GpuStatus, InstanceStatus, ReservedStatus
-from tui.blocks import BlockMap
+from tui.blocks import BlockMap, experts_held
 from tui.chart import Chart
 from tui.facts import facts
 from tui.format import bar, count, latency, percent, printable, rate, share, size
@@ -112,9 +113,15 @@ def _what(instance: InstanceStatus) -> Facts:
         *([("pool", Text(instance.pool, role_colour(instance.pool)))] if instance.pool else []),
         ("device", printable(instance.device)),
         *([("node", printable(instance.node))] if instance.node else []),
+        *_experts(instance),
         ("policy", printable(instance.policy)),
         ("", ""),
     ]
+
+
+def _experts(instance: InstanceStatus) -> Facts:
+    """The places of a mixture's experts, where some are in host memory."""
+    return [] if instance.experts is UNSET else [("experts", experts_held(instance.experts))]
 
 
 def _does(instance: InstanceStatus) -> Facts:

@@ -73,6 +73,7 @@ class EngineMetrics(Collector):
         yield from self._sequences(gauges.instances)
         yield from self._memory(gauges.instances)
         yield from self._snapshots(gauges.instances)
+        yield from self._experts(gauges.instances)
         yield from self._swapping(gauges.instances)
         yield from self._steps(gauges.instances)
         yield from use_metrics(gauges, self._model)
@@ -220,6 +221,24 @@ class EngineMetrics(Collector):
                 tokens.add_metric(labels, status.states.hit_tokens)
         if there.samples:
             yield from (there, made, hits, tokens)
+
+    def _experts(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
+        """Those of instances that keep some in host memory."""
+        held = self._gauge("experts", "A mixture's experts of all layers.", "place")
+        size = self._gauge("experts_ram_bytes", "Bytes of the experts in host memory.")
+        chosen = self._counter("experts_chosen", "Experts that tokens were sent to.", "place")
+        exchanged = self._counter("experts_exchanged", "Experts moved to the device since used.")
+        for status in instances:
+            if (experts := status.experts) is not UNSET:
+                labels = [self._model, status.name]
+                held.add_metric([*labels, "device"], experts.on_device)
+                held.add_metric([*labels, "ram"], experts.in_ram)
+                size.add_metric(labels, experts.bytes_in_ram)
+                chosen.add_metric([*labels, "device"], experts.chosen_on_device)
+                chosen.add_metric([*labels, "ram"], experts.chosen_in_ram)
+                exchanged.add_metric(labels, experts.exchanged)
+        if held.samples:
+            yield from (held, size, chosen, exchanged)
 
     def _swapping(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
         blocks = self._counter(

@@ -43,6 +43,22 @@ class StateStatus(msgspec.Struct, frozen=True):
     hit_tokens: int  # that these did not compute
 
 
+class ExpertStatus(msgspec.Struct, frozen=True):
+    """The experts of an instance whose worker keeps some in host memory."""
+
+    on_device: int  # of all layers
+    in_ram: int
+    bytes_in_ram: int
+    chosen_on_device: int  # pairs of a token and an expert since the worker began
+    chosen_in_ram: int
+    exchanged: int  # experts that took another's place on the device since then
+
+    @property
+    def ram_share(self) -> float:
+        """Share of the tokens' experts that the CPU computed."""
+        return self.chosen_in_ram / max(self.chosen_on_device + self.chosen_in_ram, 1)
+
+
 class RankStatus(msgspec.Struct, frozen=True, array_like=True):
     """One process of an instance of several."""
 
@@ -107,6 +123,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     by_kind: ByKind | msgspec.UnsetType = msgspec.UNSET  # unset: a block has all layers
     states: StateStatus | msgspec.UnsetType = msgspec.UNSET  # unset: no layer keeps any
     ranks: tuple[RankStatus, ...] = ()  # of an instance of several processes
+    experts: ExpertStatus | msgspec.UnsetType = msgspec.UNSET  # unset: none lies in host memory
     node: str | msgspec.UnsetType = msgspec.UNSET  # of a cluster; "?" until Ray has placed it
 
     @property

@@ -1,6 +1,6 @@
 """The experts of a mixture on the CPU: a few calls for all tokens of a step and all experts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -113,8 +113,30 @@ class ExpertProducts(nn.Module):
 
     def multiple(self, count: int, num_chosen: int) -> int:
         """The multiple at which an expert's rows begin, of T tokens with k experts each."""
-        some = [self._way(stack, count, num_chosen) for stack in (*self._gate_up, *self._down)]
-        return max(_lanes(way, self._share(count, num_chosen)) for way in some)
+        return self._multiple(self._share(count, num_chosen))
+
+    def _multiple(self, share: int) -> int:
+        ways = [self._ways.of(stack.first, share) for stack in (*self._gate_up, *self._down)]
+        return max(_lanes(way, share) for way in ways)
+
+    def each(self, states: torch.Tensor, which: torch.Tensor, share: int) -> torch.Tensor:
+        """See `QuantisedExperts`; the way that multiplies is that of this `share`."""
+        states = states.contiguous()
+        output = torch.empty(states.shape)
+        rows = ExpertRows.of(len(states), 1, self.num_experts, self._multiple(share))
+        rows.chosen.copy_(which.unsqueeze(1))
+        rows.shares.fill_(1.0)
+        kept = self._kept.of(rows.num_rows)
+        self._team.run_calls(self.calls(states, rows, output, kept, share=share))
+        return output
+
+    def set_biases(self, expert: int, rows: Mapping[str, torch.Tensor]) -> None:
+        """See `QuantisedExperts`."""
+        for layer, own in self._biases.items():
+            if own is not None:
+                apart = layer == "gate_up" and not self._in_turns
+                given = rows[layer].float()
+                own[expert] = torch.cat((given[::2], given[1::2])) if apart else given
 
     def forward(
         self, states: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor
@@ -142,14 +164,17 @@ class ExpertProducts(nn.Module):
         output: torch.Tensor,
         scratch: StateBuffers,
         beside: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None),
+        share: int = 0,
     ) -> list[Call]:
         """Calls that compute `output` [T, width] of `states` [T, width], both dense, with the
         experts that are chosen when they run. They name buffers of `scratch`; `beside`: what is
-        added to the experts', and the logits of its share.
+        added to the experts', and the logits of its share. `share`: tokens of an expert; 0: where
+        they fall evenly.
         """
+        share = share or self._share(*rows.chosen.shape)
         listed = [expert_calls.arranged(rows)]
         wide = scratch.floats("gate_up", rows.num_rows, sum(s.first.rows for s in self._gate_up))
-        self._products(listed, self._gate_up, states, True, rows, wide, scratch)
+        self._products(listed, (self._gate_up, share), states, True, rows, wide, scratch)
         self._add_bias(listed, "gate_up", wide, rows)
         inner = scratch.floats("inner", rows.num_rows, self.inner)
         if isinstance(self._gate, SiluGate):
@@ -157,7 +182,7 @@ class ExpertProducts(nn.Module):
         else:
             listed.append(expert_calls.clamped(wide, inner, self._limits, self._in_turns))
         made = scratch.floats("made", rows.num_rows, self.width)
-        self._products(listed, self._down, inner, False, rows, made, scratch)
+        self._products(listed, (self._down, share), inner, False, rows, made, scratch)
         self._add_bias(listed, "down", made, rows)
         listed.append(expert_calls.joined(made, rows, output, *beside))
         return listed
@@ -172,19 +197,22 @@ class ExpertProducts(nn.Module):
     def _products(
         self,
         listed: list[Call],
-        stacks: Sequence[Stack],
+        of_experts: tuple[Sequence[Stack], int],
         states: torch.Tensor,
         gather: bool,
         rows: ExpertRows,
         output: torch.Tensor,
         scratch: StateBuffers,
     ) -> None:
-        """Products of `states`, which rows share where they are to be gathered."""
+        """Products of `states`, which rows share where they are to be gathered; `of_experts`:
+        weights, and how many tokens an expert has.
+        """
+        stacks, share = of_experts
         forms = _Forms(listed, states, gather, rows, scratch)
         first = 0
         for stack in stacks:
-            way = self._way(stack, *rows.chosen.shape)
-            lanes = _lanes(way, self._share(*rows.chosen.shape))
+            way = self._ways.of(stack.first, share)
+            lanes = _lanes(way, share)
             in_pairs = way is ProductWay.FLOATS_TOGETHER and products.takes_pairs(stack.first)
             kernel = pair_kernels.floats_together() if in_pairs else _KERNELS[way](stack.format)
             product = GroupedProduct(kernel.address, stack.addresses, stack.first, lanes)
@@ -195,9 +223,6 @@ class ExpertProducts(nn.Module):
     def _share(self, count: int, num_chosen: int) -> int:
         """Tokens of an expert, where they fall evenly."""
         return -(-count * num_chosen // self.num_experts)
-
-    def _way(self, stack: Stack, count: int, num_chosen: int) -> ProductWay:
-        return self._ways.of(stack.first, self._share(count, num_chosen))
 
 
 class _Forms:

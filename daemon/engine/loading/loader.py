@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from daemon.base.logs import in_a_line
 from daemon.engine.layers.attention import ATTENTION_NAME, register
 from daemon.engine.layers.ranks import Ranks
 from daemon.engine.layers.recurrent.functions import replace_functions
+from daemon.engine.loading.experts_below import divide, open_experts
 from daemon.engine.loading.resolve import read_config, resolved_of
 from daemon.engine.loading.shards import RankShare, shards_of, with_share
 from daemon.engine.loading.stages import share_of
@@ -67,18 +69,20 @@ def load_model(
     *,
     weight_dtype: str = "",
     ranks: Ranks | None = None,
+    experts_on_cpu: int = 0,
 ) -> PreTrainedModel:
     """The causal language model in `folder`, on its device and ready to compute in `dtype`.
 
     Weights stored in blocks stay so. On a CPU weights may be narrower than the computation:
     `weight_dtype`, where it is given. `tell` gets, from any thread, the share of the weights that
     is loaded. Of several `ranks` each has its part of the layers, or as a stage some of
-    them, and no other's weights. Raises ModelError.
+    them, and no other's weights. `experts_on_cpu`: layers, of whose experts as many stay in host
+    memory. Raises ModelError.
     """
     register()
     computes_in = torch_dtype(dtype)
     narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
-    model = _loaded(folder, device, computes_in, tell, narrow, ranks)
+    model = _loaded(folder, device, computes_in, tell, narrow, ranks, experts_on_cpu)
     if left_out := predicting_weights(folder):
         said = "predict further tokens and are left out"
         log.info("%s: %d weights %s: %s ...", folder, len(left_out), said, left_out[0])
@@ -100,6 +104,7 @@ def _loaded(
     tell: Callable[[float], None],
     narrow: torch.dtype | None,
     ranks: Ranks | None = None,
+    experts_on_cpu: int = 0,
 ) -> Any:
     """A folder's model, all of whose weights are the folder's. Raises ModelError."""
     config = read_config(folder)
@@ -117,14 +122,24 @@ def _loaded(
     opened = open_weights(
         folder, device if has_memory else _CPU, tell, computes_in, narrow, quantisation, cuts
     )
-    with opened as (weights, packed):
+    with ExitStack() as stack:
+        weights, packed = stack.enter_context(opened)
+        below = None
+        if experts_on_cpu:
+            held_as = computes_in if narrow is None else narrow
+            kinds = computes_in, held_as, experts_on_cpu, quantisation
+            below = stack.enter_context(open_experts(folder, *kinds))
         unused = share.unused if share is not None else frozenset()
+        plain = below.plain(packed, device) if below is not None else {}
         given = weights if has_memory else _shells({name: sides[name] for name in weights})
         places, model, report = _made(
-            folder, model_class, config, packed, given, unused, (device, computes_in)
+            folder, model_class, config, (packed, plain), given, unused, (device, computes_in)
         )
         if has_memory:
-            fill(model, places, packed)
+            in_ram = set[str]()
+            if below is not None:
+                in_ram = divide(folder, model, places, below.num_layers)
+            fill(model, places, {**plain, **packed}, below.packed if below else {}, in_ram)
             if share is not None:
                 share.join(model)
         else:
@@ -143,18 +158,19 @@ def _made(
     folder: Path,
     model_class: Any,
     config: Any,
-    packed: Packed,
+    packed: tuple[Packed, Packed],
     given: Mapping[str, Any],
     unused: AbstractSet[str],
     placed: tuple[torch.device, torch.dtype],
 ) -> tuple[PackedPlaces, Any, Any]:
     """A model of plain weights, but for places of those `packed`; and what transformers reports.
+    Experts may take the second of these too, which are plain.
 
     `given`: all weights, of which the `unused` are left out; `placed`: where, and in which type the
     model computes. Raises ModelError where transformers does not make one.
     """
     try:
-        places = claimed(model_class, config, packed)
+        places = claimed(model_class, config, *packed)
         left_out = places.taken | unused
         model, report = with_layers(model_class, places).from_pretrained(
             None,  # its files are not transformers' affair

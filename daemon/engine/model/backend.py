@@ -31,6 +31,7 @@ from daemon.engine.layers.forward import Forward, Programs
 from daemon.engine.layers.ops import Ops
 from daemon.engine.layers.ranks import Ranks, on_all
 from daemon.engine.layers.recurrent.recurrence import Recurrence, TorchRecurrence
+from daemon.engine.quantised.divided import DividedExperts, parts_of
 from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.unpack import unpack
@@ -49,6 +50,37 @@ of a layer's products.
 Compile = Callable[[Forward, PagedKV, Slots], Programs | None]
 
 
+def with_divided(here: MakeProducts, in_ram: MakeProducts | None = None) -> MakeProducts:
+    """Products `here`, and of experts that the host holds as `in_ram` makes them; None: as here."""
+
+    def products(layers: Sequence[Multiplying], exact: bool) -> Callable[[Multiplying], Any]:
+        divided = {
+            layer: parts_of(layer)
+            for layer in layers
+            if isinstance(layer, QuantisedExperts) and layer.in_ram
+        }
+        others = [layer for layer in layers if layer not in divided]
+        above = [it.on_device for it in divided.values() if it.on_device is not None]
+        below = [it.in_ram for it in divided.values() if it.in_ram is not None]
+        on_device = here([*others, *above, *(below if in_ram is None else ())], exact)
+        of_ram = on_device if in_ram is None or not below else in_ram(below, exact)
+
+        def product(layer: Multiplying) -> Any:
+            if layer not in divided:
+                return on_device(layer)
+            assert isinstance(layer, QuantisedExperts)
+            parts = divided[layer]
+            make = {parts.on_device: on_device, parts.in_ram: of_ram}
+            return DividedExperts(layer, parts, lambda part: make[part](part))
+
+        return product
+
+    return products
+
+
+_AS_THEY_ARE = with_divided(lambda _layers, _exact: lambda layer: layer)
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """How a device computes all but plain matrix products, and steps compiled as a whole."""
@@ -58,7 +90,7 @@ class Backend:
     ops: Ops
     compile: Compile = lambda *_: None
     by_torch: ByTorch = NONE  # the families of GPU kernels that are not to be used
-    products: MakeProducts = lambda _layers, _exact: lambda layer: layer  # over quantised weights
+    products: MakeProducts = _AS_THEY_ARE  # over quantised weights
     unpack: Unpack = unpack  # quantised weights
     sampler_ops: Callable[[int], SamplerOps] | None = (
         None  # of a vocabulary; None: the device's own
@@ -160,7 +192,7 @@ def _compiled() -> Backend:
         attend,
         CpuOps(team, constants),
         compile_steps,
-        products=products,
+        products=with_divided(products),
         unpack=partial(unpacked, team),
         recur=MakeRecurrence(team),
         sampler_ops=partial(CpuSamplerOps, team=team),
@@ -178,7 +210,8 @@ def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
         choose_products(forward.products(), rows, by_torch=by_torch)
         # Which experts compute is read on the host, which no graph does; a captured step reads one
         # block of all layers, and no states.
-        on_host = any(isinstance(product, QuantisedExperts) for product in forward.products())
+        kinds = QuantisedExperts | DividedExperts
+        on_host = any(isinstance(product, kinds) for product in forward.products())
         read = cache.num_groups > 1 or cache.latent or cache.state_pages
         if on_host or read or by_torch & {GRAPHS, *CAPTURED}:
             return None
@@ -208,4 +241,10 @@ def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile
     from daemon.engine.cuda.quantised import products
     from daemon.engine.cuda.unpacking import unpack
 
-    return replace(backend, products=lambda layers, _exact: products(layers, dtype), unpack=unpack)
+    here = with_divided(lambda layers, _exact: products(layers, dtype), _on_host)
+    return replace(backend, products=here, unpack=unpack)
+
+
+def _on_host(layers: Sequence[Multiplying], exact: bool) -> Callable[[Multiplying], Any]:
+    """Products of the CPU beside a GPU."""
+    return choose_backend(torch.device("cpu"), torch.float32).products(layers, exact)

@@ -17,6 +17,7 @@ from daemon.engine.layers.ranks import Ranks, on_all
 from daemon.engine.layers.recurrent.functions import recurring
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.linear import quantised_bytes
+from daemon.engine.quantised.divided import DividedLayers
 from daemon.engine.sampler.rules import DrawRules
 
 
@@ -42,6 +43,7 @@ class CausalModel:
         self._ranks = ranks
         self._programs: Programs | None = None
         self._alike: dict[tuple[int, int], bool] = {}  # asked of each product, so kept
+        self.experts = DividedLayers(forward.products())
 
     @property
     def fused(self) -> bool:

@@ -5,7 +5,7 @@ stay where and as they are stored, and it computes the tokens that were sent to 
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -62,6 +62,7 @@ class QuantisedExperts(nn.Module):
         for name in _BIASES if self.has_bias else ():
             self.register_parameter(name, getattr(original, name))
             delattr(original, name)
+        self.in_ram: tuple[int, ...] = ()  # experts that the host holds and computes
         self.gated = original._apply_gate  # from [T, rows] to [T, inner]; not below this module
         self.exact = True
         self.gate_up = nn.ModuleList(QuantisedLinear(width, rows, None) for _ in range(num_experts))
@@ -93,6 +94,39 @@ class QuantisedExperts(nn.Module):
         if self.apart and layer == "gate_up":
             return torch.cat((found[:, ::2], found[:, 1::2]), 1)
         return found
+
+    @property
+    def biases(self) -> dict[str, torch.Tensor]:
+        """Biases [experts, rows] of each layer that has any, as transformers has them."""
+        found = {layer: getattr(self, name) for name, layer in _BIASES.items() if self.has_bias}
+        return {layer: rows.detach() for layer, rows in found.items()}
+
+    def set_biases(self, expert: int, rows: Mapping[str, torch.Tensor]) -> None:
+        """Give an expert biases, each [rows] as in `biases`."""
+        for layer, own in self.biases.items():
+            own[expert].copy_(rows[layer])
+
+    def some(self, which: Sequence[int]) -> "QuantisedExperts":
+        """These experts alone, over the same weights, with copies of biases where weights lie."""
+        twin = copy.copy(self)
+        twin.in_ram = ()
+        twin._modules = {
+            name: nn.ModuleList(layers[expert] for expert in which)
+            for name, layers in (("gate_up", self.gate_up), ("down", self.down))
+        }
+        place = twin.layers[0].weights[0].data.device
+        twin._parameters = {
+            name: nn.Parameter(rows.detach()[list(which)].to(place), requires_grad=False)
+            for name, rows in self._parameters.items()
+            if rows is not None
+        }
+        return twin
+
+    def each(self, states: torch.Tensor, which: torch.Tensor, share: int) -> torch.Tensor:
+        """[P, width]: what expert `which` [P] of each of `states` [P, width] makes of it. `share`:
+        of the tokens of a step that an expert has on average.
+        """
+        return self(states, which.unsqueeze(1), states.new_ones(len(states), 1))
 
     def prepared(
         self, prepare: Callable[[QuantisedLinear], nn.Module], exact: bool
@@ -127,7 +161,12 @@ class QuantisedExperts(nn.Module):
         return (made * shares.unsqueeze(-1)).sum(1).to(states.dtype)
 
     def _product(self, layer: str, expert: int, states: torch.Tensor) -> torch.Tensor:
-        product: torch.Tensor = getattr(self, layer)[expert](states)
+        linear = getattr(self, layer)[expert]
+        if expert in self.in_ram:  # a trial's reference; else `DividedExperts` computes
+            place = linear.weights[0].data.device
+            product: torch.Tensor = linear(states.to(place)).to(states.device)
+        else:
+            product = linear(states)
         if self.apart and layer == "gate_up":
             product = torch.stack(product.chunk(2, -1), -1).flatten(-2)
         if not self.has_bias:

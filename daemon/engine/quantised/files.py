@@ -31,7 +31,7 @@ Packed = Mapping[str, Callable[[], QuantisedWeight]]
 """Factories of weights, by name."""
 
 _PAGE_BYTES = 4096
-_NARROW = {torch.bfloat16: "BF16", torch.float16: "F16"}
+_HELD_AS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
 class _MappedFile:
@@ -85,7 +85,7 @@ class GgufWeights:
             raise ModelError(f"{folder}: {said}")
         self.size_bytes = sum(tensor.size_bytes for tensor in tensors)
         # A GPU has more ways to multiply with plain numbers of two bytes.
-        blocks_alone = device.type == "cuda" and dtype in _NARROW
+        blocks_alone = device.type == "cuda" and dtype.itemsize == 2
         self.packed: Packed = {
             tensor.name: partial(self._weight, tensor)
             for tensor in tensors
@@ -183,11 +183,11 @@ class JoinedNumbers:
 def narrow_weights(
     stored: Mapping[str, Stored], dtype: torch.dtype, meter: LoadMeter, cuts: Mapping[str, Cut]
 ) -> Packed:
-    """The tensors in open files that may be weights, in a type of two bytes, or parts of them.
+    """The tensors in open files that may be weights, in one type of floats, or parts of them.
 
     What is stored so stays in its file, whole or some of its rows.
     """
-    form = FORMATS[_NARROW[dtype]]
+    form = FORMATS[_HELD_AS[dtype]]
     files = {
         tensor.file: _MappedFile(Path(f"/proc/self/fd/{tensor.file}"), meter)
         for tensor in stored.values()

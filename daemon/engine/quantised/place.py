@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -34,11 +35,13 @@ class PackedPlaces:
         return {name for names in self.all.values() for name in names}
 
 
-def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPlaces:
+def claimed(
+    model_class: Any, config: Any, packed: Collection[str], plain: Collection[str] = ()
+) -> PackedPlaces:
     """The places of packed weights of these names in a model.
 
     A layer whose own is not there takes that of the layer that it is tied to; experts are replaced
-    where every weight of theirs is there.
+    where every weight of theirs is there, among the `plain` ones too.
     """
     with torch.device("meta"):
         model = model_class(config)
@@ -57,7 +60,7 @@ def claimed(model_class: Any, config: Any, packed: Collection[str]) -> PackedPla
     experts = {name: module for name, module in model.named_modules() if can_replace(module)}
     if not experts:
         return PackedPlaces(found)
-    parts = stored_parts(model, set(packed) - PackedPlaces(found).taken)
+    parts = stored_parts(model, {*packed, *plain} - PackedPlaces(found).taken)
     whole = {name: rows for name, module in experts.items() if (rows := _rows(name, module, parts))}
     of_experts = {layer: names for rows in whole.values() for layer, names in rows.items()}
     return PackedPlaces(found, tuple(whole), of_experts)
@@ -118,15 +121,27 @@ def _layer(layer: Any, apart: bool) -> nn.Module:
     return QuantisedExperts(layer, apart)
 
 
-def fill(model: nn.Module, places: PackedPlaces, packed: Packed) -> None:
-    """Give the layers at `places` their weights; layers that share a name share the weight.
+def fill(
+    model: nn.Module,
+    places: PackedPlaces,
+    packed: Packed,
+    below: Packed = MappingProxyType({}),
+    names_below: Collection[str] = (),
+) -> None:
+    """Give the layers at `places` their weights; layers that share a name share the weight. Those
+    of `names_below` take theirs from `below`.
 
     Raises ModelError for a weight of another size than its layer's.
     """
-    layers = places.all
+    for name in names_below:
+        names = places.of_experts[name]
+        layer: Any = model.get_submodule(name)
+        layer.weights = [below[weight]() for weight in names]
+        _check_size(layer, names, [(weight.rows, weight.columns) for weight in layer.weights])
+    layers = {name: names for name, names in places.all.items() if name not in names_below}
     made = {names: [packed[name]() for name in names] for names in dict.fromkeys(layers.values())}
     for name, names in layers.items():
-        layer: Any = model.get_submodule(name)
+        layer = model.get_submodule(name)
         weights = made[names]
         _check_size(layer, names, [(weight.rows, weight.columns) for weight in weights])
         layer.weights = list(weights)

@@ -133,6 +133,7 @@ class Engine:
             self.slots.take(flat.sampled_slots.astype(np.int64), drawn.tokens)
         done, times = self.stream.record(), (came_s, waited_s)
         begun = Begun(done, lambda: self._answer(batch, flat, drawn, kept, scored, times))
+        self.model.experts.after_step()
         self._before.begun = begun
         return begun
 
@@ -214,7 +215,7 @@ class Engine:
 
     def prepare(self) -> bool:
         """Prepare something for later steps; False where nothing is left to do."""
-        return self.model.prepare()
+        return self.model.prepare() or self.model.experts.exchange()
 
     def _change_seats(self, plan: Plan) -> None:
         """Sequences leave their slots and others take them."""

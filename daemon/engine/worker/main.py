@@ -40,6 +40,7 @@ from daemon.protocol.worker import (
     CancelTransfer,
     Compiling,
     Copied,
+    ExpertsUsed,
     Failed,
     Fallback,
     FromWorker,
@@ -75,6 +76,8 @@ RANK_LATE_S = 60.0
 """Longest time for which a rank waits for another in a step."""
 _THREADS = {"MainThread", "log"}
 """Those of a worker that has done its imports."""
+_TELL_EXPERTS_S = 1.0
+"""Time between two reports of where experts were computed."""
 _IDLE_S = 0.02
 """Time without a message after which a worker prepares things for later steps."""
 
@@ -91,6 +94,7 @@ class EngineWorker:
         self._faults = Faults()
         self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
         self._unprepared = True
+        self._tells_at_s = 0.0
         self._encoder = encoder()
         self._decoder = decoder(ToWorker)
 
@@ -237,6 +241,7 @@ class EngineWorker:
                     begun = steps.begin(message, time.perf_counter())
                     links.after_step()
                     answers.take(begun)
+                    self._tell_experts(engine)
                 elif isinstance(message, TimeOperators):
                     self._tell(time_operators(engine, message))
                 else:
@@ -248,6 +253,7 @@ class EngineWorker:
         while self._unprepared and not self._channel.wait(_IDLE_S):
             if answers.idle:
                 self._unprepared = engine.prepare()
+                self._tell_experts(engine, after_step=False)
         return self._receive()
 
     def _answer(self, reply: Reply) -> None:
@@ -259,6 +265,28 @@ class EngineWorker:
         if self._rank == 0 or isinstance(message, Copied | Compiling):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
                 self._send(message)
+
+    def _tell_experts(self, engine: "Engine", *, after_step: bool = True) -> None:
+        """Tell now and then where experts were computed. Behind a step they may be exchanged."""
+        experts = engine.model.experts
+        if not experts:
+            return
+        self._unprepared = self._unprepared or after_step
+        now_s = time.monotonic()
+        if now_s < self._tells_at_s and (after_step or self._unprepared):
+            return
+        self._tells_at_s = now_s + _TELL_EXPERTS_S
+        use = experts.use
+        self._tell(
+            ExpertsUsed(
+                on_device=experts.num_on_device,
+                in_ram=experts.num_in_ram,
+                bytes_in_ram=experts.bytes_in_ram,
+                chosen_on_device=use.on_device,
+                chosen_in_ram=use.in_ram,
+                exchanged=use.exchanged,
+            )
+        )
 
     def _fallen(self, family: str, why: str) -> None:
         if self._rank == 0:

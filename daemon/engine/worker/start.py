@@ -107,6 +107,7 @@ def start(
         lambda done: progress("weights", WEIGHTS_END * done),
         weight_dtype=load.weight_dtype,
         ranks=ranks,
+        experts_on_cpu=load.experts_on_cpu,
     )
     check_reading(model, Path(load.model))
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
@@ -117,7 +118,9 @@ def start(
         backend = watched(backend, after_layer)
     engine = assemble(model, shape, load, progress, backend)
     progress("warm-up", 0.9)
-    return engine, *warm_up(engine, load)
+    times = warm_up(engine, load)
+    engine.model.experts.reset()  # those steps' tokens were random
+    return engine, *times
 
 
 def _own_shape(shape: ModelShape, load: Load) -> ModelShape:

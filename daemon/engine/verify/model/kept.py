@@ -57,7 +57,7 @@ def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
         if name.endswith("inv_freq")
     ]  # some are chosen by the longest sequence that is served
     sizes = load.block_size, load.max_slots, load.max_len, load.num_threads
-    settings = (load.dtype, load.kv_dtype, *sizes, backend, load.exact)
+    settings = (load.dtype, load.kv_dtype, *sizes, backend, load.exact, load.experts_on_cpu)
     versions = [version_of(name) for name in _LIBRARIES]
     parts = (
         config,

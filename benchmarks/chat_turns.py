@@ -9,7 +9,8 @@ have the same tokens when they come back. All chats have one system prompt, and 
 With `--thoughts` an answer begins with a thought that the next prompt no longer has.
 
 The fewest possible tokens are those of each prompt behind what it has in common with an earlier
-prompt and its answer. The last token of a prompt is always computed.
+prompt and its answer. The last token of a prompt is always computed. Where the pool is too small
+for all chats (`--chats 6 -- --kv-blocks 500`), what is let go is computed again.
 """
 
 import argparse
@@ -210,6 +211,8 @@ def show(chats: Sequence[Chat]) -> None:
     fewest = sum(turn.fewest for turn in every)
     print(f"{prompts:,} prompt tokens, {computed:,} computed, {fewest:,} at the fewest: ", end="")
     print(f"{computed / fewest:.2f} times as many; without a cache {prompts / fewest:.2f} times")
+    asked, found = prompts - fewest, prompts - computed
+    print(f"{found / max(1, asked):.1%} of what a cache may know was found in it")
     second, last = (statistics.mean(chat.turns[at].ttft_s for chat in chats) for at in (1, -1))
     print(f"TTFT of the last turn {last / second:.2f} times that of the second")
 

@@ -4,7 +4,7 @@
         [--slo 2/0.1] [--repeats 2] [--profile FILE] [--folder FOLDER]
 
 1. The embedded model on CPU instances with the default configuration serves a load.
-2. `llmd profile --journal` fits a profile (without --profile, of a minute's `llmd profile`) to it.
+2. `llmd profile --from-journal` fits a profile (without --profile, a minute's) to it.
 3. `llmd plan --journal` searches on it and says what the plan will attain at this rate.
 4. The next load, of the same kind, runs under the defaults and under the plan, `--repeats` times.
 
@@ -93,10 +93,11 @@ def study(options: argparse.Namespace) -> None:
         plain = ["--instance", *["cpu"] * options.instances]
         first = served(setting, "first", plain, _FIRST)
         fitted = folder / "fitted.json"
-        journal = ["--journal", first.incident.source]
-        told = llmd("profile", *journal, "--profile", str(profile), "--out", str(fitted))
+        source = first.incident.source
+        fit = ["--from-journal", source, "--profile", str(profile), "--out", str(fitted)]
+        told = llmd("profile", *fit)
         print(told, flush=True)
-        found = planned(setting, journal, fitted)
+        found = planned(setting, ["--journal", source], fitted)
         lives: dict[str, list[Life]] = {"defaults": [], "plan": []}
         for turn in range(options.repeats):
             for name, flags in (

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     named = "its name (default: model and device, as smollm2-135m-instruct@cpu-2)"
     parser.add_argument("--name", default="", help=named)
     group = parser.add_argument_group("from live steps, instead of measuring")
-    group.add_argument("--journal", type=Path, metavar="FILE", help="a daemon's journal")
+    group.add_argument("--from-journal", type=Path, metavar="FILE", help="a daemon's journal")
     scaled = group.add_argument(
         "--profile", metavar="P", help="the profile whose terms are scaled to it"
     )
@@ -97,7 +97,7 @@ def profile(arguments: argparse.Namespace) -> int:
     try:
         if arguments.verb == "import":
             return _import(arguments)
-        if any((arguments.journal, arguments.profile, arguments.check)):
+        if any((arguments.from_journal, arguments.profile, arguments.check)):
             return _refit(arguments)
         return _measure(arguments)
     except BrokenPipeError:  # of stdout: the caller handles it
@@ -137,14 +137,14 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _refit(arguments: argparse.Namespace) -> int:
-    if arguments.journal is None or arguments.profile is None or arguments.out is None:
-        raise UsageError("fitting anew needs all of --journal, --profile and --out")
+    if arguments.from_journal is None or arguments.profile is None or arguments.out is None:
+        raise UsageError("fitting anew needs all of --from-journal, --profile and --out")
     from daemon.lab.profiler.check import check
     from daemon.lab.profiler.refit import read_journal, refit_to
 
     old = load_profile(arguments.profile)
     later = None if arguments.check is None else read_journal(arguments.check)
-    made = refit_to(old, read_journal(arguments.journal))
+    made = refit_to(old, read_journal(arguments.from_journal))
     for name, factor in made.factors.items():
         print(f"{name:<10} x {factor:.3f}")
     fit, edges = made.profile.fit, made.profile.edges

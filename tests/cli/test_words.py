@@ -152,7 +152,7 @@ def test_llmd_top_tells_one_sentence_too(capsys: pytest.CaptureFixture[str]) -> 
         ("simulate P --workload alpaca --rate 1 --pareto x.svg", "--pareto needs --sweep"),
         ("profile --budget-s x", "invalid float value"),
         ("profile import", "required: KIND, SOURCE, --model"),
-        ("profile --journal x", "needs all of --journal, --profile and --out"),
+        ("profile --from-journal x", "needs all of --from-journal, --profile and --out"),
         ("serve --port x", "argument --port: invalid int value: 'x'"),
         ("serve --port 70000", "must be at most 65535"),
         ("serve --instance gpu", "must be cpu or cuda:N, got 'gpu'"),

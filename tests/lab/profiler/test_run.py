@@ -120,7 +120,7 @@ def test_a_journal_fits_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     driver.settle()
     record(tmp_path, driver)
     out = tmp_path / "new.json"
-    journal = ["--journal", str(tmp_path / FILE_NAME), "--out", str(out)]
+    journal = ["--from-journal", str(tmp_path / FILE_NAME), "--out", str(out)]
     checked = [*journal, "--profile", "opt-13b@a100-80g", "--check", str(tmp_path / FILE_NAME)]
     assert main(["profile", *checked]) == 0
     shown = capsys.readouterr().out
@@ -134,9 +134,13 @@ def test_a_journal_fits_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("status", "flags", "fault"),
     [
-        (2, ["--journal", "x"], "--profile"),
+        (2, ["--from-journal", "x"], "--profile"),
         (2, ["--check", "x"], "--profile"),
-        (1, ["--journal", "x", "--profile", "no-such@device", "--out", "y"], "unknown profile"),
+        (
+            1,
+            ["--from-journal", "x", "--profile", "no-such@device", "--out", "y"],
+            "unknown profile",
+        ),
         (2, ["--budget-s", "0"], "at least 2 s"),
         (2, ["import", "nothing", "x", "--model", "opt-13b"], "unknown kind of table"),
         (2, ["import", "vidur", "x", "--model", "opt-13b", "--tp", "0"], "--tp must be at least 1"),

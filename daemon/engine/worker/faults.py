@@ -78,6 +78,7 @@ class _FaultyModel(CausalModel):
     def __init__(self, model: CausalModel, faults: Faults) -> None:
         self._whole = model
         self._faults = faults
+        self.experts = model.experts
 
     def alike(self, count: int, other: int) -> bool:
         """As the model's own."""

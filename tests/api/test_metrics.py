@@ -21,7 +21,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from daemon.api.metrics.answers import SHORT_S
 from daemon.api.metrics.engines import COUNTERS
 from daemon.api.metrics.gaps import Gaps
-from daemon.core.values.snapshot import Counters, Due, InstanceStatus, StateStatus
+from daemon.core.values.snapshot import (
+    Counters,
+    Due,
+    ExpertStatus,
+    InstanceStatus,
+    StateStatus,
+)
 from daemon.protocol.api import Gauges, Generate, RequestRejected
 from daemon.protocol.control import GpuStatus
 from daemon.state.pause import NO_PAUSES, Cause, one_more
@@ -85,6 +91,14 @@ GPU = InstanceStatus(
     newest_tokens=(64, 32, 16, 16),
 )
 SAID = GpuStatus(power_w=300.0, temperature_c=61, busy_percent=97, memory_used_bytes=1 << 30)
+EXPERTS = ExpertStatus(
+    on_device=96,
+    in_ram=32,
+    bytes_in_ram=1 << 20,
+    chosen_on_device=700,
+    chosen_in_ram=41,
+    exchanged=5,
+)
 PAUSES = one_more(one_more(NO_PAUSES, Cause.SWAPPED, 0.25, 3), Cause.SWAPPED, 99.0)
 ELSEWHERE = frozenset(
     {
@@ -314,7 +328,8 @@ async def test_every_counter_of_the_core_is_shown():
 async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
     all_known = msgspec.structs.replace(SAID, memory_total_bytes=1 << 33, power_limit_w=700.0)
     states = StateStatus(pages=197, snapshots=2, made=9, hits=5, hit_tokens=8000)
-    capped = msgspec.structs.replace(GPU, **POWER, reserved=RESERVED, states=states)
+    kept = {"reserved": RESERVED, "states": states, "experts": EXPERTS}
+    capped = msgspec.structs.replace(GPU, **POWER, **kept)
     runtime.send(msgspec.structs.replace(GAUGES, instances=(capped,), gpus=(all_known,)))
     await complete(http, temperature=9)
     names: set[str] = set()
@@ -334,6 +349,21 @@ async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
     shown = {re.sub(r"_(bucket|count|sum)$", "", name[5:]) for name in names if "llmd:" in name}
     shown |= {"predictions_total"}  # this process makes none
     assert described == shown, f"docs/api.md must have rows for exactly: {sorted(shown)}"
+
+
+async def test_experts_are_shown_where_some_lie_in_host_memory(runtime: ScriptedRuntime, http):
+    divided = msgspec.structs.replace(GPU, experts=EXPERTS)
+    runtime.send(msgspec.structs.replace(GAUGES, instances=(divided,)))
+    samples: Samples = {}
+    async with asyncio.timeout(HANG_S):
+        while "llmd:experts" not in {name for name, _labels in samples}:
+            samples = await scrape(http)
+    gpu = {"engine": "gpu0"}
+    for place, held, chosen in (("device", 96, 700), ("ram", 32, 41)):
+        assert value(samples, "experts", **gpu, place=place) == held
+        assert value(samples, "experts_chosen_total", **gpu, place=place) == chosen
+    assert value(samples, "experts_ram_bytes", **gpu) == 1 << 20
+    assert value(samples, "experts_exchanged_total", **gpu) == 5
 
 
 async def test_power_is_shown_where_it_is_known(runtime: ScriptedRuntime, http):

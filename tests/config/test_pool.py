@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.config import pool
+from daemon.config import host_pool, pool
 from daemon.config.cuda import Card, Devices
 from daemon.config.find import needs_of
-from daemon.config.load import load
+from daemon.config.load import ConfigError, load
 from daemon.memory.sizing import SizingError
+from daemon.models.shape import ExpertShape
 from tests.shapes import LLAMA_3_8B
 
 GIB = 1 << 30
@@ -19,7 +20,8 @@ CPU = ({"device": "cpu"},)
 
 @pytest.fixture
 def ram_of_64_gib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "available_ram_bytes", lambda: 64 * GIB)
+    for module in (pool, host_pool):
+        monkeypatch.setattr(module, "available_ram_bytes", lambda: 64 * GIB)
 
 
 def plans(found: Devices = GPU_OF_80_GIB, **overrides: Any) -> list[pool.PoolPlan]:
@@ -100,3 +102,68 @@ def test_blocks_that_were_asked_for_need_no_gpu_to_be_read() -> None:
     (asked,) = plans(dark, instance=devices("cuda:0"), memory__kv_blocks=64)
     assert asked.room is None and asked.size is not None
     assert (asked.size.num_blocks, asked.size.max_len) == (64, 1024)
+
+
+EXPERTS = ExpertShape(
+    num_layers=32,
+    count=8,
+    chosen=2,
+    num_params=6_000_000_000,
+    packed_params=0,
+    packed_bytes=0,
+)
+MIXTURE = msgspec.structs.replace(LLAMA_3_8B, experts=EXPERTS)
+
+
+def plan_of(found: Devices, model: Any = MIXTURE, **overrides: Any) -> pool.PoolPlan:
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    config = load(None, {"instance": devices("cuda:0"), **keys}).config
+    return pool.plan_pool(config, model, config.instance[0], found)
+
+
+@pytest.mark.usefixtures("ram_of_64_gib")
+def test_experts_in_host_memory_leave_room_on_the_device_and_take_it_there() -> None:
+    whole, half = (plan_of(GPU_OF_80_GIB, model__experts_on_cpu=layers) for layers in (0, 16))
+    assert whole.room is not None and half.room is not None
+    assert whole.experts_on_cpu == whole.ram_weight_bytes == 0
+    assert half.experts_on_cpu == 16 and half.ram_weight_bytes == 6_000_000_000
+    assert whole.room.weight_bytes - half.room.weight_bytes == 6_000_000_000
+    assert half.host.num_blocks < whole.host.num_blocks
+
+
+@pytest.mark.usefixtures("ram_of_64_gib")
+def test_auto_leaves_as_many_experts_on_the_device_as_fit_beside_the_longest_sequence() -> None:
+    card = Devices((Card("NVIDIA", "", (9, 0), 16 * GIB, 16 * GIB),))
+    found = plan_of(card, model__experts_on_cpu="auto")
+    assert found.size is not None and found.size.max_len == LLAMA_3_8B.context_len
+    assert 0 < found.experts_on_cpu < EXPERTS.num_layers
+    fewer = plan_of(card, model__experts_on_cpu=found.experts_on_cpu - 1)
+    assert fewer.size is not None and fewer.size.max_len < LLAMA_3_8B.context_len
+    assert plan_of(GPU_OF_80_GIB, model__experts_on_cpu="auto").experts_on_cpu == 0
+
+
+@pytest.mark.usefixtures("ram_of_64_gib")
+def test_experts_that_are_not_there_or_find_no_room_are_refused() -> None:
+    with pytest.raises(SizingError, match="is for a mixture whose experts have matrices"):
+        plan_of(GPU_OF_80_GIB, LLAMA_3_8B, model__experts_on_cpu=1)
+    with pytest.raises(SizingError, match="33 is more than this model's 32 layers with experts"):
+        plan_of(GPU_OF_80_GIB, model__experts_on_cpu=33)
+    large = msgspec.structs.replace(EXPERTS, num_params=60_000_000_000)
+    model = msgspec.structs.replace(MIXTURE, num_params=62_000_000_000, experts=large)
+    with pytest.raises(SizingError, match=r"lower model\.experts_on_cpu"):
+        plan_of(GPU_OF_80_GIB, model, model__experts_on_cpu=32)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "fault"),
+    [
+        (1, "cpu:tp2", "must be 0 for cpu:tp2: experts of an instance of ranks lie on its devices"),
+        ("all", "cpu", 'must be "auto" or a number of layers, got .all.'),
+        (-1, "cpu", "must be from 0 to"),
+    ],
+)
+def test_a_wrong_number_of_experts_is_named(asked: object, device: str, fault: str) -> None:
+    name, _, how = device.partition(":")
+    spec = {"device": name, "parallel": how} if how else {"device": name}
+    with pytest.raises(ConfigError, match=f"model.experts_on_cpu: {fault}"):
+        load(None, {"instance": (spec,), "model.experts_on_cpu": asked})

@@ -11,8 +11,8 @@ from tests.shapes import SIZES
 CONTEXT_LEN = 2048
 
 LLAMA = "llama"
-WINDOWS, STATES = "gemma3_text", "qwen3_5_text"
-"""Models with windows in some layers, and with delta nets beside attention."""
+WINDOWS, STATES, MIXTURE = "gemma3_text", "qwen3_5_text", "qwen3_moe"
+"""Models with windows in some layers, with delta nets beside attention, and with experts."""
 _FIELDS: dict[str, dict[str, Any]] = {
     LLAMA: {"hidden_size": 32, "intermediate_size": 64},
     WINDOWS: {
@@ -28,6 +28,12 @@ _FIELDS: dict[str, dict[str, Any]] = {
         "linear_num_value_heads": 4,
         "linear_key_head_dim": 16,
         "linear_value_head_dim": 16,
+    },
+    MIXTURE: {
+        "head_dim": 16,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
     },
 }
 

@@ -115,6 +115,11 @@ class Seen:
     rows: list[tuple[int, int, torch.Tensor]] = field(default_factory=list)
     """Slot, position and logits [vocab]."""
 
+    @property
+    def experts(self) -> Any:
+        """As the engine's model."""
+        return self.model.experts
+
     def alike(self, count: int, other: int) -> bool:
         """As the engine's model."""
         alike: bool = self.model.alike(count, other)

@@ -43,8 +43,8 @@ def plan_host_pool(
     """The host pool beside `pool` (None: not known yet), or that of each rank. Raises SizingError
     if it holds nothing. `below_bytes`: of experts that host memory holds beside it.
     """
-    _refuse_experts(below_bytes, max(len(config.instance), 1))
     memory, num_instances = config.memory, max(len(config.instance), 1)
+    _refuse_experts(below_bytes, num_instances)
     ranks = num_ranks(spec)
     per_block = block_bytes(model, memory.block_size, dtype, memory.kv_dtype)
     if memory.compress:
@@ -58,7 +58,7 @@ def plan_host_pool(
                 f"memory.host_bytes = {memory.host_bytes} does not hold one block of {per_block} "
                 "bytes: give it more, or 0 for no host pool"
             )
-        _refuse_beyond_ram(memory.host_bytes, num_instances)
+        _refuse_beyond_ram(memory.host_bytes, num_instances, below_bytes)
         return HostPlan(memory.host_bytes // ranks // per_block, per_block, "host_bytes")
     share = RAM_SHARE[spec.device.partition(":")[0]]
     ram_bytes = int(share * max(available_ram_bytes() - num_instances * below_bytes, 0))
@@ -78,11 +78,12 @@ def _refuse_experts(below_bytes: int, num_instances: int) -> None:
         )
 
 
-def _refuse_beyond_ram(host_bytes: int, num_instances: int) -> None:
-    available_bytes = available_ram_bytes()
+def _refuse_beyond_ram(host_bytes: int, num_instances: int, below_bytes: int) -> None:
+    available_bytes = available_ram_bytes() - num_instances * below_bytes
     if host_bytes * num_instances > available_bytes:
         each = f" for each of {num_instances} instances" if num_instances > 1 else ""
+        beside = " beside experts" if below_bytes else ""
         raise SizingError(
             f"memory.host_bytes = {host_bytes}{each} is more than the {available_bytes} bytes of "
-            "RAM that are available: lower it, or -1 for a share of RAM"
+            f"RAM that are available{beside}: lower it, or -1 for a share of RAM"
         )

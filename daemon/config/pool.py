@@ -92,8 +92,7 @@ def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: D
     dtype = instance_dtype(config, spec.device, model.dtype)
     on_cpu = experts_on_cpu(config, model, spec, devices)
     above = model.on_device(on_cpu)
-    held_as = weight_dtype(config, model.dtype)
-    below_bytes = model.weight_bytes(held_as) - above.weight_bytes(held_as)
+    below_bytes = _below_bytes(config, model, above)
     demand, room, size = _device_pool(config, above, spec, dtype, devices, below_bytes)
     host = plan_host_pool(config, model, spec, dtype, size, below_bytes)
     return PoolPlan(
@@ -106,6 +105,12 @@ def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: D
         experts_on_cpu=on_cpu,
         ram_weight_bytes=below_bytes,
     )
+
+
+def _below_bytes(config: Config, model: PooledModel, above: PooledModel) -> int:
+    """Bytes of the experts that host memory holds, `above` being the device's share of a model."""
+    held_as = weight_dtype(config, model.dtype)
+    return model.weight_bytes(held_as) - above.weight_bytes(held_as)
 
 
 def refuse_experts(config: Config, model: PooledModel) -> None:
@@ -151,15 +156,18 @@ def pool_faults(
     """Every fault that `plan_pool` would raise if it went on after the first."""
     dtype = instance_dtype(config, spec.device, model.dtype)
     size: list[PoolSize | None] = [None]
+    below_bytes = 0
 
     def plan_device() -> None:
-        on_cpu = experts_on_cpu(config, model, spec, devices)
-        size[0] = _device_pool(config, model.on_device(on_cpu), spec, dtype, devices)[2]
+        nonlocal below_bytes
+        above = model.on_device(experts_on_cpu(config, model, spec, devices))
+        below_bytes = _below_bytes(config, model, above)
+        size[0] = _device_pool(config, above, spec, dtype, devices, below_bytes)[2]
 
     for plan in (
         lambda: refuse_too_long(config, model),
         plan_device,
-        lambda: plan_host_pool(config, model, spec, dtype, size[0]),
+        lambda: plan_host_pool(config, model, spec, dtype, size[0], below_bytes),
     ):
         try:
             plan()

@@ -116,7 +116,8 @@ class Spare:
 
         `device`: the worker's.
         """
-        busy = self._held is not None or self._adopting is not None or self._closing.is_set()
+        comes = self._starting.locked() or self._adopting is not None
+        busy = self._held is not None or comes or self._closing.is_set()
         other = device.partition(":")[0] != self._device.partition(":")[0]
         if busy or other or worker.links is None or worker_module() != MODULE:
             return False
@@ -129,6 +130,7 @@ class Spare:
                 socket.send_fds(worker.links, [b"\0"], fds, socket.MSG_DONTWAIT)
             except OSError as error:
                 log.debug("no fork of a worker will be the spare: %s", error)
+                adopt(False)
                 ours.close()
                 links.close()
                 return False

@@ -41,18 +41,22 @@ def fork_away(fd: int) -> bool:
     """Fork a process that is the child of this one's parent, which must `adopt`; whether this is
     it. `fd`: its end of a socketpair that this parent made.
 
-    It dies with that parent; where another process got it, it exits.
+    It dies with that parent; where another process got it, or anything fails, it exits: what it has
+    of this one is not to be told or closed by it. Raises OSError where none can be forked.
     """
     if (between := os.fork()) != 0:
         os.waitpid(between, 0)
         return False
-    if os.fork() != 0:
-        os._exit(0)
-    os.setsid()
-    until_s, parent = time.monotonic() + _ADOPTED_S, _maker(fd)
-    while os.getppid() != parent and time.monotonic() < until_s:
-        time.sleep(1e-3)
-    die_with_parent(fd)
+    try:
+        if os.fork() != 0:
+            os._exit(0)
+        os.setsid()
+        until_s, parent = time.monotonic() + _ADOPTED_S, _maker(fd)
+        while os.getppid() != parent and time.monotonic() < until_s:
+            time.sleep(1e-3)
+        die_with_parent(fd)
+    except BaseException:  # noqa: BLE001 - nothing of the process it was copied from may run on
+        os._exit(1)
     return True
 
 

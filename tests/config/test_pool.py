@@ -152,6 +152,12 @@ def test_experts_that_are_not_there_or_find_no_room_are_refused() -> None:
     model = msgspec.structs.replace(MIXTURE, num_params=62_000_000_000, experts=large)
     with pytest.raises(SizingError, match=r"lower model\.experts_on_cpu"):
         plan_of(GPU_OF_80_GIB, model, model__experts_on_cpu=32)
+    beside = {"model__experts_on_cpu": 16, "memory__host_bytes": 60 * GIB}
+    with pytest.raises(SizingError, match="of RAM that are available beside experts"):
+        plan_of(GPU_OF_80_GIB, **beside)
+    config = load(None, {"instance": devices("cuda:0"), "model.experts_on_cpu": 32}).config
+    (fault,) = pool.pool_faults(config, model, config.instance[0], GPU_OF_80_GIB)
+    assert "lower model.experts_on_cpu" in fault
 
 
 @pytest.mark.parametrize(

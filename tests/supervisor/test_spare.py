@@ -120,6 +120,32 @@ async def test_a_spare_that_dies_or_is_stopped_is_not_taken_but_replaced(
     assert open_descriptors() == before
 
 
+async def test_no_worker_leaves_a_spare_while_one_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly(device: str, *flags: str) -> StartedWorker:
+        begun.set()
+        await go_on.wait()
+        return await at_work(device, *flags)
+
+    before = open_descriptors()
+    monkeypatch.setattr(spare_module, "start_worker", slowly)
+    spare, worker = Spare("cpu"), await at_work("cpu")
+    preparing = asyncio.create_task(spare.prepare())
+    await begun.wait()
+    assert not spare.asks(worker, "cpu")
+    go_on.set()
+    await preparing
+    await until(lambda: spare.ready)
+    await spare.close()
+    worker.hang_up()
+    await worker.child.end(0.0, signal.SIGKILL)
+    await asyncio.sleep(0.01)
+    assert open_descriptors() == before
+
+
 async def test_a_spare_that_was_asked_a_moment_ago_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

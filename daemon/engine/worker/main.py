@@ -140,11 +140,11 @@ class EngineWorker:
         gc.freeze()  # what both have is shared until one of them writes it
         # Another thread might hold a lock, which none in a fork would open.
         alone = {thread.name for thread in threading.enumerate()} <= _THREADS
-        if alone and is_child_of_maker(fd) and fork_away(fd):
-            logs.set_up("worker")
+        if alone and is_child_of_maker(fd) and _forked(fd):
             self._channel.close()
             self._links_sock.close()
             self._channel, self._links_sock = BlockingChannel(sockets[0]), sockets[1]
+            logs.set_up("worker")
             self._links_sock.send(SPARE_PID.pack(os.getpid()))
             self._send(Loading("spare", 0.0))
             return
@@ -191,6 +191,7 @@ class EngineWorker:
                 ranks,
             )
             forward_tokens = measure_size(engine, load) if load.finds_size else 0
+            engine.model.experts.reset()  # what was measured had tokens of nobody
             swap, copy_block_s = engine.swap, 0.0
             if swap is not None:
                 copy_block_s = measure_copy(swap)
@@ -320,6 +321,14 @@ class EngineWorker:
         payload = self._encoder.encode(message)
         with self._sending:
             self._channel.send(payload)
+
+
+def _forked(fd: int) -> bool:
+    """Whether this is a fork that goes on as the spare. None is no fault: one is started anew."""
+    try:
+        return fork_away(fd)
+    except OSError:
+        return False
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from daemon.engine.model.linear import linear_bytes, packed
 from daemon.engine.model.model import CausalModel
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear, count_params, quantised_layers
+from daemon.engine.quantised.unpack import unpack
 from daemon.engine.verify.model import kept, reference, script, wide
 from daemon.engine.verify.model.judge import (
     ROUTED_TIMES,
@@ -96,6 +97,8 @@ class _Trial:
         for layer in layers:
             is_linear = isinstance(layer, QuantisedLinear)
             layer.unpack = self._unpack if is_linear else pool.backend.unpack
+            if pool.cache.raw.is_cuda and not all(it.data.is_cuda for it in layer.weights):
+                layer.unpack = unpack  # of experts in host memory, which no GPU reads
         num_cells = pool.slots.block_table.shape[1]
         self._num_positions = pool.cache.row_blocks(num_cells) * pool.cache.block_size
         self._room = _room(load, pool, shape)

@@ -29,12 +29,13 @@ class Embeddings(Protocol):
 
 
 class PlainEmbeddings:
-    """Rows of `weight` [vocab, width], times `scale`."""
+    """Rows of `weight` [vocab, width], times `scale`, rounded as they are, and `factor`."""
 
-    def __init__(self, weight: torch.Tensor, scale: float = 1.0) -> None:
+    def __init__(self, weight: torch.Tensor, scale: float = 1.0, factor: float = 1.0) -> None:
         self.weight = weight
         self.width = weight.shape[1]
-        self.scale = scale
+        self.scale = scale * factor
+        self._rounded, self._factor = scale, factor
 
     def rows(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Embeddings`."""
@@ -42,18 +43,26 @@ class PlainEmbeddings:
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Embeddings`."""
-        return scaled(self.rows(tokens), self.scale)
+        return _times(scaled(self.rows(tokens), self._rounded), self._factor)
 
 
 class QuantisedRows:
-    """Rows of a quantised weight, in the type that states have, times `scale`."""
+    """Rows of a quantised weight in the type that states have, scaled as those of
+    `PlainEmbeddings`.
+    """
 
     def __init__(
-        self, weight: QuantisedWeight, dtype: torch.dtype, ops: Ops, scale: float = 1.0
+        self,
+        weight: QuantisedWeight,
+        dtype: torch.dtype,
+        ops: Ops,
+        scale: float = 1.0,
+        factor: float = 1.0,
     ) -> None:
         self.weight = weight
         self.width = weight.columns
-        self.scale = scale
+        self.scale = scale * factor
+        self._rounded, self._factor = scale, factor
         self._dtype = dtype
         self._ops = ops
 
@@ -68,7 +77,7 @@ class QuantisedRows:
 
     def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
         """See `Embeddings`."""
-        return scaled(self.rows(tokens), self.scale)
+        return _times(scaled(self.rows(tokens), self._rounded), self._factor)
 
 
 class SplitRows:
@@ -95,5 +104,9 @@ def embeddings_of(module: Any, ops: Ops, factor: float = 1.0) -> Embeddings:
     if isinstance(module, SplitEmbedding):
         return SplitRows(module, embeddings_of(module.inner, ops, factor))
     if isinstance(module, QuantisedEmbedding):
-        return QuantisedRows(module.weights[0], module.dtype, ops, module.scale * factor)
-    return PlainEmbeddings(module.weight, scale_of(module) * factor)
+        return QuantisedRows(module.weights[0], module.dtype, ops, module.scale, factor)
+    return PlainEmbeddings(module.weight, scale_of(module), factor)
+
+
+def _times(states: torch.Tensor, factor: float) -> torch.Tensor:
+    return states if factor == 1.0 else states * factor

@@ -55,6 +55,10 @@ PrepareBlock = Callable[[Any, Prepare], Any]
 """Prepares the block of a mixture, by a function that prepares a layer."""
 
 
+_MULTIPLIED = frozenset({"hyperclovax"})
+"""Types whose logits are multiplied by `logits_scaling`; others divide them by it."""
+
+
 def fuse(
     model: Any,
     ops: Ops,
@@ -74,6 +78,8 @@ def fuse(
     divisor = float(getattr(config, "logits_scaling", 1.0))
     if parts is None or not divisor or not recognised(base):
         return None
+    if config.model_type in _MULTIPLIED:
+        divisor = 1 / divisor
     kinds = _rotary_kinds(parts.rotary)
     tables = [_turning(parts.rotary, kind) for kind in kinds]
     in_pairs = not kinds[0] and _is_complex(parts.rotary)

@@ -134,6 +134,8 @@ def _whole(number: int, layer: Any) -> LayerParts | None:
 
 def _half(found: list[LayerParts], number: int, layer: Any) -> LayerParts | None:
     """The parts of a layer that is a mixer or an MLP, which joins the mixer before it."""
+    if getattr(layer, "residual_in_fp32", False) and layer.norm.weight.dtype != torch.float32:
+        return None  # states of a wider type than weights
     if not (is_mixture(layer.mixer) or mlp_parts(layer.mixer)):
         return LayerParts(number, layer.norm, layer.mixer)
     if not found or found[-1].mlp is not None:

@@ -60,7 +60,7 @@ def observations(incident: Incident, instance: int | None = None) -> list[Observ
     return [
         (step.work.once, step.elapsed_s / step.work.times)
         for step in incident.steps
-        if step.elapsed_s > 0.0 and instance in (None, step.instance)
+        if _computes(step) and instance in (None, step.instance)
     ]
 
 
@@ -72,7 +72,9 @@ def observed_edges(incident: Incident, profile: Profile) -> Edges:
     others on the same cores held up, and requests wait for those as well.
     """
     edges, cost = profile.edges, step_cost(profile.step)
-    timed = [step for step in incident.steps if step.elapsed_s > 0.0]
+    if profile.pp > 1:  # a step's time has all stages, which overlap with those of others
+        return edges
+    timed = [step for step in incident.steps if _computes(step)]
     expected = {step: cost.step_s(step.work.once) * step.work.times for step in timed}
     waiting = _between_s([step for step in timed if not step.is_behind], expected)
     behind = _between_s([step for step in timed if step.is_behind], expected)
@@ -81,6 +83,11 @@ def observed_edges(incident: Incident, profile: Profile) -> Edges:
         gap_s=edges.gap_s if waiting is None else waiting,
         turn_s=edges.turn_s if behind is None else behind,
     )
+
+
+def _computes(step: JournalStep) -> bool:
+    """Whether a step has tokens, and was timed: plans of copies alone have none."""
+    return step.elapsed_s > 0.0 and step.work.num_tokens > 0
 
 
 def _between_s(steps: list[JournalStep], expected: dict[JournalStep, float]) -> float | None:

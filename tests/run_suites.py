@@ -47,7 +47,7 @@ BUDGETS_S: dict[str, float] = {
     "lab/report": 10,
     "lab/simulator": 117,
     "lab/planner": 60,
-    "lab/autoplan": 10,
+    "lab/autoplan": 14,
     "lab/bench": 3,
     "lab/profiler": 42,
     "engine/sampler": 17,

@@ -49,7 +49,7 @@ BUDGETS_S: dict[str, float] = {
     "lab/planner": 60,
     "lab/autoplan": 14,
     "lab/bench": 3,
-    "lab/profiler": 42,
+    "lab/profiler": 38,
     "engine/sampler": 17,
     "engine/cuda/triton": 120,
     "gpu": 4,  # of its start alone: `make test` leaves it out

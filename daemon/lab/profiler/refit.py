@@ -69,12 +69,13 @@ def observed_edges(incident: Incident, profile: Profile) -> Edges:
     were.
 
     What steps take beyond the profile in the mean counts there too: the fit leaves out steps that
-    others on the same cores held up, and requests wait for those as well.
+    others on the same cores held up, and requests wait for those as well. Steps that await swap
+    copies are left out: the simulator has these copies' times.
     """
     edges, cost = profile.edges, step_cost(profile.step)
     if profile.pp > 1:  # a step's time has all stages, which overlap with those of others
         return edges
-    timed = [step for step in incident.steps if _computes(step)]
+    timed = [step for step in incident.steps if _computes(step) and not step.awaits]
     expected = {step: cost.step_s(step.work.once) * step.work.times for step in timed}
     waiting = _between_s([step for step in timed if not step.is_behind], expected)
     behind = _between_s([step for step in timed if step.is_behind], expected)

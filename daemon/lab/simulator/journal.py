@@ -50,7 +50,7 @@ from daemon.core.values.events import (
 from daemon.core.values.limits import limits_of
 from daemon.core.view.checkpoint import Checkpoint, checkpoint, restore
 from daemon.core.wakes import NEVER
-from daemon.cost.work import StepWork
+from daemon.cost.work import StepWork, within_windows
 from daemon.journal.reader import JournalError, read_records
 from daemon.journal.records import Gap, Note, Record
 from daemon.lab.report.records import InstanceLog, Outcome, RequestLog
@@ -131,11 +131,12 @@ class JournalStep:
 
     instance: int
     number: int  # the plan's
-    work: StepWork
+    work: StepWork  # its decodes' contexts as in the mean of its groups of layers
     start_s: float  # when it was sent, or the previous step answered, whichever came later
     end_s: float
     elapsed_s: float  # as the worker measured it
     is_behind: bool  # whether it was sent before the previous step was answered
+    awaits: bool  # whether it may have waited for swap copies
 
 
 @dataclass(slots=True, frozen=True)
@@ -396,13 +397,22 @@ class _Reader:
             self._incident.hashes.update(zip(blocks, split_hashes(event.hashes), strict=True))
         if sent is not None:
             sent_s, plan = sent
-            start_s, work = max(sent_s, before_s), plan.work
-            times = start_s, event.now, event.elapsed_s
-            step = JournalStep(event.instance, event.step, work, *times, sent_s < before_s)
+            start_s, batch = max(sent_s, before_s), plan.batch
+            instance = self._core.instances[event.instance]
+            step = JournalStep(
+                event.instance,
+                event.step,
+                within_windows(plan.work, batch, instance.windows),
+                start_s,
+                event.now,
+                event.elapsed_s,
+                is_behind=sent_s < before_s,
+                awaits=batch.awaits > 0,
+            )
             self._incident.steps.append(step)
             done = Computed(start_s, event.now, event.now - start_s, event.reasons, None)
-            self._recorder.answered(self._core.instances[event.instance], work, done)
-            if event.offers.size or (plan.batch.drafts.size and event.counts.size):
+            self._recorder.answered(instance, plan.work, done)
+            if event.offers.size or (batch.drafts.size and event.counts.size):
                 _note_drafts(self._incident.drafts, plan, event)
 
     def _copied(self, event: CopiesDone) -> None:

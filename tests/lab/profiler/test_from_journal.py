@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from daemon.cost.profile import Edges, Profile
+from daemon.cost.profile import Edges, LinkSpec, Profile
 from daemon.journal.records import FILE_NAME
 from daemon.lab.profiler.check import check
 from daemon.lab.profiler.refit import observed_edges, read_journal, refit_to
@@ -21,11 +22,11 @@ from tests.lab.planner.toys import toy_profile, toy_trace
 TRUE = Edges(gap_s=0.01, turn_s=0.006)
 
 
-def day(profile: Profile, folder: Path, seed: int = 0) -> Incident:
+def day(profile: Profile, folder: Path, seed: int = 0, **limits: Any) -> Incident:
     """The journal of two instances that serve some toy requests."""
     folder.mkdir()
     save_profile(profile, folder / "profile.json")
-    group = InstanceGroup(profile=str(folder / "profile.json"), count=2)
+    group = InstanceGroup(profile=str(folder / "profile.json"), count=2, **limits)
     spec = WorkloadSpec(trace=toy_trace(folder), seed=seed, rate=20.0, requests=60)
     scenario = Scenario(workload=spec, instance=(group,), predictor="none", seed=seed)
     run(prepare(scenario), Options(journal=folder / "journal"))
@@ -80,3 +81,26 @@ def test_a_journal_without_answers_checks_nothing(tmp_path: Path) -> None:
     silent = {number: replace(each, token_s=[]) for number, each in incident.streams.items()}
     with pytest.raises(ProfileError, match="no answer had a token"):
         check(toy_profile(), replace(incident, streams=silent))
+
+
+def test_decodes_of_layers_with_windows_are_fitted_by_what_they_attend_to(tmp_path: Path) -> None:
+    """Whole contexts would be several times what the true profile counts."""
+    slow = toy_profile("cpu-1", faster=0.2)
+    decode = (5e-3, 2e-4, 2e-4)  # tokens attended to are most of a step
+    step = msgspec.structs.replace(slow.step, decode_s=decode, large_decode_s=decode)
+    model = msgspec.structs.replace(slow.model, windows=(16,) * (slow.model.num_layers - 1) + (0,))
+    truth = msgspec.structs.replace(slow, step=step, model=model)
+    made = refit_to(truth, day(truth, tmp_path / "day"))
+    assert made.factors["decode"] == pytest.approx(1.0, rel=0.02)
+    assert made.old_mape < 0.01
+
+
+def test_steps_that_await_copies_do_not_make_gaps_longer(tmp_path: Path) -> None:
+    """The simulated worker waits for its copies beside the gaps of a profile."""
+    truth = msgspec.structs.replace(toy_profile("cpu-1", faster=0.2), edges=TRUE)
+    slow_link = msgspec.structs.replace(truth.device, host_link=LinkSpec(2e6))
+    truth = msgspec.structs.replace(truth, device=slow_link)
+    incident = day(truth, tmp_path / "day", kv_bytes=80_000, swap="reactive", policy="mlfq")
+    assert any(step.awaits for step in incident.steps)
+    made = refit_to(truth, incident).profile
+    assert made.edges.gap_s == pytest.approx(TRUE.gap_s, rel=0.02)

@@ -1,5 +1,6 @@
 """The engine's own worker with all that it imports, in forks of one process."""
 
+import os
 import socket
 import sys
 
@@ -10,6 +11,8 @@ from daemon.engine.worker.preload import preload
 from daemon.wire.blocking import BlockingChannel
 
 KIND = "cpu"
+BY_GLOO = "LLMD_TESTS_BY_GLOO"
+"""A variable of the environment: ranks of a CPU meet as those of GPUs do, by gloo for NCCL."""
 
 stay_offline()
 share_cores()
@@ -35,5 +38,19 @@ _import_rest()
 
 def serve(fd: int, links_fd: int, spare: bool) -> int:
     """Serve over these sockets; the process's exit status."""
+    if BY_GLOO in os.environ:
+        _meet_by_gloo()
     channel, links = (socket.socket(fileno=one) for one in (fd, links_fd))
     return EngineWorker(BlockingChannel(channel), links).serve(KIND, spare)
+
+
+def _meet_by_gloo() -> None:
+    import torch
+
+    from daemon.engine.ranks import meet
+
+    def gloo(memory: int, rank: int, world_size: int, deadline_s: float) -> object:
+        place = rank, world_size, deadline_s
+        return meet.DistributedRanks(meet.meeting_in(memory), *place, torch.device("cpu"))
+
+    setattr(meet, "SharedMemoryRanks", gloo)  # noqa: B010 - a type is no function to mypy

@@ -7,7 +7,7 @@ row of several tokens, a short prompt, is computed as several rows of one, each 
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -158,6 +158,7 @@ class StepPrograms:
         return bool(plain) and reads_in_turn(plain, self._team)
 
 
+@runtime_checkable
 class RanksInCalls(Ranks, Protocol):
     """Ranks whose operations may stand in programs."""
 
@@ -206,7 +207,9 @@ def possible(decoder: Decoder, cache: PagedKV) -> bool:
     own = cache.layout is None or not cache.layout.shared
     whole = all(len(places) == 1 for places in cache.places.values())
     read = all(not view.latent or latent.can_read(view) for view in cache.views)
-    return own and whole and read and cache.num_groups > 0 and _in_calls(decoder, 1)
+    head = decoder.vocabulary
+    joins = not isinstance(head, RankPart) or isinstance(head.ranks, RanksInCalls)
+    return own and whole and read and joins and cache.num_groups > 0 and _in_calls(decoder, 1)
 
 
 def _in_calls(decoder: Decoder, count: int) -> bool:

@@ -152,9 +152,9 @@ def bare(layer: Any) -> Any:
     return layer.inner if isinstance(layer, RankPart) else layer
 
 
-def from_all(ranks: Ranks, number: int, device: torch.device | str = "cpu") -> list[int]:
+def from_all(ranks: Ranks, number: int) -> list[int]:
     """A number of each rank, on all of them."""
-    own = torch.tensor([[number]], dtype=torch.int64, device=device)
+    own = torch.tensor([[number]], dtype=torch.int64)
     found: list[int] = ranks.gather(own, [1] * ranks.world_size)[0].tolist()
     return found
 

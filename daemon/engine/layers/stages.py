@@ -96,7 +96,8 @@ class StageHead(RankPart):
         if not self.trial.goes_on:
             return logits
         widths = [self.out_features, *[0] * (self.links.world_size - 1)]
-        whole = self.links.gather(logits.flatten(0, -2), widths)
+        rows = logits.flatten(0, -2).float()  # stages may compute in unlike types
+        whole = self.links.gather(rows, widths)
         return whole.view(*logits.shape[:-1], -1)
 
 

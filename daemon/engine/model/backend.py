@@ -129,12 +129,14 @@ def choose_backend(
 
 
 def on_ranks(backend: Backend, ranks: Ranks) -> Backend:
-    """A backend for one rank of several; a GPU's steps are not captured there, and others are
-    compiled on all ranks or on none.
+    """A backend for one rank of several: steps are compiled on all ranks or on none. A GPU, where
+    that only chooses products (`choose_backend` is told to capture nothing), is one that does not.
     """
     name = f"{backend.name} rank {ranks.rank} of {ranks.world_size}"
 
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
+        if cache.raw.is_cuda:
+            backend.compile(forward, cache, slots)
         here = not cache.raw.is_cuda and backend.compiles(forward, cache)
         return backend.compile(forward, cache, slots) if on_all(ranks, here) else None
 

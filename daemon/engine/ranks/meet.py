@@ -4,7 +4,10 @@ import os
 import socket
 from pathlib import Path
 
+import torch
+
 from daemon.engine.layers.ranks import RankError, Ranks
+from daemon.engine.ranks.distributed import DistributedRanks
 from daemon.engine.ranks.shared_memory import SharedMemoryRanks
 from daemon.engine.ranks.stages import Stages
 from daemon.protocol.worker import Load, RankMemory
@@ -27,14 +30,19 @@ def meet(links: socket.socket, load: Load) -> Ranks:
     decoder(RankMemory).decode(payload)
     memory = descriptors[0]
     place = load.rank, load.world_size, LOADING_LATE_S
-    if load.device != "cpu":
-        # Not before it is needed: few builds of torch have NCCL.
-        from daemon.engine.ranks.nccl import NcclRanks
-
-        return NcclRanks(Path(f"/proc/self/fd/{memory}"), *place)
+    device = torch.device(load.device)
     try:
         if load.stage_layers:
-            return Stages(memory, load.rank, load.stage_layers, LOADING_LATE_S)
+            return Stages(memory, load.rank, load.stage_layers, LOADING_LATE_S, device)
+        if device.type == "cuda":
+            return DistributedRanks(meeting_in(memory), *place, device)
         return SharedMemoryRanks(memory, *place)
     finally:
         os.close(memory)
+
+
+def meeting_in(memory: int) -> Path:
+    """A path of the shared memory that holds as long as this process, as a file for ranks to meet
+    in; the memory's descriptor may be closed.
+    """
+    return Path(f"/proc/{os.getpid()}/fd/{os.dup(memory)}")

@@ -10,11 +10,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from daemon.engine.batch.download import download
 from daemon.engine.cpu import pipe_kernels
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.pipe_kernels import LINES_BYTES
 from daemon.engine.ranks.shared_memory import AREA_BYTES, SharedMemoryRanks, address, shared_bytes
 from daemon.models.stages import layers_of, rank_of, stage_of
+
+HOST = torch.device("cpu")
 
 TOLD_BYTES = 1 << 18
 """Bytes of sampled tokens that may be on their way to a rank."""
@@ -41,10 +44,18 @@ class Stages(SharedMemoryRanks):
     """This stage's end; see `daemon.engine.layers.stages.StageLinks`."""
 
     def __init__(
-        self, memory: int, rank: int, stage_layers: Sequence[int], deadline_s: float
+        self,
+        memory: int,
+        rank: int,
+        stage_layers: Sequence[int],
+        deadline_s: float,
+        device: torch.device = HOST,
     ) -> None:
-        """See `SharedMemoryRanks`; `stage_layers`: of each stage."""
+        """See `SharedMemoryRanks`; `stage_layers`: of each stage, `device`: this one's. What a GPU
+        hands over goes through the host's memory, so that devices may be unlike.
+        """
         num_stages = len(stage_layers)
+        self._device = device
         super().__init__(memory, rank, num_stages, deadline_s, stages_bytes(num_stages))
         self.stage = stage_of(rank, num_stages)
         self.layers = layers_of(self.stage, stage_layers)
@@ -72,15 +83,17 @@ class Stages(SharedMemoryRanks):
     def send(self, states: torch.Tensor) -> None:
         """See `StageLinks`."""
         assert self._behind is not None, "the last stage hands nothing over"
-        self._send(self._behind, states)
+        self._send(self._behind, on_host(states))
 
     def receive(self) -> torch.Tensor:
         """See `StageLinks`."""
         assert self._before is not None, "the first stage receives nothing"
-        return self._receive(self._before)
+        states = self._receive(self._before)
+        return states.float() if self._device == HOST else states  # in which a CPU computes
 
     def tell(self, rows: torch.Tensor) -> None:
         """See `Ranks`."""
+        rows = on_host(rows)
         for pipe in self._told:
             self._send(pipe, rows)
 
@@ -89,6 +102,12 @@ class Stages(SharedMemoryRanks):
         rows = self._receive(self._told[0])
         assert rows.shape == (num_rows, width), "each step is told once, in order"
         return rows
+
+    def gather(
+        self, rows: torch.Tensor, widths: Sequence[int], *, reads: bool = True
+    ) -> torch.Tensor:
+        """See `Ranks`."""
+        return super().gather(on_host(rows), widths, reads=reads).to(rows.device)
 
     def _send(self, pipe: _Pipe, rows: torch.Tensor) -> None:
         rows = rows.contiguous()
@@ -104,12 +123,21 @@ class Stages(SharedMemoryRanks):
         self._run(receive, pipe, header.ctypes.data, header.nbytes)
         self.check()
         num_rows, width, kind, _ = header.tolist()
-        rows = torch.empty((num_rows, width), dtype=_DTYPES[kind])
+        pinned = self._device.type == "cuda"  # torch keeps it until its copy has ended
+        rows = torch.empty((num_rows, width), dtype=_DTYPES[kind], pin_memory=pinned)
         self._run(receive, pipe, rows.data_ptr(), rows.nbytes)
         self.check()
-        return rows
+        return rows.to(self._device, non_blocking=True)
 
     def _run(self, item: int, pipe: _Pipe, at: int, size_bytes: int) -> None:
         ends = pipe.other, self._address, self.rank
         place = pipe.at, pipe.ring_bytes, at, size_bytes, self._wrong.ctypes.data, *ends
         self._team.run_here((1, BY_ADDRESS, item, *place))
+
+
+def on_host(rows: torch.Tensor) -> torch.Tensor:
+    """Rows on the host, whole: what a GPU computes of them is waited for."""
+    found = download(rows)
+    if rows.is_cuda:
+        torch.cuda.current_stream(rows.device).synchronize()
+    return found

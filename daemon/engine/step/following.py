@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from daemon.engine.batch.download import download
 from daemon.engine.layers.ranks import Ranks
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.drafted import Drafted
@@ -83,7 +84,7 @@ class FollowingSampler(Sampler):
         """The tokens that the first rank sampled for these rows."""
         found = self._ranks.hear(len(slots), _TOLD).T.contiguous()
         kept = None if drafted is None else found[2].cpu().numpy().astype(np.bool_)
-        return Sampled(found[:2], found[:2].cpu(), None, kept)
+        return Sampled(found[:2], download(found[:2]), None, kept)
 
 
 @dataclass(frozen=True, slots=True)

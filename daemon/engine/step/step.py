@@ -40,16 +40,19 @@ _NO_DRAWS = SampledTokens(int32(), None, np.zeros(0, np.intp))
 log = logging.getLogger(__name__)
 
 
-def computed(batch: FlatBatch, compute: Callable[[FlatBatch], torch.Tensor]) -> torch.Tensor:
+def computed(
+    batch: FlatBatch, compute: Callable[[FlatBatch], torch.Tensor], alone: bool = True
+) -> torch.Tensor:
     """Logits or states [R, ...] of a batch's sampled tokens, whole or, out of memory, row by row.
 
-    Raises torch.OutOfMemoryError where a single row does not fit either, and where layers are
-    recurrent: some of their states have moved on.
+    Raises torch.OutOfMemoryError where a single row does not fit either, where layers are
+    recurrent: some of their states have moved on, and where it is not computed `alone`: other ranks
+    have the memory, and go on.
     """
     try:
         return compute(batch)
     except torch.OutOfMemoryError as error:
-        if batch.state_pages.size:
+        if batch.state_pages.size or not alone:
             raise
         log.warning("a step of %d tokens is computed row by row: %s", len(batch.tokens), error)
     # Outside of `except`: the exception's traceback keeps the first try's tensors alive.
@@ -242,13 +245,14 @@ class Engine:
         """Logits [R, vocab] of the sampled tokens, and scores of prompts."""
         if not len(flat.tokens):
             return None, Scored([])
-        parts = self.slots, self.cache, self.backend
+        parts, alone = (self.slots, self.cache, self.backend), self.backend.ranks is None
         spans = self.scorer.spans(flat.slots, flat)
         if not spans:
-            return computed(flat, lambda rows: self.model.logits(rows, *parts)), Scored([])
+            logits = computed(flat, lambda rows: self.model.logits(rows, *parts), alone)
+            return logits, Scored([])
         wider = with_spans(flat, spans)
         tokens = wider.sampled_tokens
-        states = computed(wider, lambda rows: self.model.states(rows, *parts))
+        states = computed(wider, lambda rows: self.model.states(rows, *parts), alone)
         scored = score(spans, tokens, states, self.model.head)
         if not len(flat.sampled_tokens):
             return None, scored

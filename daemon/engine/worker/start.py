@@ -11,7 +11,7 @@ import torch
 from daemon.base.logs import in_a_line
 from daemon.engine.batch.slots import Slots
 from daemon.engine.batch.streams import compute_stream
-from daemon.engine.families import DRAW, EDIT, NONE, ByTorch, Fallen, unheard
+from daemon.engine.families import DRAW, EDIT, GRAPHS, NONE, ByTorch, Fallen, unheard
 from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention import BY_ROWS
@@ -111,6 +111,8 @@ def start(
     )
     check_reading(model, Path(load.model))
     torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
+    if ranks is not None:  # no graph has captured what ranks do together
+        torchs |= {GRAPHS}
     backend = choose_backend(device, torch_dtype(load.dtype), torchs, fallen)
     if ranks is not None:
         backend = on_ranks(backend, ranks)
@@ -230,6 +232,8 @@ def _kv_cache(
         if device.type != "cuda":
             raise ModelError("the daemon must size a CPU's KV pool")
         num_blocks = int(GPU_RESERVE * torch.cuda.mem_get_info(device)[0]) // per_block
+    if ranks is not None:  # one block table serves all, and cards may be unlike
+        num_blocks = min(from_all(ranks, num_blocks))
     layout = model_layout(shape, asked.windows, load.block_size, *kinds, asked.chunked)
     dtype = torch_dtype(load.dtype)
     if ranks is not None and load.stage_layers:

@@ -128,7 +128,7 @@ def _of_all(engine: Engine, elapsed_s: float) -> float:
     ranks = engine.backend.ranks
     if ranks is None:
         return elapsed_s
-    return max(from_all(ranks, int(1e9 * elapsed_s), engine.cache.raw.device)) / 1e9
+    return max(from_all(ranks, int(1e9 * elapsed_s))) / 1e9
 
 
 def measure_copy(swap: SwapLink) -> float:

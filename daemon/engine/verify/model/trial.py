@@ -106,7 +106,13 @@ class _Trial:
         num_params = count_params(model)
         if self._ranks is not None:
             num_params = sum(from_all(self._ranks, num_params))
-        budget = script.budget_tokens(num_params, pool.cache.raw.is_cuda, self._rounds)
+        cache = pool.cache
+        narrow = cache.dtype != torch.float32 or cache.scales is not None
+        # Whether serving rounds what the exact forward does not, on any of the ranks' devices.
+        self._rounds = on_any(self._ranks, narrow or self._products_round)
+        budget = script.budget_tokens(
+            num_params, on_all(self._ranks, cache.raw.is_cuda), self._rounds
+        )
         self._waves = script.write(self._room, budget, self._borders, _padding(model))
         has_experts = any(name.endswith(".experts") for name, _ in model.named_modules())
         experts = on_any(self._ranks, has_experts)
@@ -267,13 +273,6 @@ class _Trial:
             if self._products_round:
                 stack.enter_context(reference.rounding_products(self._model))
             return reference.logits_of(self._model, sequence)
-
-    @property
-    def _rounds(self) -> bool:
-        """Whether serving rounds what the exact forward does not."""
-        cache = self._pool.cache
-        narrow = cache.dtype != torch.float32 or cache.scales is not None
-        return narrow or self._products_round
 
     def _structure(self) -> bool:
         """Whether the straight decoder computes what the model does. Raises ModelError where

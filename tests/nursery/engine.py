@@ -48,9 +48,10 @@ def _meet_by_gloo() -> None:
     import torch
 
     from daemon.engine.ranks import meet
+    from daemon.engine.ranks.distributed import DistributedRanks
 
     def gloo(memory: int, rank: int, world_size: int, deadline_s: float) -> object:
         place = rank, world_size, deadline_s
-        return meet.DistributedRanks(meet.meeting_in(memory), *place, torch.device("cpu"))
+        return DistributedRanks(meet.meeting_in(memory), *place, torch.device("cpu"))
 
     setattr(meet, "SharedMemoryRanks", gloo)  # noqa: B010 - a type is no function to mypy

@@ -212,7 +212,10 @@ def show(chats: Sequence[Chat]) -> None:
     print(f"{prompts:,} prompt tokens, {computed:,} computed, {fewest:,} at the fewest: ", end="")
     print(f"{computed / fewest:.2f} times as many; without a cache {prompts / fewest:.2f} times")
     asked, found = prompts - fewest, prompts - computed
-    print(f"{found / max(1, asked):.1%} of what a cache may know was found in it")
+    print(f"hit rate {found / max(1, asked):.1%} of what a cache may know; its cost: ", end="")
+    waited_s, again = sum(turn.ttft_s for turn in every), computed - fewest
+    share_s = waited_s * again / max(1, computed)
+    print(f"{again:,} tokens again, {share_s:.1f} of {waited_s:.1f} s until first tokens")
     second, last = (statistics.mean(chat.turns[at].ttft_s for chat in chats) for at in (1, -1))
     print(f"TTFT of the last turn {last / second:.2f} times that of the second")
 

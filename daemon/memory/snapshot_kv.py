@@ -38,7 +38,7 @@ class SnapshotKV(LayeredKV):
         parts = windows, max_chunk, kinds, num_states
         super().__init__(num_blocks, block_size, max_slots, max_len, True, *parts)
         share = MOST_SHARE if windows else 1.0
-        self.snapshots = Snapshots(self.pool, num_states, block_size, share)
+        self.snapshots = Snapshots(self.pool, num_states, block_size, share, bool(windows))
 
     # Prefixes
 
@@ -77,8 +77,8 @@ class SnapshotKV(LayeredKV):
     def begin_states(self, slot: int, sequence: Sequence, start: int, num_seen: int) -> None:
         """As `KVCache.begin_states`."""
         last = (sequence.num_known_tokens - HEADER_TOKENS) // self.block_size
-        borders = {last * self.block_size, num_seen * self.block_size}
-        self.snapshots.begin(slot, start, sequence.hashes, borders)
+        places = last * self.block_size, num_seen * self.block_size
+        self.snapshots.begin(slot, start, sequence.hashes, *places)
 
     def state_status(self) -> tuple[int, int, int, int]:
         """As `KVCache.state_status`."""

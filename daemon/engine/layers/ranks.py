@@ -120,7 +120,7 @@ class GatheredHead(RankPart):
         """Logits [..., vocab] of `states` [..., width]."""
         logits = self.inner(states)
         whole = self.ranks.gather(logits.flatten(0, -2), self.widths)
-        return whole.view(*states.shape[:-1], -1)
+        return whole.view(*states.shape[:-1], sum(self.widths))
 
 
 class SplitEmbedding(RankPart):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.engine.layers.ranks import RankError
+from daemon.engine.layers.ranks import GatheredHead, RankError
 from daemon.engine.ranks.shared_memory import AREA_BYTES, SharedMemoryRanks
 from tests.engine.ranks.threads import on_ranks
 
@@ -44,6 +44,13 @@ def test_a_sum_may_be_larger_than_what_ranks_hand_over_at_once() -> None:
     count = AREA_BYTES // 4 + 1000
     found = on_ranks(2, lambda ranks: ranks.sum(torch.full((count,), 1.0 + ranks.rank)))
     assert all(bool((total == 3.0).all()) for total in found)
+
+
+def test_a_step_that_samples_nothing_has_no_logits() -> None:
+    """As a chunk of a prompt that is not its last."""
+    head = torch.nn.Linear(4, 3)
+    found = on_ranks(2, lambda ranks: GatheredHead(head, ranks, (3, 3))(torch.zeros(0, 4)))
+    assert [logits.shape for logits in found if isinstance(logits, torch.Tensor)] == [(0, 6)] * 2
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(any), st.integers(0, 6), DTYPES)

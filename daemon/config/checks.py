@@ -18,6 +18,7 @@ from daemon.config.instance_text import (
     parallel_fault,
     placed,
     role_fault,
+    split_text,
 )
 from daemon.config.instances import OWN_CHOICES, OWN_COUNTS, instance_limits
 from daemon.config.keys import key_faults
@@ -206,9 +207,10 @@ def _slo(config: Config) -> Iterator[Fault]:
 
 def _instances(config: Config) -> Iterator[Fault]:
     names = [spec.name for spec in config.instance]
-    has_ranks = any(num_ranks(spec) > 1 for spec in config.instance)
-    if has_ranks and len(names) > 1 and config.scheduler.roles != Role.MIXED:
-        said = "beside an instance of ranks, since no keys and values move to it or from it"
+    if len({split_text(spec) for spec in config.instance}) > 1 and (
+        config.scheduler.roles != Role.MIXED
+    ):
+        said = "where instances divide the model unlike, since no keys and values move between them"
         yield (
             "scheduler.roles",
             f"must be mixed {said} (--roles mixed); got {config.scheduler.roles}",
@@ -219,7 +221,7 @@ def _instances(config: Config) -> Iterator[Fault]:
             yield f"{place}.device", fault
         elif fault := parallel_fault(spec.device, spec.parallel) or engine_fault(spec):
             yield f"{place}.parallel", fault
-        if fault := role_fault(spec.role) or _ranks_fault(spec):
+        if fault := role_fault(spec.role) or _ranks_fault(config, spec):
             yield f"{place}.role", fault
         if spec.name in names[:number]:
             yield f"{place}.name", f"two instances are named {spec.name!r}"
@@ -230,11 +232,12 @@ def _instances(config: Config) -> Iterator[Fault]:
         yield from _limits(config, spec, place)
 
 
-def _ranks_fault(spec: InstanceSpec) -> str:
+def _ranks_fault(config: Config, spec: InstanceSpec) -> str:
     """Why an instance of several ranks cannot have its role; empty: it can."""
-    if num_ranks(spec) == 1 or spec.role == Role.MIXED:
+    alike = [split_text(other) for other in config.instance].count(split_text(spec)) > 1
+    if num_ranks(spec) == 1 or spec.role == Role.MIXED or alike:
         return ""
-    said = "no keys and values move to or from an instance of ranks"
+    said = "keys and values move between instances alone that divide the model alike"
     return f"must be mixed for {placed(spec)}: {said}"
 
 

@@ -65,6 +65,11 @@ def num_stages(spec: InstanceSpec) -> int:
     return num_ranks(spec) if spec.parallel.startswith(_STAGES) else 1
 
 
+def split_text(spec: InstanceSpec) -> str:
+    """How an instance's ranks divide the model, such as tp2; empty: it has one."""
+    return _needed(spec.parallel)
+
+
 def placed(spec: InstanceSpec) -> str:
     """The device of an instance as viewers see it, its ranks included: `cpu:tp2`."""
     return ":".join(part for part in (spec.device, _needed(spec.parallel)) if part)

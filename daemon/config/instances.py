@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import msgspec
 
+from daemon.config.instance_text import num_ranks
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.values.limits import InstanceLimits, largest_step, limits_of
 from daemon.memory.swap_space import SWAP_MODES
@@ -54,10 +55,10 @@ def finds_size(config: Config, spec: InstanceSpec) -> bool:
 
 def _measures(spec: InstanceSpec, limits: InstanceLimits) -> bool:
     """Whether a size that is measured would count. Not on a CPU: other programs' load at that
-    moment would decide it.
+    moment would decide it; nor by ranks, of which each would find its own.
     """
     is_open = limits.max_batch_tokens == POLICIES[limits.policy].batch_tokens
-    return is_open and spec.device.startswith("cuda")
+    return is_open and spec.device.startswith("cuda") and num_ranks(spec) == 1
 
 
 def completed(config: Config) -> tuple[InstanceSpec, ...]:

@@ -2,8 +2,8 @@
 
 Runtime -> worker: `Ping`s while there is nothing to load, perhaps `LeaveSpare`, `Load` once, then
 `Plan`s, among them `StartTransfer`, `CancelTransfer` and a profiler's `TimeOperators`, and
-`Shutdown` at the end; over a socket of their own, each `NewLink` and each `StartTransfer` that
-waits for no plan.
+`Shutdown` at the end; over a socket of their own, each `NewLink` and `EndLink`, and each
+`StartTransfer` that waits for no plan.
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
 `Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers,
 `OperatorTimes` where asked for, `Fallback` where torch stands in for kernels, `Compiling` where a
@@ -112,6 +112,16 @@ class NewLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
     peer: int
     sends: bool  # whether blocks leave here
     link: int  # its number: the same at both ends, and never used again
+
+
+class EndLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A link to be closed, over the socket for links: another rank of the instance has lost its own
+    link of this number, and a transfer needs all of them.
+    """
+
+    peer: int
+    sends: bool
+    link: int
 
 
 class RankMemory(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -16,7 +16,6 @@ from daemon.base import logs, notify
 from daemon.cluster.nodes import MISSING, has_ray
 from daemon.config.cluster import by_ray
 from daemon.config.cuda import DeviceError, likely_kind
-from daemon.config.instance_text import num_ranks
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
@@ -194,13 +193,13 @@ class Daemon:
                 cancel_transfer=lambda instance, number: workers.of(instance).cancel_transfer(
                     number
                 ),
-                link=lambda instance, link, fd: workers.of(instance).new_link(link, fd),
+                link=lambda instance, rank, link, fd: workers.of(instance).new_link(link, fd, rank),
+                end_link=lambda instance, rank, link: workers.of(instance).end_link(link, rank),
                 hangs=lambda instance, why: workers.of(instance).give_up(why),
                 is_stopped=lambda instance: workers.of(instance).is_stopped,
-                alone=[
-                    index
-                    for index, it in enumerate(model.instances)
-                    if by_ray(config) or num_ranks(it) > 1
+                splits=[
+                    None if by_ray(config) else model.split(config, index)
+                    for index in range(len(model.instances))
                 ],
             ),
             power,

@@ -8,12 +8,20 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from daemon.core.values.actions import Send
 from daemon.core.values.events import LinkChanged, TransferEnded
-from daemon.protocol.worker import CANCELLED, LinkState, NewLink, StartTransfer, TransferOver
+from daemon.protocol.worker import (
+    CANCELLED,
+    EndLink,
+    LinkState,
+    NewLink,
+    StartTransfer,
+    TransferOver,
+)
+from daemon.runtime.rank_links import RankLinks, RankSplit
 from daemon.runtime.transfer_watchdog import Pair, Remedies, TransferWatchdog
 
 log = logging.getLogger(__name__)
@@ -27,17 +35,20 @@ class LinkBroker:
 
     def __init__(
         self,
-        hand_out: Callable[[int, NewLink, int], None],
+        hand_out: Callable[[int, int, NewLink, int], None],
         dispatch: Callable[[LinkChanged | TransferEnded], None],
         hangs: Callable[[int, str], None],
         is_stopped: Callable[[int], bool],
-        alone: Collection[int] = (),
+        end_link: Callable[[int, int, EndLink], None],
+        splits: Sequence[RankSplit | None],
     ) -> None:
-        """`hand_out(instance, message, descriptor)` sends to the instance's worker;
-        `hangs(instance, why)` ends it; `is_stopped(instance)` says whether a signal stopped it.
-        `alone`: the instances that have no links: those of several ranks, and those on nodes.
+        """`hand_out(instance, rank, message, descriptor)` and `end_link(instance, rank, message)`
+        send to a rank; `hangs(instance, why)` ends all; `is_stopped(instance)` says whether a
+        signal stopped one. `splits`: of each instance, whose links go to those that have the same;
+        None: it has no links, as on a node.
         """
-        self._alone = frozenset(alone)
+        self._splits = splits
+        self._ranks = RankLinks([1 if s is None else s.num_ranks for s in splits], end_link)
         self._hand_out, self._dispatch = hand_out, dispatch
         self._numbers = count(1)
         self._ready: set[int] = set()
@@ -49,9 +60,12 @@ class LinkBroker:
 
     def ready(self, instance: int) -> None:
         """A worker is ready: it gets links to and from all others that are."""
-        if instance in self._alone:
+        own = self._splits[instance]
+        if own is None:
             return
         for other in sorted(self._ready - {instance}):
+            if self._splits[other] != own:
+                continue
             for pair in ((instance, other), (other, instance)):
                 self._delays_s[pair] = FIRST_DELAY_S
                 self._join(pair)
@@ -61,6 +75,7 @@ class LinkBroker:
         """A worker is gone: no transfer goes to it or from it any more."""
         self._ready.discard(instance)
         self._late.lost(instance)
+        self._ranks.lost(instance)
         for pair in [pair for pair in self._leaving if instance in pair]:
             del self._leaving[pair]
 
@@ -82,8 +97,11 @@ class LinkBroker:
             at_once=action.at_once,
         )
 
-    def state(self, instance: int, state: LinkState) -> None:
-        """An end of a link is up, or down."""
+    def state(self, instance: int, rank: int, said: LinkState) -> None:
+        """A rank's end of a link is up, or down."""
+        state = self._ranks.state(instance, rank, said)
+        if state is None:
+            return
         peer, sends = state.peer, state.sends
         pair = (instance, peer) if sends else (peer, instance)
         if state.is_up and sends:
@@ -96,6 +114,7 @@ class LinkBroker:
             if self._leaving.get(pair) == state.link:
                 del self._leaving[pair]
             self._late.closed(instance, state.link)
+            self._ranks.keep(instance, self._late.owed_by(instance))
         changed = LinkChanged(
             now=time.monotonic(),
             instance=instance,
@@ -106,8 +125,11 @@ class LinkBroker:
         )
         self._dispatch(changed)
 
-    def over(self, instance: int, over: TransferOver) -> None:
-        """A worker's end of a transfer is over."""
+    def over(self, instance: int, rank: int, said: TransferOver) -> None:
+        """A rank's end of a transfer is over."""
+        over = self._ranks.over(instance, rank, said)
+        if over is None:
+            return
         if over.why:
             # A transfer that the Core cancelled, for a client that left, needs no attention.
             level = logging.DEBUG if over.why == CANCELLED else logging.WARNING
@@ -124,13 +146,16 @@ class LinkBroker:
         self._timers.clear()
 
     def _join(self, pair: Pair) -> None:
-        """Have both workers close their old link and connect over a new one."""
+        """Have all ranks of both close their old link and connect over a new one."""
         source, target = pair
+        split = self._splits[source]
+        assert split is not None, "only what has links is joined"
         self._newest[pair] = number = next(self._numbers)
-        ends = socket.socketpair()
-        with ends[0], ends[1]:
-            self._hand_out(source, NewLink(target, True, number), ends[0].fileno())
-            self._hand_out(target, NewLink(source, False, number), ends[1].fileno())
+        for rank in range(split.num_ranks):
+            ends = socket.socketpair()
+            with ends[0], ends[1]:
+                self._hand_out(source, rank, NewLink(target, True, number), ends[0].fileno())
+                self._hand_out(target, rank, NewLink(source, False, number), ends[1].fileno())
 
     def _renew(self, pair: Pair, link: int) -> None:
         """Replace a link that hangs: both ends close it and answer their open transfers."""

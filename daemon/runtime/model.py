@@ -38,6 +38,7 @@ from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
 from daemon.models.stages import largest_part, stage_layers
 from daemon.protocol.worker import Load
+from daemon.runtime.rank_links import RankSplit
 from daemon.runtime.start_times import StartTimes, start_name
 from daemon.state.role import Role
 
@@ -100,6 +101,11 @@ class ServedModel(msgspec.Struct, frozen=True):
             stage_layers=stage_layers(self.shape, stages) if stages > 1 else (),
             experts_on_cpu=pool.experts_on_cpu,
         )
+
+    def split(self, config: Config, instance: int) -> RankSplit:
+        """How the instance's ranks divide the model."""
+        first = self.load(config, instance)
+        return RankSplit(first.world_size, tuple(first.stage_layers))
 
     def _wakes_in_s(self, config: Config, instance: int, times: StartTimes | None) -> float:
         """How long the instance should take to wake: as configured, or as its last start took."""

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -50,12 +50,13 @@ from daemon.core.values.events import (
     WorkerReady,
 )
 from daemon.journal.writer import JournalWriter
-from daemon.protocol.worker import Copied, NewLink, Plan, Ready, Reply, StartTransfer
+from daemon.protocol.worker import Copied, EndLink, NewLink, Plan, Ready, Reply, StartTransfer
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.links import LinkBroker
 from daemon.runtime.lookup import offers
 from daemon.runtime.plans import Planner
 from daemon.runtime.power import PowerCaps
+from daemon.runtime.rank_links import RankSplit
 from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import NO_BLOCKS, TokenStore
 from daemon.state.role import Role
@@ -78,11 +79,12 @@ class ToWorkers(msgspec.Struct, frozen=True):
     plan: Callable[[int, Plan], None]
     start_transfer: Callable[[int, StartTransfer], None]
     cancel_transfer: Callable[[int, int], None]  # a transfer
-    link: Callable[[int, NewLink, int], None]  # with a descriptor
+    link: Callable[[int, int, NewLink, int], None]  # a rank, with a descriptor
+    end_link: Callable[[int, int, EndLink], None]  # of a rank
     hangs: Callable[[int, str], None]  # end it, and why
     is_stopped: Callable[[int], bool]  # by a signal
     wake: Callable[[int], None]  # start it, where its instance was asleep
-    alone: Collection[int] = ()  # instances without links to others
+    splits: Sequence[RankSplit | None]  # of each instance; None: it has no links
 
 
 class OrderedFlip(msgspec.Struct, frozen=True, eq=False):
@@ -123,7 +125,7 @@ class Runtime:
         self._flips: dict[int, OrderedFlip] = {}  # flips whose first work is still to come
         # Steps that have not answered, of each instance, in order.
         self._flying: list[deque[Submit]] = [deque() for _ in config.instances]
-        ends = workers.hangs, workers.is_stopped, workers.alone
+        ends = workers.hangs, workers.is_stopped, workers.end_link, workers.splits
         self.links = LinkBroker(workers.link, self.dispatch, *ends)
         self._planners = [Planner(store) for _ in config.instances]
         self.recent_steps = [RecentSteps() for _ in config.instances]

@@ -72,6 +72,15 @@ class TransferWatchdog:
             if instance in owing.owed.get(transfer, ()):
                 self._settle(link, instance, [transfer])
 
+    def owed_by(self, instance: int) -> set[int]:
+        """The transfers whose end at this instance is open."""
+        return {
+            transfer
+            for owing in self._links.values()
+            for transfer, owes in owing.owed.items()
+            if instance in owes
+        }
+
     def closed(self, instance: int, link: int) -> None:
         """An end of a link is down: it owes nothing more."""
         if link in self._links:

@@ -14,7 +14,17 @@ from socket import MSG_DONTWAIT
 import msgspec
 
 from daemon.core.values.snapshot import RankStatus
-from daemon.protocol.worker import Compiling, Copied, Failed, FromWorker, Load, RankMemory, Ready
+from daemon.protocol.worker import (
+    Compiling,
+    Copied,
+    Failed,
+    FromWorker,
+    LinkState,
+    Load,
+    RankMemory,
+    Ready,
+    TransferOver,
+)
 from daemon.supervisor.child import Child
 from daemon.supervisor.silence import Silence
 from daemon.supervisor.spare import StartedWorker, start_worker
@@ -33,6 +43,8 @@ class RankHooks(msgspec.Struct, frozen=True):
     compiles: Callable[[Compiling], None]
     stalled: Callable[[str], None]  # one does not load any further
     lost: Callable[[], None]  # one has hung up
+    link_state: Callable[[int, LinkState], None]  # of a rank, by its number
+    transfer_over: Callable[[int, TransferOver], None]
 
 
 class _Rank:
@@ -45,7 +57,7 @@ class _Rank:
         self.copied_step = 0
         self.error = ""
         self.lost = False
-        self._links = started.links
+        self.links = started.links
         self._hooks = hooks
         self._limit_s = limit_s
         self._decode = decoder(FromWorker).decode
@@ -63,6 +75,10 @@ class _Rank:
             case Copied():
                 self.copied_step = message.step
                 self._hooks.copied()
+            case LinkState():
+                self._hooks.link_state(self.number, message)
+            case TransferOver():
+                self._hooks.transfer_over(self.number, message)
             case Compiling():
                 self._hooks.compiles(message)
             case Failed():
@@ -81,14 +97,23 @@ class _Rank:
         """Hang up and watch it no more."""
         self._loading.stop()
         self.channel.close()
-        if self._links is not None:
-            self._links.close()
+        if self.links is not None:
+            self.links.close()
+            self.links = None
 
 
 def rank_status(child: Child, is_ready: bool) -> RankStatus:
     """A rank's process, as viewers see it."""
     state = "stopped" if child.stopped else "ready" if is_ready else "loading"
     return RankStatus(child.pid, state, child.resident_bytes)
+
+
+def sent_beside(links: socket.socket | None, payload: bytes) -> bool:
+    """Whether a worker's socket for links took a message, past plans that wait for its steps."""
+    try:
+        return links is not None and links.send(payload, MSG_DONTWAIT) > 0
+    except OSError:  # it is stopped, or the message is too long
+        return False
 
 
 class OtherRanks:
@@ -148,6 +173,16 @@ class OtherRanks:
         """Send each of them a message."""
         for rank in self._ranks:
             rank.channel.send(payload)
+
+    def start_transfer(self, payload: bytes, at_once: bool) -> None:
+        """Send each of them the start of a transfer; see `WorkerProcess`."""
+        for rank in self._ranks:
+            if not (at_once and sent_beside(rank.links, payload)):
+                rank.channel.send(payload)
+
+    def links_of(self, rank: int) -> socket.socket | None:
+        """The socket over which a rank gets its links."""
+        return next((each.links for each in self._ranks if each.number == rank), None)
 
     def with_all(self, ready: Ready) -> Ready | None:
         """The readiness of the whole instance, whose memory is that of all; None: not yet."""

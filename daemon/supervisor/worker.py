@@ -16,6 +16,7 @@ from daemon.protocol.worker import (
     CancelTransfer,
     Compiling,
     Copied,
+    EndLink,
     Exited,
     ExpertsUsed,
     Failed,
@@ -40,7 +41,7 @@ from daemon.supervisor.child import Child, ChildKeeper
 from daemon.supervisor.early import EarlyWorker
 from daemon.supervisor.patience import LOOK_S
 from daemon.supervisor.proxy import ClusterOrder, start_proxy
-from daemon.supervisor.ranks import OtherRanks, RankHooks, rank_status
+from daemon.supervisor.ranks import OtherRanks, RankHooks, rank_status, sent_beside
 from daemon.supervisor.restarts import Restarts
 from daemon.supervisor.silence import Silence
 from daemon.supervisor.spare import HEARS_S, Spare, StartedWorker, start_worker
@@ -63,7 +64,8 @@ UNPLACED = "?"
 
 
 class WorkerHooks(msgspec.Struct, frozen=True):
-    """The callbacks of a `WorkerProcess`; each takes the instance's index first.
+    """The callbacks of a `WorkerProcess`; each takes the instance's index first, and those of links
+    the rank.
 
     `lost` also receives whether the worker's computation may be to blame: not where it was killed
     from outside. It is called before `hopeless`, too.
@@ -77,8 +79,8 @@ class WorkerHooks(msgspec.Struct, frozen=True):
     copied: Callable[[int, Copied], None] = lambda _instance, _copied: None
     fallback: Callable[[int, Fallback], None] = lambda _instance, _fallback: None
     experts: Callable[[int, ExpertsUsed], None] = lambda _instance, _used: None
-    link_state: Callable[[int, LinkState], None] = lambda _instance, _state: None
-    transfer_over: Callable[[int, TransferOver], None] = lambda _instance, _over: None
+    link_state: Callable[[int, int, LinkState], None] = lambda _instance, _rank, _state: None
+    transfer_over: Callable[[int, int, TransferOver], None] = lambda _instance, _rank, _over: None
     operators: Callable[[int, OperatorTimes], None] = lambda _instance, _times: None
 
 
@@ -200,6 +202,8 @@ class WorkerProcess(ChildKeeper):
             compiles=self._compiles,
             stalled=self._loading_hangs,
             lost=self._hung_up.set,
+            link_state=lambda rank, state: self._hooks.link_state(self.instance, rank, state),
+            transfer_over=lambda rank, over: self._hooks.transfer_over(self.instance, rank, over),
         )
         others = self._others = OtherRanks(self._other_loads, hooks, LOAD_STALL_S)
         try:
@@ -256,34 +260,37 @@ class WorkerProcess(ChildKeeper):
             self._send(self._encode(order))
 
     def start_transfer(self, order: StartTransfer) -> None:
-        """Have it start a transfer to another worker: at once, or behind all plans so far."""
+        """Have all ranks start a transfer to another's: at once, or behind all plans so far."""
         payload = self._encode(order)
-        if self._channel is not None and not (order.at_once and self._sent_beside(payload)):
+        if self._channel is not None and not (order.at_once and sent_beside(self._links, payload)):
             self._channel.send(payload)
+        if self._others is not None:
+            self._others.start_transfer(payload, order.at_once)
 
     def cancel_transfer(self, transfer: int) -> None:
         """Have it send no more of a transfer."""
-        if self._channel is not None:
-            self._channel.send(self._encode(CancelTransfer(transfer)))
+        self._send(self._encode(CancelTransfer(transfer)))
 
-    def new_link(self, message: NewLink, fd: int) -> None:
-        """Send it one end of a link; the caller keeps its own descriptor.
+    def new_link(self, message: NewLink, fd: int, rank: int = 0) -> None:
+        """Send a rank one end of a link; the caller keeps its own descriptor.
 
         If the worker takes no more of them it has no such link, and its peer will say so.
         """
-        if self._links is not None:
+        if (links := self._links_of(rank)) is not None:
             payload = self._encode(message)
             try:
-                socket.send_fds(self._links, [payload], [fd], MSG_DONTWAIT)
+                socket.send_fds(links, [payload], [fd], MSG_DONTWAIT)
             except OSError as error:
                 log.warning("worker %s takes no link: %s", self.name, error)
 
-    def _sent_beside(self, payload: bytes) -> bool:
-        """Whether the worker's links took a message, past the plans that wait for its steps."""
-        try:
-            return self._links is not None and self._links.send(payload, MSG_DONTWAIT) > 0
-        except OSError:  # it is stopped, or the message is too long
-            return False
+    def end_link(self, message: EndLink, rank: int) -> None:
+        """Have a rank close a link. One that takes no message hangs, as its instance does then."""
+        sent_beside(self._links_of(rank), self._encode(message))
+
+    def _links_of(self, rank: int) -> socket.socket | None:
+        if rank == 0:
+            return self._links
+        return self._others.links_of(rank) if self._others is not None else None
 
     @property
     def is_stopped(self) -> bool:
@@ -336,9 +343,9 @@ class WorkerProcess(ChildKeeper):
                 self._copies.append(message)
                 self._all_copied()
             case LinkState():
-                self._hooks.link_state(self.instance, message)
+                self._hooks.link_state(self.instance, 0, message)
             case TransferOver():
-                self._hooks.transfer_over(self.instance, message)
+                self._hooks.transfer_over(self.instance, 0, message)
             case OperatorTimes():
                 self._hooks.operators(self.instance, message)
             case Fallback():

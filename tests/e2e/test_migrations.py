@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.live import LiveDaemon
 from tests.e2e.moves import KINDS, RUNNING, WAITING, Mover
 from tests.e2e.tiny import tiny_folder
+from tests.soak import tries
 
 KV_BLOCKS = 40
 SHORT, LONG = 12, 500
@@ -55,12 +56,16 @@ OPTIONS: dict[str, Body] = {
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDaemon]:
-    folder: Path = tmp_path_factory.mktemp("moves")
-    flags = ["--model", str(tiny_folder(folder / "tiny")), "--kv-blocks", str(KV_BLOCKS)]
-    flags += ["--instance", "cpu:mixed", "cpu:mixed", "--policy", "mlfq", "--predictor", "none"]
-    flags += ["--set", 'memory.swap="proactive"', "--set", "scheduler.prefill_chunk=64"]
-    with LiveDaemon(*flags, "--set", "daemon.threads=1") as daemon:
+    folder = tiny_folder(tmp_path_factory.mktemp("moves") / "tiny")
+    with LiveDaemon(*flags(folder, "cpu:mixed"), "--set", "daemon.threads=1") as daemon:
         yield daemon
+
+
+def flags(folder: Path, instance: str) -> list[str]:
+    """Two such instances of a model, in pools that hold three sequences or so."""
+    found = ["--model", str(folder), "--kv-blocks", str(KV_BLOCKS), "--predictor", "none"]
+    found += ["--instance", instance, instance, "--policy", "mlfq"]
+    return [*found, "--set", 'memory.swap="proactive"', "--set", "scheduler.prefill_chunk=64"]
 
 
 def bodies(count: int, num_tokens: int) -> list[Body]:
@@ -133,6 +138,13 @@ async def move_about(
 
 async def test_a_few_moves_change_no_text(daemon: LiveDaemon) -> None:
     await move_about(daemon, bodies(8, num_tokens=60), SHORT, (RUNNING, WAITING))
+
+
+@pytest.mark.parametrize("instance", ["cpu:tp2", pytest.param("cpu:pp2", marks=pytest.mark.soak)])
+async def test_moves_between_ranks_change_no_text(instance: str, tmp_path: Path) -> None:
+    """Each rank sends its part to the rank of its number."""
+    with LiveDaemon(*flags(tiny_folder(tmp_path / "tiny"), instance)) as daemon:
+        await move_about(daemon, bodies(8, num_tokens=60), tries(SHORT, LONG // 5), (RUNNING,))
 
 
 async def test_options_survive_moves(daemon: LiveDaemon) -> None:

@@ -104,6 +104,27 @@ async def test_a_stopped_rank_takes_no_answer_with_it(
     await lose(instance, folder, expected, signal.SIGSTOP, 20, REAL)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("split", ["tp2", "pp2"])
+async def test_a_rank_lost_between_two_instances_takes_no_answer_with_it(
+    split: str, folder: Path, expected: list[str]
+) -> None:
+    """Prompts at one, answers at the other: a rank goes while blocks are on their way."""
+    flags = ["--instance", f"cpu:{split}:prefill", f"cpu:{split}:decode"]
+    chance = random.Random(split)
+    with LiveDaemon("--model", str(folder), *flags, "--set", "daemon.restarts=90") as daemon:
+        for _ in range(10):
+            asking = asyncio.create_task(texts(daemon))
+            await asyncio.sleep(0.2 * chance.random())
+            os.kill(chance.choice(rank_pids(daemon)), signal.SIGKILL)
+            assert await asyncio.wait_for(asking, HANG_S) == expected
+            await asyncio.to_thread(daemon.wait_all_ready)
+        assert await texts(daemon) == expected
+        seen = daemon.idle_snapshot()
+        assert seen.counters.worker_deaths >= 10 and seen.counters.handoffs
+        assert all(one.kv_held == one.kv_fenced == 0 for one in seen.instances)
+
+
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.soak)])
 async def test_a_rank_that_misses_a_sum_is_found_as_a_hanging_step_is(
     rank: int, folder: Path, expected: list[str]

@@ -119,6 +119,8 @@ def refuses_gpus_and_ranks_on_a_cluster() -> bool:
 def refuses_roles_of_ranks() -> bool:
     ranks, one = as_plain("cpu:tp2"), as_plain("cpu")
     load(None, {"instance": [ranks, one], "scheduler.roles": "mixed"})
+    alike = [{**ranks, "role": role, "name": role} for role in ("prefill", "decode")]
+    load(None, {"instance": alike})
     refuses("instance", [{**ranks, "role": "prefill"}])
     return refuses("scheduler.roles", "auto", instance=[ranks, one])
 
@@ -166,7 +168,7 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
     "docs/configuration.md": {"(`cuda:0,1:tp2`) are refused": refuses_devices},
     "docs/instances.md": {
         "and refused until a GPU has handed states to a CPU": refuses_devices,
-        "its role is `mixed`, beside other instances `scheduler.roles` has to be": (
+        "an instance that alone divides the model so has the role `mixed`": (
             refuses_roles_of_ranks
         ),
         "by name models with recurrent layers, latent rows or unlike heads; the worker alone": (

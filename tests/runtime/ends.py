@@ -18,6 +18,7 @@ from daemon.runtime.api_link import ApiLink
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.life import Life
 from daemon.runtime.model import ServedModel
+from daemon.runtime.rank_links import RankSplit
 from daemon.runtime.runtime import Runtime, ToWorkers
 from daemon.runtime.serving import ServingStatus
 from daemon.runtime.status import Parts
@@ -50,7 +51,7 @@ def generate(
 
 def to_workers(plan: Callable[[int, Plan], None]) -> ToWorkers:
     """Messages to workers that never join the links made for them."""
-    return ToWorkers(plan, *[_unheard] * 6)
+    return ToWorkers(plan, *[_unheard] * 7, splits=[RankSplit()] * 8)
 
 
 def _unheard(*_told: object) -> None:

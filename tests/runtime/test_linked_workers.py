@@ -11,6 +11,7 @@ from daemon.core.values.actions import Send
 from daemon.core.values.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import NewLink, Ready
 from daemon.runtime.links import LinkBroker
+from daemon.runtime.rank_links import RankSplit
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.columns import int32
@@ -26,7 +27,14 @@ class Workers:
 
     def __init__(self, folder: str, spare: Spare) -> None:
         self.heard: list[LinkChanged | TransferEnded] = []
-        self.links = LinkBroker(self._hand, self.heard.append, self._hangs, self._is_stopped)
+        self.links = LinkBroker(
+            self._hand,
+            self.heard.append,
+            self._hangs,
+            self._is_stopped,
+            lambda *_: None,
+            [RankSplit()] * 2,
+        )
         hooks = WorkerHooks(
             loading=lambda *_: None,
             ready=self._ready,
@@ -74,8 +82,8 @@ class Workers:
     def _ready(self, instance: int, _ready: Ready) -> None:
         self.links.ready(instance)
 
-    def _hand(self, instance: int, message: NewLink, fd: int) -> None:
-        self.processes[instance].new_link(message, fd)
+    def _hand(self, instance: int, rank: int, message: NewLink, fd: int) -> None:
+        self.processes[instance].new_link(message, fd, rank)
 
 
 ALL = {(0, 1, True), (1, 0, False), (1, 0, True), (0, 1, False)}

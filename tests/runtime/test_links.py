@@ -9,10 +9,11 @@ import pytest
 
 from daemon.core.values.actions import Send
 from daemon.core.values.events import LinkChanged, TransferEnded
-from daemon.protocol.worker import CANCELLED, LinkState, NewLink, TransferOver
+from daemon.protocol.worker import CANCELLED, EndLink, LinkState, NewLink, TransferOver
 from daemon.runtime import links as links_module
 from daemon.runtime import transfer_watchdog as late_ends
 from daemon.runtime.links import LinkBroker
+from daemon.runtime.rank_links import RankSplit
 from daemon.wire.columns import int32
 from tests.supervisor.waiting import until
 from tests.wire.descriptors import open_descriptors
@@ -21,18 +22,30 @@ from tests.wire.descriptors import open_descriptors
 class Told:
     """Links, what workers were handed, and what the Core heard."""
 
-    def __init__(self) -> None:
+    def __init__(self, *splits: RankSplit | None) -> None:
         self.handed: list[tuple[int, NewLink]] = []
+        self.by_rank: list[tuple[int, int, NewLink]] = []
+        self.closed: list[tuple[int, int, int]] = []  # instance, rank, link
         self.heard: list[LinkChanged | TransferEnded] = []
         self.hung: list[int] = []
         self.stopped: set[int] = set()
         self.links = LinkBroker(
-            self._hand, self.heard.append, self._hangs, self.stopped.__contains__
+            self._hand,
+            self.heard.append,
+            self._hangs,
+            self.stopped.__contains__,
+            self._close,
+            splits or [RankSplit()] * 3,
         )
 
-    def _hand(self, instance: int, message: NewLink, fd: int) -> None:
+    def _hand(self, instance: int, rank: int, message: NewLink, fd: int) -> None:
         os.fstat(fd)  # it is open
-        self.handed.append((instance, message))
+        self.by_rank.append((instance, rank, message))
+        if rank == 0:
+            self.handed.append((instance, message))
+
+    def _close(self, instance: int, rank: int, message: EndLink) -> None:
+        self.closed.append((instance, rank, message.link))
 
     def _hangs(self, instance: int, _why: str) -> None:
         self.hung.append(instance)
@@ -42,8 +55,10 @@ class Told:
         ends = [(at, one.peer, one.sends, one.link) for at, one in self.handed]
         return max(link for *end, link in ends if end == [source, target, True])
 
-    def says(self, instance: int, peer: int, sends: bool, is_up: bool, link: int) -> None:
-        self.links.state(instance, LinkState(peer, sends, is_up, link))
+    def says(
+        self, instance: int, peer: int, sends: bool, is_up: bool, link: int, rank: int = 0
+    ) -> None:
+        self.links.state(instance, rank, LinkState(peer, sends, is_up, link))
 
     def sent_over(self, source: int, target: int) -> int:
         """The link that an order of the Core goes over now."""
@@ -84,7 +99,7 @@ def test_the_core_hears_what_workers_say() -> None:
     began_s = time.monotonic()
     number = told.number(0, 1)
     told.says(1, 0, False, True, number)
-    told.links.over(0, TransferOver(7, 3, 0.25))
+    told.links.over(0, 0, TransferOver(7, 3, 0.25))
     changed, ended = told.heard
     assert isinstance(changed, LinkChanged) and isinstance(ended, TransferEnded)
     assert (changed.instance, changed.peer, changed.sends) == (1, 0, False)
@@ -131,14 +146,14 @@ async def test_a_link_that_hangs_is_made_anew_and_then_who_owes_is_ended(
     told = two()
     old = told.number(0, 1)
     assert told.sent_over(0, 1) == old
-    told.links.over(0, TransferOver(7, 1, 0.1))
+    told.links.over(0, 0, TransferOver(7, 1, 0.1))
     await until(lambda: told.number(0, 1) != old)
     newer = told.number(0, 1)
     assert told.hung == [] and told.sent_over(0, 1) == old
     told.says(0, 1, True, False, old)
     assert told.sent_over(0, 1) == newer
-    told.links.over(0, TransferOver(7, 1, 0.1))
-    told.links.over(1, TransferOver(7, 1, 0.1))
+    told.links.over(0, 0, TransferOver(7, 1, 0.1))
+    told.links.over(1, 0, TransferOver(7, 1, 0.1))
     assert told.sent_over(1, 0) == told.number(1, 0), "the other way is another link"
     await until(lambda: 1 in told.hung)
     told.links.lost(1)
@@ -152,8 +167,8 @@ async def test_ends_that_answer_in_time_are_left_alone(monkeypatch: pytest.Monke
     for _ in range(5):  # longer than the limit in all, and one is always open
         told.sent_over(0, 1)
         await asyncio.sleep(0.3)
-        told.links.over(0, TransferOver(7, 1, 0.1))
-    told.links.over(1, TransferOver(7, 1, 0.1))
+        told.links.over(0, 0, TransferOver(7, 1, 0.1))
+    told.links.over(1, 0, TransferOver(7, 1, 0.1))
     await asyncio.sleep(1.5)
     assert told.hung == [] and told.number(0, 1) == number
     told.links.close()
@@ -181,6 +196,83 @@ async def test_a_transfer_that_the_core_broke_off_is_no_warning(
     told = two()
     told.sent_over(0, 1)
     with caplog.at_level(logging.DEBUG):
-        told.links.over(0, TransferOver(7, 0, 0.0, why))
+        told.links.over(0, 0, TransferOver(7, 0, 0.0, why))
     (said,) = [one for one in caplog.records if "transfer 7" in one.getMessage()]
     assert said.levelname == level
+
+
+TP2, PP2 = RankSplit(2), RankSplit(2, (1, 1))
+
+
+def test_links_join_the_ranks_of_instances_that_divide_the_model_alike() -> None:
+    told = Told(TP2, PP2, TP2, RankSplit(), None)
+    for instance in range(5):
+        told.links.ready(instance)
+    ends = [(at, rank, message.peer, message.sends) for at, rank, message in told.by_rank]
+    assert sorted(ends) == sorted(
+        (at, rank, 2 - at, sends) for at in (0, 2) for rank in (0, 1) for sends in (False, True)
+    )
+
+
+def ranked() -> tuple[Told, int]:
+    """Two instances of two ranks, and the link from the first, which is up."""
+    told = Told(TP2, TP2)
+    told.links.ready(0)
+    told.links.ready(1)
+    number = told.number(0, 1)
+    for rank in (0, 1):
+        assert told.heard == []
+        told.says(0, 1, True, True, number, rank)
+    return told, number
+
+
+async def test_a_link_of_ranks_is_up_once_all_are_and_down_once_none_is() -> None:
+    told, number = ranked()
+    told.says(0, 1, True, False, number, rank=1)
+    assert told.closed == [(0, 0, number)], "a part that still arrives would be written"
+    (up,) = told.heard
+    told.says(0, 1, True, False, number, rank=0)
+    assert isinstance(up, LinkChanged) and up.is_up
+    down = told.heard[-1]
+    assert isinstance(down, LinkChanged) and not down.is_up and len(told.heard) == 2
+    told.links.close()
+
+
+async def test_a_link_that_one_rank_does_not_join_never_comes_up() -> None:
+    told = Told(TP2, TP2)
+    told.links.ready(0)
+    told.links.ready(1)
+    number = told.number(0, 1)
+    told.says(1, 0, False, False, number, rank=0)
+    told.says(1, 0, False, True, number, rank=1)
+    assert told.heard == [] and told.closed == [(1, 1, number)]
+    told.says(1, 0, False, False, number, rank=1)
+    (down,) = told.heard
+    assert isinstance(down, LinkChanged) and not down.is_up
+    told.links.close()
+
+
+async def test_a_transfer_of_ranks_is_over_once_all_parts_are() -> None:
+    told, _ = ranked()
+    told.heard.clear()
+    told.sent_over(0, 1)
+    told.links.over(0, 1, TransferOver(7, 3, 0.25))
+    assert told.heard == []
+    told.links.over(0, 0, TransferOver(7, 1, 0.5, "not all blocks arrived as they left"))
+    (ended,) = told.heard
+    assert isinstance(ended, TransferEnded)
+    assert (ended.transfer, ended.num_right, ended.elapsed_s) == (7, 1, 0.5)
+    told.links.close()
+
+
+async def test_half_a_transfer_over_a_lost_link_leaves_nothing() -> None:
+    """The other rank of the target never heard of it."""
+    told, number = ranked()
+    told.sent_over(0, 1)
+    told.links.over(1, 0, TransferOver(7, 3, 0.25))
+    for rank in (0, 1):
+        told.says(1, 0, False, False, number, rank)
+    assert told.links._ranks._parts == {}
+    told.links.lost(0)
+    told.links.lost(1)
+    told.links.close()

@@ -18,7 +18,14 @@ from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.layout import TransferError
 from daemon.engine.transfer.peer import LinkPeer
 from daemon.engine.transfer.sender import Sender
-from daemon.protocol.worker import CancelTransfer, FromWorker, NewLink, StartTransfer, TransferOver
+from daemon.protocol.worker import (
+    CancelTransfer,
+    EndLink,
+    FromWorker,
+    NewLink,
+    StartTransfer,
+    TransferOver,
+)
 from daemon.wire.columns import Int32, decoder
 from daemon.wire.faults import Faults
 
@@ -116,16 +123,20 @@ class WorkerLinks:
             self._engine.backend.by_torch,
             self._faults,
         )
-        decode = decoder(NewLink | StartTransfer).decode
+        decode = decoder(NewLink | EndLink | StartTransfer).decode
         while True:
             news, fds, _flags, _address = socket.recv_fds(self._sock, NEWS_BYTES, 1)
             if not news:
                 return
-            message: NewLink | StartTransfer = decode(news)
+            message: NewLink | EndLink | StartTransfer = decode(news)
             if isinstance(message, StartTransfer):
                 self.take(message)
                 continue
             key = message.peer, message.sends
+            if isinstance(message, EndLink):
+                if key in self._ways:
+                    self._ways[key].end(message.link)
+                continue
             if key not in self._ways:
                 self._ways[key] = LinkPeer(*key, here, self._say)
             self._ways[key].join(message.link, socket.socket(fileno=fds[0]))

@@ -71,6 +71,14 @@ class LinkPeer:
                     self._meeting.shutdown(socket.SHUT_RDWR)
         self._news.put((link, sock))
 
+    def end(self, link: int) -> None:
+        """Close a link that is up, or that the ends are about to join."""
+        with self._lock:
+            if self._newest == link and self._meeting is not None:
+                with contextlib.suppress(OSError):
+                    self._meeting.shutdown(socket.SHUT_RDWR)
+        self._news.put(_Ended(link, "another rank has lost its link"))
+
     def _live(self) -> None:
         device = self._here.cache.raw.device
         own = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -45,6 +45,7 @@ from daemon.protocol.worker import (
     Fallback,
     FromWorker,
     LeaveSpare,
+    LinkState,
     Load,
     Loading,
     Plan,
@@ -53,6 +54,7 @@ from daemon.protocol.worker import (
     StartTransfer,
     TimeOperators,
     ToWorker,
+    TransferOver,
 )
 from daemon.state.batch import MOST_BESIDE_DRAFTS
 from daemon.wire.blocking import BlockingChannel
@@ -71,6 +73,8 @@ log = logging.getLogger(__name__)
 
 _SWITCH_S = 0.0005
 """The longest that one thread computes while another has an answer to send."""
+_OF_EACH_RANK = Copied | Compiling | LinkState | TransferOver
+"""Messages about what each rank does for its own part; others are the first rank's to send."""
 _ORDERS = Plan | TimeOperators | StartTransfer | CancelTransfer
 RANK_LATE_S = 60.0
 """Longest time for which a rank waits for another in a step."""
@@ -263,7 +267,7 @@ class EngineWorker:
 
     def _tell(self, message: FromWorker) -> None:
         """Send a message, on any thread: of links, or of swap copies."""
-        if self._rank == 0 or isinstance(message, Copied | Compiling):
+        if self._rank == 0 or isinstance(message, _OF_EACH_RANK):
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `serve` will see it
                 self._send(message)
 

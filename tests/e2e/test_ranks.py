@@ -17,6 +17,7 @@ from tests.e2e.live import REAL, LiveDaemon
 from tests.e2e.test_lifecycle import pieces, text_of
 from tests.e2e.tiny import tiny_folder
 from tests.hangs import HANG_S
+from tests.nursery.worker import BY_GLOO
 from tests.soak import SOAK, tries
 
 NUM_TOKENS = 120
@@ -94,6 +95,20 @@ async def test_a_lost_rank_takes_no_answer_with_it(
     instance: str, folder: Path, expected: list[str]
 ) -> None:
     await lose(instance, folder, expected, signal.SIGKILL, tries(2, 100), {})
+
+
+@pytest.mark.soak
+async def test_ranks_that_meet_as_those_of_gpus_lose_no_answer(
+    folder: Path, expected: list[str]
+) -> None:
+    """By gloo, on a CPU: with a rank that is killed, and with one that misses an operation."""
+    by_gloo = {BY_GLOO: "1"}
+    await lose("cpu:tp2", folder, expected, signal.SIGKILL, 3, by_gloo)
+    env = {**by_gloo, TEST_MODE: "1", VARIABLE: "worker.absent:0.003:1"}
+    flags = "--instance", "cpu:tp2", "--set", "daemon.restarts=50"
+    with LiveDaemon("--model", str(folder), *flags, *SMALL, env=env) as daemon:
+        while "no answer to a step within" not in daemon.text():
+            assert await asyncio.wait_for(texts(daemon), HANG_S) == expected
 
 
 @pytest.mark.soak

@@ -67,6 +67,7 @@ PARTS = (
     Part("devices", ("device_checks.device_checks",), 60, alone=True),
     Part("memory", ("memory_checks.memory_checks",), 120, alone=True),
     Part("killed", ("worker_checks.worker_checks",), 120, alone=True),
+    Part("ranks", ("rank_checks.rank_checks",), 200, alone=True),
 )
 """In this order: quick ones of every kind before long ones; those alone come last."""
 

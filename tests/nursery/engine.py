@@ -9,10 +9,9 @@ from daemon.engine.process import bound_caches, keep_compiled, share_cores, stay
 from daemon.engine.worker.main import _SWITCH_S, EngineWorker
 from daemon.engine.worker.preload import preload
 from daemon.wire.blocking import BlockingChannel
+from tests.nursery.worker import BY_GLOO
 
 KIND = "cpu"
-BY_GLOO = "LLMD_TESTS_BY_GLOO"
-"""A variable of the environment: ranks of a CPU meet as those of GPUs do, by gloo for NCCL."""
 
 stay_offline()
 share_cores()

@@ -16,6 +16,8 @@ from tests.nursery.relay import STATUS
 
 NURSERY = "LLMD_NURSERY"
 """A variable of the environment: the socket of who forks."""
+BY_GLOO = "LLMD_TESTS_BY_GLOO"
+"""Another one: ranks of a CPU meet as those of GPUs do, by gloo for NCCL."""
 
 
 def main() -> int:

@@ -22,14 +22,14 @@ class RankGroup:
         self.ranks = [
             self._stack.enter_context(WorkerProcess(**environment)) for _ in range(world_size)
         ]
-        self._loads = [
+        self.loads = [
             msgspec.structs.replace(load, rank=rank, world_size=world_size)
             for rank in range(world_size)
         ]
 
     def __enter__(self) -> Self:
         memory = os.memfd_create("ranks")
-        for worker, load in zip(self.ranks, self._loads, strict=True):
+        for worker, load in zip(self.ranks, self.loads, strict=True):
             if len(self.ranks) > 1:
                 payload = encoder().encode(RankMemory())
                 socket.send_fds(worker.links, [payload], [memory])

@@ -24,7 +24,7 @@ from tests.engine.ranks.test_shards import (
 from tests.engine.tiny import greedy, reference, save
 from tests.hangs import HANG_S
 from tests.house.source import ROOT
-from tests.nursery.engine import BY_GLOO
+from tests.nursery.worker import BY_GLOO
 
 PROGRAM = "from tests.engine.ranks.one_of_gloo import main; main()"
 

@@ -2,19 +2,22 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 from transformers import (
     Gemma3TextConfig,
     Glm4MoeConfig,
     GptOssConfig,
     Llama4TextConfig,
+    LlamaConfig,
     PreTrainedConfig,
 )
 
-from daemon.protocol.worker import Failed
+from daemon.protocol.worker import Failed, Ready
 from tests.engine.ranks.group import RankGroup
-from tests.engine.ranks.test_shards import tiny_load
-from tests.engine.ranks.test_stages import answer_as_one
+from tests.engine.ranks.test_shards import prompts, tiny_load
+from tests.engine.ranks.test_stages import answer_as_one, answer_of
 from tests.engine.tiny import deeper, random_model, save_model
 from tests.house.source import ROOT
 
@@ -63,6 +66,24 @@ def test_unlike_stages_give_the_text_of_the_whole_model(
     name: str, quick: dict[str, str], tmp_path: Path
 ) -> None:
     answer_as_one(*CASES[name], quick, tmp_path)
+
+
+def test_a_stage_hands_states_to_one_that_computes_in_another_type(
+    quick: dict[str, str], tmp_path: Path
+) -> None:
+    """As a GPU's does to the CPU's: no token is further from the best than rounding leads."""
+    whole = random_model(LlamaConfig(**deeper(4)), 5)
+    load = tiny_load(save_model(whole, tmp_path / "model"), tmp_path, stage_layers=(3, 1))
+    group = RankGroup(load, 2, **quick)
+    group.loads[1] = msgspec.structs.replace(load, rank=1, world_size=2, dtype="bfloat16")
+    with group:
+        readies = group.ready()
+        assert all(isinstance(ready, Ready) for ready in readies), readies
+        for tokens in prompts():
+            answer = answer_of(group, tokens)
+            logits = whole(torch.tensor([tokens + answer])).logits[0, len(tokens) - 1 : -1]
+            missing = logits.max(-1).values - logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
+            assert bool((missing < 0.2 * logits.std(-1)).all())
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ IN_USE_GIB = 0.5
 EACH_TOKENS = 4096
 TOGETHER = (
     "Cards side by side, each with a share of every layer (`cuda:0,1:tp2`), as the same formula "
-    "has them; `-` also where ranks\ncannot share the model. llmd refuses such instances on GPUs; "
-    "on a CPU they run ([ranks](instances.md#ranks))."
+    "has them; `-` also where ranks\ncannot share the model "
+    "([several GPUs](instances.md#several-gpus))."
 )
 
 

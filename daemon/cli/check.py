@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -26,12 +26,19 @@ from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Devices, ask_for, missing
 from daemon.config.find import Found, find, released
-from daemon.config.instance_text import format_instance, num_ranks, placed
+from daemon.config.instance_text import (
+    format_instance,
+    gpus_of,
+    num_ranks,
+    num_stages,
+    placed,
+    rank_devices,
+    split_devices,
+)
 from daemon.config.instances import instance_limits
 from daemon.config.load import ConfigError, ConfigFault, Loaded, flatten, load
-from daemon.config.machine import available_ram_bytes, measured_ram_bytes_per_s
 from daemon.config.paths import default_cache, default_journal, default_socket
-from daemon.config.pool import PoolPlan, instance_dtype, plan_pool, pool_faults
+from daemon.config.pool import PoolPlan, instance_dtype, plan_pools, pool_faults
 from daemon.config.schema import Config, InstanceSpec
 from daemon.engine.families import FAMILIES
 from daemon.engine.verify.kernels.kept import CardStack, all_kept, version_of
@@ -40,6 +47,7 @@ from daemon.memory.sizing import (
     SizingError,
     model_layout,
 )
+from daemon.models.choose import choose_instances
 from daemon.models.consistent import checked_shape
 from daemon.models.containers import text_fields
 from daemon.models.embedded import (
@@ -53,27 +61,28 @@ from daemon.models.fitting import ask_fit, check_fit
 from daemon.models.generation import DefaultSampling, default_sampling, without_effect
 from daemon.models.gguf_index import read_index
 from daemon.models.kept_folder import is_converted
-from daemon.models.propose import Proposal, machine_of, propose, told
+from daemon.models.propose import Proposal, Workstation, propose, stage_layers_on, told
 from daemon.models.quantisation import read_quantisation
 from daemon.models.quantised_folder import NONE, plain_folder, planned, quantised_shape
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape, read_json
-from daemon.models.stages import largest_part
+from daemon.models.stages import rank_parts
 from daemon.models.unread import unread_notes
 from daemon.models.vocabulary import read_tokenizer
 from daemon.models.weights import predicting_weights
-from daemon.runtime.model import cache_folder, with_instances
+from daemon.runtime.model import cache_folder, this_machine, with_instances
 from daemon.runtime.preflight import holder, obstacles
 
 DISTRIBUTION = "llmd-server"
 
 
 KEY = "engine.kernels"
+_Planned = tuple[PoolPlan, list[tuple[str, ModelShape]]]
 
 
 def kernel_notes(config: Config, instances: Iterable[InstanceSpec]) -> Iterator[str]:
     """A sentence for each family of kernels that torch replaces on a card that would serve."""
-    devices = {spec.device for spec in instances if spec.device.startswith("cuda")}
+    devices = {device for spec in instances for device in gpus_of(spec)}
     if not devices:
         return
     if config.engine.kernels == "torch":
@@ -117,6 +126,7 @@ class Checked(msgspec.Struct):
     cluster: Nodes = Nodes()
     sampling: DefaultSampling = DefaultSampling()
     plans: dict[str, PoolPlan] = {}  # by the instance's name
+    parts: dict[str, list[tuple[str, ModelShape]]] = {}  # likewise: each rank's device and share
     proposals: tuple[Proposal, ...] = ()  # of instances on this machine, the best first
     faults: list[ConfigFault] = []
     notes: list[ConfigFault] = []  # it serves all the same
@@ -158,9 +168,12 @@ def examine(arguments: argparse.Namespace) -> Checked:
             found.notes.append(ConfigFault("", key, text))
     _examine_cluster(found, config)
     _serve_by(found, config, Found(config.instance))
-    named = [spec.device for spec in config.instance]
+    named = [device for spec in config.instance for device in split_devices(spec.device)]
     now = holder(config)
-    devices = released(ask_for(named), [spec.device for spec in now.instances] if now else ())
+    held = (
+        [device for spec in now.instances for device in split_devices(spec.device)] if now else ()
+    )
+    devices = released(ask_for(named), held)
     absent = missing(named, devices)
     for text in absent:
         found.cannot(text, "instance")
@@ -234,37 +247,44 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
     except (ModelError, OSError) as error:
         found.cannot(error_text(error))
         return
-    found.proposals = _proposals(config, found.shape, devices)
-    config = _serve_by(found, config, find(config, found.shape, devices))
+    machine = this_machine(devices)
+    found.proposals = propose(config, found.shape, machine)
+    served = choose_instances(find(config, found.shape, devices), found.proposals)
+    config = _serve_by(found, config, served)
     # What alike instances can have is asked once: available RAM is another number a moment later.
-    planned: dict[InstanceSpec, PoolPlan | None] = {}
+    planned: dict[InstanceSpec, _Planned | None] = {}
     for spec in found.served.instances:
         alike = msgspec.structs.replace(spec, name="")
         if alike not in planned:
-            planned[alike] = _plan(found, config, spec, devices)
-        if (plan := planned[alike]) is not None:
-            found.plans[spec.name] = plan
+            planned[alike] = _plan(found, config, spec, devices, machine)
+        if (own := planned[alike]) is not None:
+            found.plans[spec.name], found.parts[spec.name] = own
 
 
-def _plan(found: Checked, config: Config, spec: InstanceSpec, devices: Devices) -> PoolPlan | None:
-    """The pools of an instance; None where it cannot have them, and every reason is recorded."""
+def _plan(
+    found: Checked, config: Config, spec: InstanceSpec, devices: Devices, machine: Workstation
+) -> _Planned | None:
+    """The pools of an instance, and its ranks' parts; None where it cannot have them, and every
+    reason is recorded.
+    """
     assert found.shape is not None, "pools are planned for a model that was examined"
     try:
-        share = largest_part(found.shape, spec)
-    except ModelError as error:
+        stages = stage_layers_on(config, found.shape, spec, machine)
+        parts = rank_parts(found.shape, spec, stages)
+    except (ModelError, SizingError) as error:
         found.cannot(str(error))
         return None
     try:
-        return plan_pool(config, share, spec, devices)
+        return plan_pools(config, parts, spec, devices), parts
     except SizingError as error:
-        for text in list(pool_faults(config, share, spec, devices)) or [str(error)]:
+        faults = [
+            text
+            for device, part in dict.fromkeys(parts)
+            for text in pool_faults(config, part, spec, devices, device)
+        ]
+        for text in faults or [str(error)]:
             found.cannot(text)
     return None
-
-
-def _proposals(config: Config, shape: ModelShape, devices: Devices) -> tuple[Proposal, ...]:
-    rate = measured_ram_bytes_per_s(min(read_cores().granted, 8))
-    return propose(config, shape, machine_of(devices, available_ram_bytes(), rate))
 
 
 def model_notes(folder: Path, shape: ModelShape, cache: Path) -> Iterator[str]:
@@ -304,7 +324,7 @@ def print_text(found: Checked) -> None:
         print(f"  default sampling: {found.sampling}")
     if lines := list(found.served.lines()):
         print("\n" + "\n".join(lines))
-    if lines := list(told(found.proposals)):
+    if lines := list(told(found.proposals, found.served.instances)):
         print("\non this machine\n" + "\n".join(f"  {line}" for line in lines))
     if found.loaded is not None and by_ray(found.loaded.config):
         print("\n" + "\n".join(cluster_lines(found.loaded.config, found.cluster)))
@@ -312,17 +332,28 @@ def print_text(found: Checked) -> None:
         print(f"\ninstance {spec.name} on {placed(spec)}")
         print(f"  cores        {cores} ({cores.why})")
         if found.shape is not None and spec.name in found.plans:
-            ranks = num_ranks(spec)
-            if ranks > 1:
-                print(f"  ranks        {ranks}; the pool and the weights are those of the largest")
-            share = largest_part(found.shape, spec)
-            print("\n".join(pool_lines(share, found.plans[spec.name])))
+            print("\n".join(_memory_lines(spec, found.plans[spec.name], found.parts[spec.name])))
         if found.loaded is not None:
             print(limits_line(instance_limits(found.loaded.config, spec)))
     for note in found.notes:
         print(f"llmd: {note} (no fault)", file=sys.stderr)
     for fault in found.faults:
         print(f"llmd: {fault}", file=sys.stderr)
+
+
+def _memory_lines(
+    spec: InstanceSpec, plan: PoolPlan, parts: Sequence[tuple[str, ModelShape]]
+) -> Iterator[str]:
+    """The memory formula of an instance; of each rank, where their devices differ."""
+    if not plan.ranks:
+        if (ranks := num_ranks(spec)) > 1:
+            yield f"  ranks        {ranks}; the pool and the weights are those of the largest"
+        yield from pool_lines(parts[0][1], plan)
+        return
+    for number, (device, share) in enumerate(parts):
+        layers = f", {share.num_layers} layers" if num_stages(spec) > 1 else ""
+        yield f"  rank {number} on {device}{layers}; all have as many blocks"
+        yield from pool_lines(share, plan.ranks[number])
 
 
 def as_json(found: Checked) -> str:
@@ -339,6 +370,7 @@ def as_json(found: Checked) -> str:
         "found": {
             "gpus": msgspec.to_builtins(found.served.candidates),
             "why_cpu": found.served.why_cpu,
+            "why_several": found.served.why_several,
         },
         "nodes": msgspec.to_builtins(found.cluster.nodes),
         "proposals": msgspec.to_builtins(found.proposals),
@@ -364,7 +396,7 @@ def _layout_said(config: Config, found: Checked, shape: ModelShape) -> dict[str,
     """For scripts: the kinds of layers, and the bytes that one sequence of a length holds, on the
     first instance.
     """
-    device = found.served.instances[0].device if found.served.instances else "cpu"
+    device = rank_devices(found.served.instances[0])[-1] if found.served.instances else "cpu"
     dtype = instance_dtype(config, device, shape.dtype)
     block_size, kinds = config.memory.block_size, kinds_of(shape)
     held = model_layout(shape, shape.windows, block_size, dtype, config.memory.kv_dtype)

@@ -13,7 +13,6 @@ from daemon.config.cluster import LAUNCHERS, cluster_faults
 from daemon.config.encoder import MISSING, encoder_folder
 from daemon.config.instance_text import (
     device_fault,
-    engine_fault,
     num_ranks,
     parallel_fault,
     placed,
@@ -219,7 +218,7 @@ def _instances(config: Config) -> Iterator[Fault]:
         place = f"instance[{number}]"
         if fault := device_fault(spec.device):
             yield f"{place}.device", fault
-        elif fault := parallel_fault(spec.device, spec.parallel) or engine_fault(spec):
+        elif fault := parallel_fault(spec.device, spec.parallel):
             yield f"{place}.parallel", fault
         if fault := role_fault(spec.role) or _ranks_fault(config, spec):
             yield f"{place}.role", fault

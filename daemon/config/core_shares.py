@@ -8,13 +8,12 @@ has one busy thread, for which the kernel finds a core that is idle at the momen
 """
 
 from collections.abc import Sequence
-from itertools import islice
 
 import msgspec
 
 from daemon.config.cluster import by_ray
 from daemon.config.cores import Cores, CpuCore, written_ranges
-from daemon.config.instance_text import CPU, num_ranks
+from daemon.config.instance_text import CPU, rank_devices
 from daemon.config.schema import Config
 
 _GPU = "a GPU's worker may run on every core"
@@ -48,11 +47,14 @@ def core_shares(config: Config, cores: Cores) -> tuple[CoreShare, ...]:
     threads = config.daemon.threads
     if by_ray(config):
         return tuple(CoreShare(threads, (), _NODE) for _spec in config.instance)
-    counts = [num_ranks(spec) if spec.device == CPU else 0 for spec in config.instance]
-    dealt = iter(deal(cores, sum(counts), threads))
+    placed = [rank_devices(spec) for spec in config.instance]
+    count = sum(devices.count(CPU) for devices in placed)
+    dealt, on_gpu = iter(deal(cores, count, threads)), CoreShare(threads, (), _GPU)
     return tuple(
-        _together(tuple(islice(dealt, count))) if count else CoreShare(threads, (), _GPU)
-        for count in counts
+        _together(tuple(next(dealt) if device == CPU else on_gpu for device in devices))
+        if CPU in devices
+        else on_gpu
+        for devices in placed
     )
 
 

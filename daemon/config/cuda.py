@@ -14,6 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Collection
+from ctypes.util import find_library
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +56,7 @@ class Devices(msgspec.Struct, frozen=True):
     fault: str = ""
     torch_cuda: tuple[int, int] | None = None  # the version that torch is built with, if known
     links: tuple[CardLink, ...] = ()  # between all pairs of cards
+    nccl: bool = True  # whether torch can sum over several cards, as far as that is known
 
     def uuid_of(self, device: str) -> str:
         """The UUID by which NVML knows a device; empty for others, such as the CPU."""
@@ -119,7 +121,7 @@ def cuda_devices() -> Devices:
         names = ", ".join(card.name for card in found.cards)
         fault = f"{torch.fault}; this machine has {names}"
         return msgspec.structs.replace(found, fault=fault)
-    return msgspec.structs.replace(found, torch_cuda=torch.cuda)
+    return msgspec.structs.replace(found, torch_cuda=torch.cuda, nccl=torch.nccl)
 
 
 class Torch(NamedTuple):
@@ -127,6 +129,7 @@ class Torch(NamedTuple):
 
     cuda: tuple[int, int] | None = None  # that it is built with, if known
     fault: str = ""  # why it would not see a GPU
+    nccl: bool = True  # whether NCCL lies where builds of torch have it
 
 
 def installed_torch() -> Torch:
@@ -142,7 +145,7 @@ def installed_torch() -> Torch:
     if cuda is None:
         return Torch()
     if cuda[1]:
-        return Torch((int(cuda[1]), int(cuda[2])))
+        return Torch((int(cuda[1]), int(cuda[2])), nccl=_has_nccl(Path(spec.origin).parent))
     # A clone has its environment beside its Makefile; any other one was installed.
     here = (Path(sys.prefix).parent / "Makefile").exists()
     command = "make venv TORCH=cuda" if here else "sudo make install TORCH=cuda"
@@ -150,6 +153,13 @@ def installed_torch() -> Torch:
         fault=f"torch {version[1] if version else ''} is installed, which is built without CUDA: "
         f"`{command}` replaces it"
     )
+
+
+def _has_nccl(torch: Path) -> bool:
+    """Whether NCCL lies beside torch's folder, in it, or where the system has its libraries."""
+    near = (torch / "lib", *torch.parent.glob("nvidia/*/lib"))
+    found = (library for folder in near for library in folder.glob("libnccl*"))
+    return next(found, None) is not None or find_library("nccl") is not None
 
 
 def _ask() -> Devices:

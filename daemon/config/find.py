@@ -77,12 +77,15 @@ class Found(msgspec.Struct, frozen=True):
     instances: tuple[InstanceSpec, ...]
     candidates: tuple[DeviceCandidate, ...] = ()  # none where devices were named, or none answers
     why_cpu: str = ""  # where the CPU serves although it was not named
+    why_several: str = ""  # where several devices serve together although none was named
 
     def lines(self) -> Iterator[str]:
         """A sentence for each GPU, and one where the CPU serves in their place."""
         yield from map(str, self.candidates)
         if self.why_cpu:
             yield f"the CPU serves: {self.why_cpu}"
+        if self.why_several:
+            yield f"several devices serve together: {self.why_several}"
 
 
 def find(config: Config, model: PooledModel, devices: Devices) -> Found:

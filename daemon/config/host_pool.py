@@ -36,12 +36,13 @@ def plan_host_pool(
     config: Config,
     model: Shape,
     spec: InstanceSpec,
+    device: str,
     dtype: str,
     pool: PoolSize | None,
     below_bytes: int = 0,
 ) -> HostPlan:
-    """The host pool beside `pool` (None: not known yet), or that of each rank. Raises SizingError
-    if it holds nothing. `below_bytes`: of experts that host memory holds beside it.
+    """The host pool beside `pool` (None: not known yet) of one rank, on `device`. Raises
+    SizingError if it holds nothing. `below_bytes`: of experts that host memory holds beside it.
     """
     memory, num_instances = config.memory, max(len(config.instance), 1)
     _refuse_experts(below_bytes, num_instances)
@@ -60,7 +61,7 @@ def plan_host_pool(
             )
         _refuse_beyond_ram(memory.host_bytes, num_instances, below_bytes)
         return HostPlan(memory.host_bytes // ranks // per_block, per_block, "host_bytes")
-    share = RAM_SHARE[spec.device.partition(":")[0]]
+    share = RAM_SHARE[device.partition(":")[0]]
     ram_bytes = int(share * max(available_ram_bytes() - num_instances * below_bytes, 0))
     ram_bytes = ram_bytes // num_instances // ranks
     useful_bytes = DEVICE_POOLS * pool.num_blocks * pool.block_bytes if pool is not None else 0

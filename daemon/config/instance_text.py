@@ -18,9 +18,7 @@ _STAGES = "pp"
 
 _ROLES = tuple(role.value for role in Role)
 MOST_RANKS = 16
-"""Most ranks of an instance on a CPU."""
-_ONE_KIND = "no GPU has handed its states to a CPU so far; cpu:ppN has stages on the CPU alone"
-_ONE_DEVICE = "an instance computes on one GPU so far; make each GPU an instance of its own"
+"""Most ranks of an instance."""
 
 
 def parse_instance(text: str) -> InstanceSpec:
@@ -49,9 +47,33 @@ def format_instance(spec: InstanceSpec) -> str:
     return ":".join(part for part in (spec.device, _needed(spec.parallel), spec.role) if part)
 
 
-def num_devices(device: str) -> int:
-    """The number of devices that a text names."""
-    return device.count(",") + 1
+def split_devices(device: str) -> tuple[str, ...]:
+    """The devices that a text names, each by itself: those of `cuda:0,cpu` are `cuda:0`, `cpu`."""
+    kind, _, numbers = device.partition(":")
+    parts = numbers.split(",") if numbers else [CPU]
+    return tuple(CPU if part == CPU else f"{kind}:{part}" for part in parts)
+
+
+def devices_of(spec: InstanceSpec) -> tuple[str, ...]:
+    """The device of each part of an instance, in order: of its ranks, or of its stages."""
+    found = split_devices(spec.device)
+    return found * num_ranks(spec) if len(found) == 1 else found
+
+
+def rank_devices(spec: InstanceSpec) -> tuple[str, ...]:
+    """The device of each rank of an instance; the last stage is the first rank."""
+    found = devices_of(spec)
+    return (*found[-1:], *found[:-1]) if num_stages(spec) > 1 else found
+
+
+def gpus_of(spec: InstanceSpec) -> tuple[str, ...]:
+    """The GPUs of an instance, in order."""
+    return tuple(device for device in split_devices(spec.device) if device != CPU)
+
+
+def sums_on_gpus(spec: InstanceSpec) -> bool:
+    """Whether its ranks share layers on several GPUs, and so sum by NCCL."""
+    return len(gpus_of(spec)) > 1 and num_stages(spec) == 1
 
 
 def num_ranks(spec: InstanceSpec) -> int:
@@ -86,12 +108,13 @@ def device_fault(device: str) -> str:
 def parallel_fault(device: str, parallel: str) -> str:
     """Why these devices cannot compute together as `parallel` says; empty: they can."""
     found = _PARALLEL.fullmatch(parallel)
+    if found and int(found[1]) > MOST_RANKS:
+        return f"{parallel} is beyond the {MOST_RANKS} ranks that an instance may have"
     if found and device == CPU:
-        most = f"{parallel} is beyond the {MOST_RANKS} ranks that an instance may have"
-        return most if int(found[1]) > MOST_RANKS else ""
+        return ""
     if parallel and not found:
         return f"must be tpN or ppN, such as tp2, got {parallel!r}"
-    there = num_devices(device)
+    there = len(split_devices(device))
     if not parallel and there > 1:
         return f"{device} are {there} devices: say tp{there} or pp{there}, how they work together"
     if found and device.endswith(f",{CPU}") and not parallel.startswith(_STAGES):
@@ -104,17 +127,6 @@ def parallel_fault(device: str, parallel: str) -> str:
 def role_fault(role: str) -> str:
     """Why an instance cannot have this role; empty: it can."""
     return "" if role in _ROLES else not_one_of(role, _ROLES)
-
-
-def engine_fault(spec: InstanceSpec) -> str:
-    """Why no worker can compute on these devices; empty: one can."""
-    if spec.device == CPU:
-        return ""
-    if num_devices(spec.device) == 1:
-        return ""
-    if spec.device.endswith(f",{CPU}"):
-        return f"{spec.parallel} over {spec.device} is not supported yet: {_ONE_KIND}"
-    return f"{spec.parallel} over {spec.device} is not supported yet: {_ONE_DEVICE}"
 
 
 def _needed(parallel: str) -> str:

@@ -1,13 +1,14 @@
 """The KV pool of each instance, from the configuration and the model's shape."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from daemon.config.cuda import Devices
 from daemon.config.host_pool import HostPlan, plan_host_pool
-from daemon.config.instance_text import num_ranks
+from daemon.config.instance_text import CPU, devices_of, num_ranks
 from daemon.config.instances import worker_limits
 from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config, InstanceSpec
@@ -64,13 +65,23 @@ class PoolPlan(msgspec.Struct, frozen=True):
     host: HostPlan  # to which its blocks are swapped
     experts_on_cpu: int = 0  # layers of whose experts as many lie in host memory
     ram_weight_bytes: int = 0  # of these experts
+    ranks: tuple["PoolPlan", ...] = ()  # of each rank, where their devices differ
+
+    def of_rank(self, rank: int) -> "PoolPlan":
+        """The pools of one rank."""
+        return self.ranks[rank] if self.ranks else self
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the device's pool; 0: the worker finds out."""
+        return self.size.num_blocks if self.size else 0
 
 
 def instance_dtype(config: Config, device: str, stored: str) -> str:
     """The number format of an instance's states. A CPU's are always float32: narrow numbers save
     it only the reading of weights.
     """
-    return "float32" if device == "cpu" else weight_dtype(config, stored)
+    return "float32" if device == CPU else weight_dtype(config, stored)
 
 
 def weight_dtype(config: Config, stored: str) -> str:
@@ -83,18 +94,54 @@ def longest(config: Config, context_len: int) -> int:
     return min(config.model.max_len or context_len, context_len)
 
 
-def plan_pool(config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices) -> PoolPlan:
-    """The pools of one instance of `config` on one of `devices` or the CPU, or of each of its
-    ranks, `model` being the largest share of one. Raises SizingError for a pool too small to be
-    useful.
+def plan_pools(
+    config: Config,
+    parts: Sequence[tuple[str, PooledModel]],
+    spec: InstanceSpec,
+    devices: Devices,
+) -> PoolPlan:
+    """The pools of an instance, of whose ranks each has a part of a model on a device: that of the
+    rank with the fewest blocks, as which all have as many. `parts` that are alike are planned once.
+
+    Raises SizingError as `plan_pool` does.
+    """
+    different = dict.fromkeys(parts)
+    if len(different) == 1:
+        ((device, model),) = different
+        return plan_pool(config, model, spec, devices, device)
+    plans = [plan_pool(config, model, spec, devices, device) for device, model in parts]
+    known = [plan for plan in plans if plan.size is not None]
+    least = min(known, key=lambda plan: plan.num_blocks, default=plans[0])
+    num_places = min(plan.host.num_blocks for plan in plans)
+    ranks = tuple(_with_blocks(plan, least.num_blocks, num_places) for plan in plans)
+    return replace(ranks[plans.index(least)], ranks=ranks)
+
+
+def _with_blocks(plan: PoolPlan, num_blocks: int, num_places: int) -> PoolPlan:
+    """A plan with so many blocks, where their number is known, and places in the host pool."""
+    size = plan.size and replace(plan.size, num_blocks=num_blocks)
+    return replace(plan, size=size, host=replace(plan.host, num_blocks=num_places))
+
+
+def plan_pool(
+    config: Config,
+    model: PooledModel,
+    spec: InstanceSpec,
+    devices: Devices,
+    device: str = "",
+) -> PoolPlan:
+    """The pools of one instance of `config` on one of `devices` or the CPU, or of one of its ranks,
+    which has a share of the model on `device` (empty: that of all). Raises SizingError for a pool
+    too small to be useful.
     """
     refuse_too_long(config, model)
-    dtype = instance_dtype(config, spec.device, model.dtype)
-    on_cpu = experts_on_cpu(config, model, spec, devices)
+    device = device or spec.device
+    dtype = instance_dtype(config, device, model.dtype)
+    on_cpu = experts_on_cpu(config, model, spec, devices, device)
     above = model.on_device(on_cpu)
     below_bytes = _below_bytes(config, model, above)
-    demand, room, size = _device_pool(config, above, spec, dtype, devices, below_bytes)
-    host = plan_host_pool(config, model, spec, dtype, size, below_bytes)
+    demand, room, size = _device_pool(config, above, spec, device, dtype, devices, below_bytes)
+    host = plan_host_pool(config, model, spec, device, dtype, size, below_bytes)
     return PoolPlan(
         dtype=dtype,
         weight_dtype=weight_dtype(config, model.dtype),
@@ -129,7 +176,9 @@ def refuse_experts(config: Config, model: PooledModel) -> None:
         )
 
 
-def experts_on_cpu(config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices) -> int:
+def experts_on_cpu(
+    config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices, device: str
+) -> int:
     """Layers of whose experts as many lie in host memory: as configured, or as few as leave room
     for the longest sequence beside the others. On a CPU all lies there. Raises SizingError.
     """
@@ -137,12 +186,12 @@ def experts_on_cpu(config: Config, model: PooledModel, spec: InstanceSpec, devic
     asked = config.model.experts_on_cpu
     if isinstance(asked, int):
         return asked
-    if spec.device == "cpu":
+    if device == CPU:
         return 0
-    dtype = instance_dtype(config, spec.device, model.dtype)
+    dtype = instance_dtype(config, device, model.dtype)
     for on_cpu in range(model.num_expert_layers):
         try:
-            size = _device_pool(config, model.on_device(on_cpu), spec, dtype, devices)[2]
+            size = _device_pool(config, model.on_device(on_cpu), spec, device, dtype, devices)[2]
         except SizingError:
             continue
         if size is None or size.max_len >= longest(config, model.context_len):
@@ -151,23 +200,24 @@ def experts_on_cpu(config: Config, model: PooledModel, spec: InstanceSpec, devic
 
 
 def pool_faults(
-    config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices
+    config: Config, model: PooledModel, spec: InstanceSpec, devices: Devices, device: str = ""
 ) -> Iterator[str]:
     """Every fault that `plan_pool` would raise if it went on after the first."""
-    dtype = instance_dtype(config, spec.device, model.dtype)
+    device = device or spec.device
+    dtype = instance_dtype(config, device, model.dtype)
     size: list[PoolSize | None] = [None]
     below_bytes = 0
 
     def plan_device() -> None:
         nonlocal below_bytes
-        above = model.on_device(experts_on_cpu(config, model, spec, devices))
+        above = model.on_device(experts_on_cpu(config, model, spec, devices, device))
         below_bytes = _below_bytes(config, model, above)
-        size[0] = _device_pool(config, above, spec, dtype, devices, below_bytes)[2]
+        size[0] = _device_pool(config, above, spec, device, dtype, devices, below_bytes)[2]
 
     for plan in (
         lambda: refuse_too_long(config, model),
         plan_device,
-        lambda: plan_host_pool(config, model, spec, dtype, size[0], below_bytes),
+        lambda: plan_host_pool(config, model, spec, device, dtype, size[0], below_bytes),
     ):
         try:
             plan()
@@ -179,6 +229,7 @@ def _device_pool(
     config: Config,
     model: PooledModel,
     spec: InstanceSpec,
+    device: str,
     dtype: str,
     devices: Devices,
     below_bytes: int = 0,
@@ -188,15 +239,15 @@ def _device_pool(
     """
     demand = demand_of(config, model, dtype, worker_limits(config, spec))
     kv_bytes = demand.kv_bytes // num_ranks(spec)  # said of the whole instance
-    demand = msgspec.structs.replace(demand, kv_bytes=kv_bytes)
+    demand = replace(demand, kv_bytes=kv_bytes)
     held_as = weight_dtype(config, model.dtype)
     weight_bytes = model.weight_bytes(held_as)
     panel_bytes = 0
-    if spec.device == "cpu":
+    if device == CPU:
         weight_bytes += cpu_copy_bytes(model.plain_bytes(held_as), held_as) + below_bytes
     else:
         panel_bytes = gpu_panel_bytes(model.packed_bytes)
-    room = _room(config, spec.device, weight_bytes, panel_bytes, devices)
+    room = _room(config, device, weight_bytes, panel_bytes, devices)
     if room is not None:
         size = size_pool(model, demand, room)
         _refuse_beyond(room, size)
@@ -255,8 +306,8 @@ def _room(
     config: Config, device: str, weight_bytes: int, panel_bytes: int, devices: Devices
 ) -> Room | None:
     """The device's memory; instances and ranks on one device share it evenly."""
-    sharing = max(sum(num_ranks(it) for it in config.instance if it.device == device), 1)
-    if device == "cpu":
+    sharing = max(sum(devices_of(it).count(device) for it in config.instance), 1)
+    if device == CPU:
         total, free = 0, available_ram_bytes()
     else:
         number = int(device.partition(":")[2])
@@ -271,7 +322,7 @@ def _room(
         panel_bytes=panel_bytes,
         total_bytes=total // sharing,
         free_bytes=free // sharing,
-        is_cpu=device == "cpu",
+        is_cpu=device == CPU,
         utilization=config.memory.utilization,
         cpu_fraction=config.memory.cpu_fraction,
     )

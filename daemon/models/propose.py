@@ -14,10 +14,17 @@ import msgspec
 from daemon.config.card_links import CardLink
 from daemon.config.cuda import Card, Devices
 from daemon.config.find import LEAST_CAPABILITY
-from daemon.config.instance_text import engine_fault, parse_instance
+from daemon.config.instance_text import (
+    CPU,
+    devices_of,
+    num_stages,
+    parse_instance,
+    placed,
+    sums_on_gpus,
+)
 from daemon.config.instances import shared_limits
 from daemon.config.pool import demand_of, instance_dtype, weight_dtype
-from daemon.config.schema import Config
+from daemon.config.schema import Config, InstanceSpec
 from daemon.memory.layout import KVLayout
 from daemon.memory.sizing import (
     DTYPE_BYTES,
@@ -27,13 +34,20 @@ from daemon.memory.sizing import (
     Room,
     SizingError,
     block_bytes,
+    cpu_copy_bytes,
     gpu_panel_bytes,
     layout_for,
     size_pool,
 )
 from daemon.models.rank_shares import largest_share
 from daemon.models.shape import ModelError, ModelShape
-from daemon.models.stages import LayerCosts, StageDevice, shape_of_stage, split_model
+from daemon.models.stages import (
+    LayerCosts,
+    StageDevice,
+    shape_of_stage,
+    split_model,
+    stage_layers,
+)
 
 EACH_TOKENS = 4096
 """Tokens of an answer, its prompt included, that answers at once are counted by."""
@@ -48,6 +62,10 @@ goes over the host's.
 HOST_BYTES_PER_S = 6e9
 """Rate between two cards over the host, where their links are not known."""
 DEGREES = (2, 3, 4, 6, 8)
+CPU_SLOWNESS = 10.0
+"""How many times a card's time a CPU takes for a layer, where their memories' rates are not known.
+"""
+NO_NCCL = "sums over GPUs need NCCL, which is not found where builds of torch have it"
 _TOLD = 3
 
 
@@ -72,14 +90,23 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def told(proposals: Sequence[Proposal]) -> Iterator[str]:
-    """The best that can be served, and the few best of those that would give more."""
-    able = [number for number, each in enumerate(proposals) if not each.waits_for]
-    best = able[0] if able else len(proposals)
-    for proposal in proposals[: min(best, _TOLD)]:
-        yield f"would give more: {proposal} ({proposal.waits_for})"
-    if able:
-        yield f"can be served: {proposals[best]}"
+def told(proposals: Sequence[Proposal], served: Sequence[InstanceSpec]) -> Iterator[str]:
+    """The proposal of the instances that serve, and the few best of those that would give more; the
+    best one alone where these were not proposed.
+    """
+    texts = tuple(map(placed, served))
+    own = [number for number, each in enumerate(proposals) if each.instances == texts]
+    if not own:
+        for proposal in proposals[:1]:
+            yield f"can be served: {proposal}{_waiting(proposal)}"
+        return
+    for proposal in proposals[: min(own[0], _TOLD)]:
+        yield f"would give more: {proposal}{_waiting(proposal)}"
+    yield f"can be served: {proposals[own[0]]}"
+
+
+def _waiting(proposal: Proposal) -> str:
+    return f" ({proposal.waits_for})" if proposal.waits_for else ""
 
 
 class PartPlace(msgspec.Struct, frozen=True):
@@ -103,6 +130,12 @@ class Workstation(msgspec.Struct, frozen=True):
     links: tuple[CardLink, ...] = ()
     ram_bytes: int = 0  # available
     ram_bytes_per_s: float = 0.0
+    nccl: bool = True  # whether ranks can sum over several cards, as far as that is known
+
+    @property
+    def ram(self) -> PartPlace:
+        """The CPU as a place."""
+        return PartPlace(CPU, 0, self.ram_bytes, self.ram_bytes_per_s)
 
     def link(self, first: str, other: str) -> tuple[float, float]:
         """The latency (s) and the rate (bytes/s) between two devices."""
@@ -142,12 +175,29 @@ def machine_of(devices: Devices, ram_bytes: int, ram_bytes_per_s: float = 0.0) -
         for number, card in enumerate(devices.cards)
         if not (devices.fault or card.taken or card.capability < LEAST_CAPABILITY)
     )
-    return Workstation(places, devices.links, ram_bytes, ram_bytes_per_s)
+    return Workstation(places, devices.links, ram_bytes, ram_bytes_per_s, devices.nccl)
 
 
 def _place(number: int, card: Card) -> PartPlace:
     free_bytes = card.total_bytes if card.free_bytes is None else card.free_bytes
     return PartPlace(f"cuda:{number}", card.total_bytes, free_bytes, card.seat.memory_bytes_per_s)
+
+
+def stage_layers_on(
+    config: Config, model: ModelShape, spec: InstanceSpec, machine: Workstation
+) -> tuple[int, ...]:
+    """The layers of each stage of an instance, by what its devices take for them and by what fits
+    them; none where it has no stages. Raises SizingError, ModelError.
+    """
+    if num_stages(spec) == 1:
+        return ()
+    named = devices_of(spec)
+    if set(named) == {CPU}:
+        return stage_layers(model, len(named))
+    places = {place.device: place for place in (*machine.places, machine.ram)}
+    if missing := [device for device in named if device not in places]:
+        raise ModelError(f"{missing[0]} cannot have a stage: it is taken, or not supported")
+    return _Maker(config, model, machine).stages([places[device] for device in named])[0]
 
 
 def propose(config: Config, model: ModelShape, machine: Workstation) -> tuple[Proposal, ...]:
@@ -182,11 +232,10 @@ def _all(config: Config, model: ModelShape, machine: Workstation) -> Iterator[Pr
     if len(cards) > 1 and len(cards) not in DEGREES:
         for how in ("tp", "pp"):
             yield from maker.of_groups([list(cards)], f"{how}{len(cards)}")
-    ram = PartPlace("cpu", 0, machine.ram_bytes, machine.ram_bytes_per_s)
     if machine.ram_bytes:
-        yield from maker.of_groups([[ram]], "")
+        yield from maker.of_groups([[machine.ram]], "")
         if cards:
-            yield from maker.of_groups([[*cards, ram]], f"pp{len(cards) + 1}")
+            yield from maker.of_groups([[*cards, machine.ram]], f"pp{len(cards) + 1}")
 
 
 def grouped(machine: Workstation, degree: int) -> list[list[PartPlace]]:
@@ -228,7 +277,7 @@ class _Maker:
         given = [self._gives(group, parts, how) for group, parts in able]
         yield Proposal(
             instances=texts,
-            waits_for=next(filter(None, map(_waits_for, texts)), ""),
+            waits_for=next(filter(None, map(self._waits_for, texts)), ""),
             longest=min(first[0] for first in given),
             answers=sum(first[1] for first in given),
             token_s=max(first[2] for first in given),
@@ -240,12 +289,14 @@ class _Maker:
     def _parts(self, group: Sequence[PartPlace], how: str) -> list[_Part]:
         """The ranks or stages of an instance. Raises SizingError, ModelError."""
         if how.startswith("pp"):
-            return self._stages(group)
+            return self.stages(group)[1]
         share = largest_share(self._model, len(group))
         return [self._part(place, share) for place in group]
 
-    def _stages(self, group: Sequence[PartPlace]) -> list[_Part]:
-        """Stages as fast as each other where that leaves room for KV, else with room for less."""
+    def stages(self, group: Sequence[PartPlace]) -> tuple[tuple[int, ...], list[_Part]]:
+        """The layers of stages, and the stages: as fast as each other where that leaves room for
+        KV, else with room for less. Raises SizingError, ModelError.
+        """
         error: ModelError | SizingError = SizingError("no split of the layers fits")
         devices = self._devices(group)
         for answers in STAGES_ANSWERS:
@@ -253,18 +304,21 @@ class _Maker:
                 costs = self._costs(answers * EACH_TOKENS)
                 counts = split_model(self._model, costs, devices)
                 shares = [shape_of_stage(self._model, n, counts) for n in range(len(counts))]
-                return [self._part(*pair) for pair in zip(group, shares, strict=True)]
+                return counts, [self._part(*pair) for pair in zip(group, shares, strict=True)]
             except (ModelError, SizingError) as fault:
                 error = fault
         raise error
 
     def _devices(self, group: Sequence[PartPlace]) -> list[StageDevice]:
-        """The devices of stages: their speeds, equal if one is not known, and their memory."""
+        """The devices of stages: their speeds, as far as these are known, and their memory."""
         are_known = all(place.bytes_per_s for place in group)
-        return [
-            StageDevice(1 / place.bytes_per_s if are_known else 1.0, self._usable(place))
-            for place in group
-        ]
+
+        def slowness(place: PartPlace) -> float:
+            if are_known:
+                return 1 / place.bytes_per_s
+            return CPU_SLOWNESS if place.is_cpu else 1.0
+
+        return [StageDevice(slowness(place), self._usable(place)) for place in group]
 
     def _usable(self, place: PartPlace) -> float:
         """The memory for layers, about."""
@@ -288,8 +342,9 @@ class _Maker:
         dtype = instance_dtype(self._config, place.device, share.dtype)
         demand = self._demand(share, dtype)
         weight_bytes = share.weight_bytes(self._held_as)
+        plain_bytes = share.plain_bytes(self._held_as) if place.is_cpu else 0
         room = Room(
-            weight_bytes=weight_bytes,
+            weight_bytes=weight_bytes + cpu_copy_bytes(plain_bytes, self._held_as),
             panel_bytes=0 if place.is_cpu else gpu_panel_bytes(share.packed_bytes),
             total_bytes=place.total_bytes,
             free_bytes=place.free_bytes,
@@ -342,6 +397,14 @@ class _Maker:
         latency_s, rate = self._machine.slowest(group)
         return latency_s + answers * self._state_bytes / rate
 
+    def _waits_for(self, text: str) -> str:
+        """Why an instance cannot be served here; empty: it can."""
+        try:
+            sums = sums_on_gpus(parse_instance(text))
+        except ValueError as fault:  # of more ranks than there may be
+            return str(fault)
+        return NO_NCCL if sums and not self._machine.nccl else ""
+
     @property
     def _state_bytes(self) -> int:
         return self._model.hidden_size * DTYPE_BYTES[self._held_as]
@@ -352,10 +415,3 @@ def _text(group: Sequence[PartPlace], how: str) -> str:
     cards = f"cuda:{numbers}" if numbers else ""
     devices = ",".join(filter(None, [cards, "cpu" * any(p.is_cpu for p in group)]))
     return f"{devices}:{how}" if how else devices
-
-
-def _waits_for(text: str) -> str:
-    try:
-        return engine_fault(parse_instance(text))
-    except ValueError:
-        return f"{text} is not supported yet"

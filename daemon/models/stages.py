@@ -11,7 +11,7 @@ from operator import eq
 
 import msgspec
 
-from daemon.config.instance_text import num_ranks, num_stages
+from daemon.config.instance_text import gpus_of, num_ranks, num_stages, rank_devices
 from daemon.config.schema import InstanceSpec
 from daemon.models.rank_shares import Range, largest_share, split_refusals
 from daemon.models.shape import ModelError, ModelShape
@@ -168,3 +168,21 @@ def largest_part(shape: ModelShape, spec: InstanceSpec) -> ModelShape:
     most = max(part.num_layers for part in parts)
     largest = max(parts, key=lambda part: part.num_params)
     return msgspec.structs.replace(largest, num_layers=most)
+
+
+def rank_parts(
+    shape: ModelShape, spec: InstanceSpec, stage_layers: Sequence[int]
+) -> list[tuple[str, ModelShape]]:
+    """The device of each rank of an instance, and the shape of what it holds: on CPUs, which share
+    memory, that of the largest. `stage_layers`: of its stages, where it has some.
+
+    Raises ModelError.
+    """
+    named = rank_devices(spec)
+    if not gpus_of(spec) or not stage_layers:
+        return [(device, largest_part(shape, spec)) for device in named]
+    parts = [
+        shape_of_stage(shape, stage_of(rank, len(named)), stage_layers)
+        for rank in range(len(named))
+    ]
+    return list(zip(named, parts, strict=True))

@@ -16,6 +16,7 @@ from daemon.base import logs, notify
 from daemon.cluster.nodes import MISSING, has_ray
 from daemon.config.cluster import by_ray
 from daemon.config.cuda import DeviceError, likely_kind
+from daemon.config.instance_text import rank_devices
 from daemon.config.load import Loaded
 from daemon.config.paths import default_journal, default_predictions, default_socket
 from daemon.config.schema import Config
@@ -126,7 +127,8 @@ class Daemon:
             ends.push_async_callback(self.life.close)
             self.life.spawn(feed_watchdog(lambda: self.phase.stuck()))
             self.life.spawn(self.parts.api.run(listener))
-            early = EarlyWorker(likely_kind([spec.device for spec in self.parts.config.instance]))
+            firsts = [rank_devices(spec)[0] for spec in self.parts.config.instance]
+            early = EarlyWorker(likely_kind(firsts))
             ends.push_async_callback(early.close)
             try:
                 if not by_ray(self.parts.config):
@@ -177,7 +179,7 @@ class Daemon:
         gpus = GpuWatch(model.cards)
         power = PowerCaps(
             config.power,
-            [spec.card or card for spec, card in zip(model.instances, model.cards, strict=True)],
+            model.limited_cards,
             [instance.role for instance in configured.instances],
             config.slo.tpot_s,
         )

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from daemon.protocol.control import GpuStatus
 
@@ -12,6 +12,8 @@ INTERVAL_S = 1.0
 REOPEN_S = 3.0
 STOP_S = 0.5
 """How long the end waits for a driver that does not answer; the thread is a daemon then."""
+
+Figure = TypeVar("Figure", int, float)
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ class GpuReader:
         failure = ""
         for card in cards:
             try:
-                statuses.append(self.read(card) if card else None)
+                statuses.append(self.read(card))
             except self._nvml.NVMLError as error:
                 statuses.append(None)
                 failure = str(error)
@@ -79,14 +81,48 @@ class GpuReader:
             return None
 
 
-class GpuWatch:
-    """Keeps `latest` fresh: one status per device, None where there is none or it cannot be read.
+def together(statuses: Sequence[GpuStatus | None]) -> GpuStatus | None:
+    """The figures of an instance's cards as of one: sums, the highest temperature, the mean load.
+    None where it has no card, or one of them does not answer.
+    """
+    known = [status for status in statuses if status is not None]
+    if len(known) < 2 or len(known) < len(statuses):
+        return known[0] if len(known) == len(statuses) == 1 else None
+    names = dict.fromkeys(status.name or "" for status in known)
+    busy = _all_of([status.busy_percent for status in known])
+    temperatures = _all_of([status.temperature_c for status in known])
+    return GpuStatus(
+        name=f"{len(known)} x {' + '.join(names)}" if len(names) == 1 else " + ".join(names),
+        memory_used_bytes=_sum_of([status.memory_used_bytes for status in known]),
+        memory_total_bytes=_sum_of([status.memory_total_bytes for status in known]),
+        power_w=_sum_of([status.power_w for status in known]),
+        power_limit_w=_sum_of([status.power_limit_w for status in known]),
+        temperature_c=max(temperatures, default=None),
+        busy_percent=round(sum(busy) / len(busy)) if busy else None,
+    )
 
-    `cards` are UUIDs; an empty one stands for a device without figures. While a driver is absent,
-    denied or lost only the figures are missing; it is tried again every `REOPEN_S`.
+
+def _all_of(figures: Sequence[Figure | None]) -> list[Figure]:
+    """The figures, none where one is not known."""
+    known = [figure for figure in figures if figure is not None]
+    return known if len(known) == len(figures) else []
+
+
+def _sum_of(figures: Sequence[Figure | None]) -> Figure | None:
+    known = _all_of(figures)
+    return sum(known[1:], known[0]) if known else None
+
+
+class GpuWatch:
+    """Keeps `latest` fresh: one status per instance, of all its cards together, None where it has
+    none or one of them cannot be read.
+
+    `cards` are UUIDs. While a driver is absent, denied or lost only the figures are missing; it is
+    tried again every `REOPEN_S`.
     """
 
-    def __init__(self, cards: Sequence[str]) -> None:
+    def __init__(self, cards: Sequence[Sequence[str]]) -> None:
+        """`cards`: of each instance."""
         self._cards = tuple(cards)
         self.latest: tuple[GpuStatus | None, ...] = (None,) * len(self._cards)
         self._stopped = threading.Event()
@@ -120,7 +156,9 @@ class GpuWatch:
         reader = GpuReader()
         try:
             while not self._stopped.is_set():
-                self.latest = reader.read_each(self._cards)
+                each = list(dict.fromkeys(card for cards in self._cards for card in cards))
+                read = dict(zip(each, reader.read_each(each), strict=True))
+                self.latest = tuple(together([read[card] for card in own]) for own in self._cards)
                 self._say("GPU figures are read")
                 self._stopped.wait(INTERVAL_S)
         finally:

@@ -12,31 +12,39 @@ from daemon.config.core_shares import CoreShare, core_shares
 from daemon.config.cores import read_cores
 from daemon.config.cuda import Card, Devices, ask_for, check_devices
 from daemon.config.find import DeviceCandidate, Found, find
-from daemon.config.instance_text import num_ranks, num_stages, placed
+from daemon.config.instance_text import (
+    gpus_of,
+    num_ranks,
+    num_stages,
+    placed,
+    rank_devices,
+    split_devices,
+)
 from daemon.config.instances import (
     finds_size,
     instance_limits,
     shared_limits,
     worker_limits,
 )
-from daemon.config.machine import available_ram_bytes
+from daemon.config.machine import available_ram_bytes, measured_ram_bytes_per_s
 from daemon.config.paths import default_cache
-from daemon.config.pool import PoolPlan, longest, plan_pool
+from daemon.config.pool import PoolPlan, longest, plan_pools
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.values.events import POLICY_NAMES, Configured, InstanceConfig
 from daemon.core.values.limits import says_budget, says_chunk
 from daemon.memory.sizing import GPU_RUNTIME_BYTES
+from daemon.models.choose import choose_instances
 from daemon.models.consistent import checked_shape
 from daemon.models.embedded import EMBEDDED_NAME, is_gguf
 from daemon.models.generation import DefaultSampling, default_sampling, without_effect
 from daemon.models.gguf_header import whole_name
 from daemon.models.hub import hub_name
 from daemon.models.kept_folder import Tell
-from daemon.models.propose import machine_of, propose, told
+from daemon.models.propose import Workstation, machine_of, propose, stage_layers_on, told
 from daemon.models.quantised_folder import ensure_quantised, plain_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
-from daemon.models.stages import largest_part, stage_layers
+from daemon.models.stages import rank_parts
 from daemon.protocol.worker import Load
 from daemon.runtime.rank_links import RankSplit
 from daemon.runtime.start_times import StartTimes, start_name
@@ -61,10 +69,17 @@ class ServedModel(msgspec.Struct, frozen=True):
     shape: ModelShape
     max_len: int  # tokens of the longest sequence, before the pools have their say
     instances: tuple[InstanceSpec, ...]  # as configured, or as found
-    cards: tuple[str, ...]  # as instances: their GPUs' UUIDs, empty for none
+    cards: tuple[tuple[str, ...], ...]  # as instances: their GPUs' UUIDs, as far as known
     pools: tuple[PoolPlan, ...]  # as instances
     cores: tuple[CoreShare, ...]  # as instances
     defaults: DefaultSampling = DefaultSampling()
+    stage_layers: tuple[tuple[int, ...], ...] = ()  # as instances: of each stage; empty: none
+
+    @property
+    def limited_cards(self) -> list[tuple[str, ...]]:
+        """The cards of each instance whose power is limited: its own, or the one that it names."""
+        pairs = zip(self.instances, self.cards, strict=True)
+        return [(spec.card,) if spec.card else cards for spec, cards in pairs]
 
     def loads(self, config: Config, instance: int) -> list[Load]:
         """The messages that have each rank of an instance load its part of the model."""
@@ -73,16 +88,15 @@ class ServedModel(msgspec.Struct, frozen=True):
 
     def load(self, config: Config, instance: int, rank: int = 0) -> Load:
         """The message that has the instance's worker, or one of its ranks, load the model."""
-        pool, cores = self.pools[instance], self.cores[instance].of_rank(rank)
+        pool, cores = self.pools[instance].of_rank(rank), self.cores[instance].of_rank(rank)
         config = msgspec.structs.replace(config, instance=self.instances)
         limits = worker_limits(config, self.instances[instance])
-        stages = num_stages(self.instances[instance])
         return Load(
             model=str(self.folder),
-            device=self.instances[instance].device,
+            device=rank_devices(self.instances[instance])[rank],
             dtype=pool.dtype,
             block_size=config.memory.block_size,
-            num_blocks=pool.size.num_blocks if pool.size else 0,
+            num_blocks=pool.num_blocks,
             max_slots=limits.max_running,
             max_len=self.max_len,
             max_batch_tokens=limits.max_batch_tokens,
@@ -98,7 +112,7 @@ class ServedModel(msgspec.Struct, frozen=True):
             finds_size=finds_size(config, self.instances[instance]),
             weight_dtype=pool.weight_dtype,
             exact=config.model.dtype == "float32",
-            stage_layers=stage_layers(self.shape, stages) if stages > 1 else (),
+            stage_layers=self.stage_layers[instance] if self.stage_layers else (),
             experts_on_cpu=pool.experts_on_cpu,
         )
 
@@ -181,7 +195,7 @@ def find_model(
 
     Raises DeviceError before anything is converted, ModelError, SizingError.
     """
-    named = [spec.device for spec in config.instance]
+    named = [device for spec in config.instance for device in split_devices(spec.device)]
     devices = ask_for(named)
     check_devices(named, devices)
     cache = cache_folder(config)
@@ -192,16 +206,21 @@ def find_model(
     if folder != source:
         shape = checked_shape(folder, cache, ask)
     found, devices = _found(config, shape, devices)
+    ram_bytes = available_ram_bytes()
+    machine = this_machine(devices) if devices.cards else machine_of(devices, ram_bytes)
+    proposals = propose(config, shape, machine) if devices.cards and not config.instance else ()
+    found = choose_instances(found, proposals)
     in_place = bool(found.why_cpu and devices.cards)
     for line in found.lines():
         log.log(logging.WARNING if in_place else logging.INFO, "%s", line)
-    if devices.cards and not config.instance:
-        machine = machine_of(devices, available_ram_bytes())
-        for line in told(propose(config, shape, machine)):
+    if proposals:
+        for line in told(proposals, found.instances):
             log.info("%s", line)
     config = with_instances(config, found)
+    stages = [stage_layers_on(config, shape, spec, machine) for spec in found.instances]
     pools = tuple(
-        plan_pool(config, largest_part(shape, spec), spec, devices) for spec in found.instances
+        plan_pools(config, rank_parts(shape, *each), each[0], devices)
+        for each in zip(found.instances, stages, strict=True)
     )
     if unused := without_effect(config.model.generation_config, folder):
         log.warning("generation_config.json says what has no effect here: %s", ", ".join(unused))
@@ -211,9 +230,12 @@ def find_model(
         shape=shape,
         max_len=longest(config, shape.context_len),
         instances=found.instances,
-        cards=tuple(devices.uuid_of(spec.device) for spec in found.instances),
+        cards=tuple(
+            tuple(filter(None, map(devices.uuid_of, gpus_of(spec)))) for spec in found.instances
+        ),
         pools=pools,
         cores=core_shares(config, read_cores()),
+        stage_layers=tuple(stages),
         defaults=default_sampling(config.model.generation_config, folder),
     )
 
@@ -242,6 +264,17 @@ def _misses(candidate: DeviceCandidate, card: Card) -> bool:
 
 def _free(devices: Devices) -> int:
     return sum(card.free_bytes or 0 for card in devices.cards)
+
+
+def this_machine(devices: Devices) -> Workstation:
+    """This machine, with the measured rate of its RAM, unless there is a card whose rate is not
+    known: neither is taken to be faster then.
+    """
+    here = machine_of(devices, available_ram_bytes())
+    if not all(place.bytes_per_s for place in here.places):
+        return here
+    rate = measured_ram_bytes_per_s(min(read_cores().granted, 8))
+    return msgspec.structs.replace(here, ram_bytes_per_s=rate)
 
 
 def with_instances(config: Config, found: Found) -> Config:

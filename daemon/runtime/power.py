@@ -71,15 +71,21 @@ class PowerCaps:
     """Keeps a lease for each card: the highest wish of the instances that compute on it."""
 
     def __init__(
-        self, config: PowerConfig, cards: Sequence[str], roles: Sequence[Role], tpot_s: float
+        self,
+        config: PowerConfig,
+        cards: Sequence[Sequence[str]],
+        roles: Sequence[Role],
+        tpot_s: float,
     ) -> None:
-        """`cards`: UUIDs as instances, empty for none. `run` begins."""
+        """`cards`: the UUIDs of each instance's. `run` begins."""
         self._enabled = config.enabled != "off"
         self._wanted = config.enabled == "on"
         self._path = Path(config.socket) if config.socket else SERVICE_SOCKET
         spelled: dict[str, str] = {}  # one card, however its instances spell it
-        own = [spelled.setdefault(card.lower(), card) for card in cards]
-        self._cards = tuple(own) if self._enabled else ("",) * len(cards)
+        self._cards = [
+            tuple(spelled.setdefault(card.lower(), card) for card in own) if self._enabled else ()
+            for own in cards
+        ]
         self._governors = [PowerGovernor(role, tpot_s, config.min_share) for role in roles]
         self._leases: _CardLeases | None = None
         self._readings: dict[str, CardReading] = {}  # the newest by card
@@ -99,42 +105,49 @@ class PowerCaps:
         self._roles_changed.set()
 
     def figures(self, instance: int) -> PowerFigures:
-        """The known power figures of an instance."""
-        governor, card = self._governors[instance], self._cards[instance]
-        reading, look = self._readings.get(card), governor.last_look
+        """The known power figures of an instance: all its cards' power and energy, and the lowest
+        of their limits.
+        """
+        governor, cards = self._governors[instance], self._cards[instance]
+        readings, look = self._all_readings(cards), governor.last_look
+        limits = [self._in_force[card] for card in cards if card in self._in_force]
         return PowerFigures(
-            watts=reading.watts if reading else None,
-            cap_watts=self._in_force.get(card),
+            watts=sum(reading.watts for reading in readings) if readings else None,
+            cap_watts=min(limits, default=None),
             cap_pinned=governor.pinned_watts is not None,
-            energy_j=governor.energy_j if governor.limits else None,
+            energy_j=len(cards) * governor.energy_j if governor.limits else None,
             cap_binding_share=look.binding_share if look else None,
-            joules_per_token=look.joules_per_token if look else None,
+            joules_per_token=_times(len(cards), look.joules_per_token if look else None),
         )
 
     async def pin(self, instance: int, name: str, watts: float | None) -> Capped:
-        """Limit an instance's card to `watts`, None: as its role asks. Raises RefusalError."""
+        """Limit each of an instance's cards to `watts`, None: as its role asks. Raises
+        RefusalError.
+        """
         if watts is not None and not 0.0 < watts < math.inf:
             raise RefusalError(f"a cap is a number of watts above 0, not {watts:g}")
-        governor, card = self._governors[instance], self._cards[instance]
+        governor, cards = self._governors[instance], self._cards[instance]
         if not self._enabled:
             raise RefusalError('power limits are not chosen here: power.enabled is "off"')
-        if not card:
+        if not cards:
             raise RefusalError(f"{name} has no card whose power could be limited")
         leases, limits = self._leases, governor.limits
         if leases is None:
             raise RefusalError(self._said.get("", f"no llmd-powerd was asked yet at {self._path}"))
-        if limits is None or card not in self._readings:
-            raise RefusalError(self._said.get(card, f"{card} has not reported its limits yet"))
+        silent = next((card for card in cards if card not in self._readings), cards[0])
+        if limits is None or silent not in self._readings:
+            raise RefusalError(self._said.get(silent, f"{silent} has not reported its limits yet"))
         before = governor.pinned_watts
         governor.pin(time.monotonic(), watts)
         try:
-            await self._lease(leases, card)
-        except PowerError as error:
+            for card in cards:
+                await self._lease(leases, card)
+        except PowerError as error:  # a lease that came before is given back with the next reading
             governor.pin(time.monotonic(), before)
             raise RefusalError(f"the limit of {name} stays as it was: {error}") from error
         wish = governor.wish_watts
         assert wish is not None
-        in_force = self._in_force.get(card, wish)
+        in_force = min(self._in_force.get(card, wish) for card in cards)
         return Capped(
             instance=name,
             asked_watts=watts,
@@ -170,7 +183,7 @@ class PowerCaps:
         try:
             while True:
                 due_s = time.monotonic() + INTERVAL_S
-                for card in dict.fromkeys(filter(None, self._cards)):
+                for card in dict.fromkeys(card for own in self._cards for card in own):
                     reported = await self._attend(leases, card) or reported
                     await self._follow_roles(leases)
                     if reported:
@@ -231,16 +244,23 @@ class PowerCaps:
                 await self._follow(leases, card)
 
     def _take(self, card: str, reading: CardReading) -> None:
-        limits = CardLimits(reading.min_watts, reading.max_watts, reading.default_watts)
-        sample = PowerSample(reading.watts, reading.cap_watts, reading.energy_j, reading.binding)
-        now = time.monotonic()
-        for governor in self._on(card):
-            was = governor.wish_watts
-            governor.sample(now, limits, sample)
-            if governor.wish_watts != was:
-                log.debug("power: %s W wished for %s: %s", governor.wish_watts, card, governor.why)
         self._readings[card] = reading
         self._in_force[card] = reading.cap_watts
+        now = time.monotonic()
+        for cards, governor in zip(self._cards, self._governors, strict=True):
+            if card not in cards[-1:]:  # the last of an instance's that is read
+                continue
+            if not (readings := self._all_readings(cards)):
+                continue
+            was = governor.wish_watts
+            governor.sample(now, _limits_of(readings), _sample_of(readings))
+            if governor.wish_watts != was:
+                log.debug("power: %s W wished for %s: %s", governor.wish_watts, card, governor.why)
+
+    def _all_readings(self, cards: Sequence[str]) -> list[CardReading]:
+        """The newest readings of an instance's cards; none where one does not answer."""
+        known = [self._readings[card] for card in cards if card in self._readings]
+        return known if len(known) == len(cards) else []
 
     async def _lease(self, leases: _CardLeases, card: str) -> None:
         """Lease the highest wish, if it has changed. Raises PowerError."""
@@ -254,7 +274,7 @@ class PowerCaps:
 
     def _on(self, card: str) -> list[PowerGovernor]:
         pairs = zip(self._cards, self._governors, strict=True)
-        return [governor for own, governor in pairs if own == card]
+        return [governor for cards, governor in pairs if card in cards]
 
     def _forget(self, card: str) -> None:
         """Drop a card's figures: it does not answer for now."""
@@ -268,3 +288,29 @@ class PowerCaps:
         if self._said.get(subject) != what:
             self._said[subject] = what
             log.log(level, "%s", what)
+
+
+def _limits_of(readings: Sequence[CardReading]) -> CardLimits:
+    """The limits that each of an instance's cards accepts."""
+    return CardLimits(
+        max(reading.min_watts for reading in readings),
+        min(reading.max_watts for reading in readings),
+        min(reading.default_watts for reading in readings),
+    )
+
+
+def _times(count: int, joules: float | None) -> float | None:
+    return None if joules is None else count * joules
+
+
+def _sample_of(readings: Sequence[CardReading]) -> PowerSample:
+    """The mean of an instance's cards; a limit binds if it binds any of them, as far as known."""
+    energies = [reading.energy_j for reading in readings if reading.energy_j is not None]
+    binding = [reading.binding for reading in readings if reading.binding is not None]
+    count = len(readings)
+    return PowerSample(
+        sum(reading.watts for reading in readings) / count,
+        sum(reading.cap_watts for reading in readings) / count,
+        sum(energies) / count if len(energies) == count else None,
+        any(binding) if len(binding) == count else None,
+    )

@@ -5,6 +5,7 @@ import logging
 
 from daemon.base.garbage import settle
 from daemon.config.cluster import by_ray
+from daemon.config.instance_text import rank_devices
 from daemon.protocol.worker import Loading, Ready
 from daemon.runtime.loads import Loads, describe
 from daemon.runtime.model import ServedModel
@@ -43,7 +44,7 @@ class Workers:
         if by_ray(config):
             cluster = ClusterOrder(config.cluster.address, config.daemon.threads)
         elif config.daemon.spare:
-            self._spare = Spare(model.instances[0].device)
+            self._spare = Spare(rank_devices(model.instances[0])[0])
         hooks = WorkerHooks(
             loading=self._loading,
             ready=self._ready,

@@ -461,11 +461,31 @@ def test_it_says_what_the_machine_could_do_and_what_of_that_it_serves(
     assert lines[-1].startswith("  can be served: cuda:0 cuda:1: sequences of up to 1,024 tokens, ")
     assert main([*flags, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    best = next(one for one in found["proposals"] if not one["waits_for"])
-    assert best["instances"] == [one["device"] for one in found["instances"]]
-    waiting = [one for one in found["proposals"] if one["instances"] == ["cuda:0,1:tp2"]]
-    assert "make each GPU an instance of its own" in waiting[0]["waits_for"]
-    assert waiting[0]["longest"] == 1024 and waiting[0]["token_s"] > 0.0
+    assert [one["device"] for one in found["instances"]] == ["cuda:0", "cuda:1"]
+    (ranks,) = [one for one in found["proposals"] if one["instances"] == ["cuda:0,1:tp2"]]
+    assert ranks["longest"] == 1024 and ranks["token_s"] > 0.0
+
+
+@pytest.mark.parametrize("instance", ["cuda:0,1:tp2", "cuda:0,1:pp2", "cuda:1,cpu:pp2"])
+def test_several_devices_of_one_instance_are_checked_together(
+    instance: str,
+    model: Path,
+    driver: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend(monkeypatch, driver, LARGE, LARGE)
+    flags = [*CHECK, "--json", "--model", str(model), "--instance", instance]
+    assert main([flag for flag in flags if flag != "--json"]) == 0
+    assert [line[:8] for line in told(capsys, "  rank ")] == ["  rank 0", "  rank 1"]
+    assert main(flags) == 0
+    (found,) = json.loads(capsys.readouterr().out)["instances"]
+    assert {rank["size"]["num_blocks"] for rank in found["pool"]["ranks"]} == {
+        found["pool"]["size"]["num_blocks"]
+    }
+    pretend(monkeypatch, driver, LARGE)
+    assert main(flags) == 1
+    assert "cuda:1 is not there: this machine has cuda:0 alone" in capsys.readouterr().out
 
 
 def test_where_no_gpu_can_the_cpu_serves_and_json_says_why_too(

@@ -83,11 +83,11 @@ def test_offline_work_is_planned_for_its_makespan(
     assert "all requests come at once" in capsys.readouterr().err
 
 
-def test_a_configuration_says_what_cannot_be_served_yet() -> None:
-    said = "# llmd serve refuses an instance of several GPUs so far"
-    for tp, lines in ((4, 1), (1, 0)):
-        pool = CandidatePool(profile="a", device="a100-80g", tp=tp)
-        assert configuration(PlanCandidate(pools=(pool,)), Goal(ttft_s=1)).count(said) == lines
+def test_a_configuration_names_the_gpus_of_each_instance() -> None:
+    pool = CandidatePool(profile="a", device="a100-80g", tp=2, count=2)
+    text = configuration(PlanCandidate(pools=(pool,)), Goal(ttft_s=1))
+    assert 'device = "cuda:0,1"\nparallel = "tp2"' in text
+    assert 'device = "cuda:2,3"\nparallel = "tp2"' in text
 
 
 @pytest.mark.parametrize(

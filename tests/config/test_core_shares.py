@@ -120,3 +120,14 @@ def test_each_rank_has_cores_of_its_own() -> None:
     assert ranks.of_rank(1).threads == 2 and ranks.threads == 4
     assert single.cpus == (4, 5) and single.of_rank(0) is single
     assert str(ranks) == "cpus 0-1, 2 threads; cpus 2-3, 2 threads"
+
+
+def test_a_stage_on_the_cpu_has_cores_beside_those_of_gpus() -> None:
+    devices = [
+        {"device": "cuda:0,cpu", "parallel": "pp2"},
+        {"device": "cuda:1,2", "parallel": "tp2"},
+    ]
+    config = load(None, {"instance": devices, "scheduler": {"roles": "mixed"}}).config
+    mixed, gpus = core_shares(config, cores(6))
+    assert mixed.of_rank(0).threads == 6, "the last stage is the first rank"
+    assert mixed.of_rank(1).threads == gpus.of_rank(1).threads == 0

@@ -27,7 +27,7 @@ def plan(num_blocks: int | None, device: str = "cuda:0", **overrides: Any) -> Ho
     if num_blocks is not None:
         size = PoolSize(num_blocks, BLOCK_BYTES, 0, 0, 8192, "memory")
     return plan_host_pool(
-        load(None, keys).config, LLAMA_3_8B, InstanceSpec(device), "bfloat16", size
+        load(None, keys).config, LLAMA_3_8B, InstanceSpec(device), device, "bfloat16", size
     )
 
 

@@ -5,12 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.config.instance_text import (
-    engine_fault,
+    devices_of,
     format_instance,
     num_ranks,
     num_stages,
     parse_instance,
     placed,
+    rank_devices,
+    sums_on_gpus,
 )
 from daemon.config.load import ConfigError, load
 from daemon.config.schema import InstanceSpec
@@ -77,6 +79,7 @@ def test_texts_and_what_they_mean(text: str, spec: InstanceSpec) -> None:
         ("cuda:0,1:tp4", "tp4 takes 4 devices, and cuda:0,1 is 2"),
         ("cuda:1:pp2", "pp2 takes 2 devices, and cuda:1 is 1"),
         ("cpu:tp17", "tp17 is beyond the 16 ranks that an instance may have"),
+        ("cuda:0,1:pp17", "pp17 is beyond the 16 ranks that an instance may have"),
         ("cpu:mixd", "'mixd' is none; did you mean 'mixed'?"),
         ("cpu:tp0", "'tp0' is none"),
         ("cpu:tp2:pp2", "then one tpN or ppN, then a role (mixed, prefill, decode): 'pp2' is none"),
@@ -91,13 +94,24 @@ def test_what_cannot_be_meant_is_told(text: str, told: str) -> None:
     assert f"did you mean {refused!r}" not in str(caught.value)
 
 
-def test_no_worker_computes_on_several_devices_yet() -> None:
-    spec = parse_instance("cuda:0,1:tp2")
-    assert engine_fault(parse_instance("cuda:1")) == ""
-    with pytest.raises(ConfigError) as caught:
+@pytest.mark.parametrize(
+    ("text", "devices", "by_rank", "sums"),
+    [
+        ("cuda:3", "cuda:3", "cuda:3", False),
+        ("cpu:tp2", "cpu cpu", "cpu cpu", False),
+        ("cuda:2,0:tp2", "cuda:2 cuda:0", "cuda:2 cuda:0", True),
+        ("cuda:2,0,1:pp3", "cuda:2 cuda:0 cuda:1", "cuda:1 cuda:2 cuda:0", False),
+        ("cuda:0,cpu:pp2", "cuda:0 cpu", "cpu cuda:0", False),
+    ],
+)
+def test_each_rank_has_its_device(text: str, devices: str, by_rank: str, *, sums: bool) -> None:
+    """The last stage is the first rank."""
+    spec = parse_instance(text)
+    assert devices_of(spec) == tuple(devices.split())
+    assert rank_devices(spec) == tuple(by_rank.split())
+    assert sums_on_gpus(spec) == sums
+    if num_ranks(spec) > 1:
         load(None, {"instance": [{"device": spec.device, "parallel": spec.parallel}]})
-    assert [fault.key for fault in caught.value.faults] == ["instance[0].parallel"]
-    assert "tp2 over cuda:0,1 is not supported yet: an instance computes on" in str(caught.value)
 
 
 def test_beside_ranks_it_is_said_how_roles_are_switched_off() -> None:
@@ -108,10 +122,7 @@ def test_beside_ranks_it_is_said_how_roles_are_switched_off() -> None:
     assert roles == "mixed"
 
 
-def test_ranks_share_a_cpu_alone() -> None:
-    assert engine_fault(parse_instance("cpu:tp2")) == ""
-    assert engine_fault(parse_instance("cpu:pp2")) == ""
-    assert "no GPU has handed its states to a CPU" in engine_fault(parse_instance("cuda:0,cpu:pp2"))
+def test_ranks_and_stages_are_counted() -> None:
     assert num_stages(parse_instance("cpu:pp2")) == 2
     assert num_stages(parse_instance("cpu:tp2")) == num_stages(parse_instance("cpu")) == 1
     assert num_ranks(parse_instance("cpu:tp3")) == 3

@@ -6,20 +6,25 @@ import pytest
 from benchmarks.sizing import MODELS
 from daemon.config.cuda import Card, Devices
 from daemon.config.find import find
+from daemon.config.instance_text import parse_instance, placed
 from daemon.config.load import load
 from daemon.memory.layout import NO_KEYS, KVHeads
 from daemon.memory.state_layout import SSM, StatePart
+from daemon.models.choose import choose_instances
 from daemon.models.propose import (
     EACH_TOKENS,
+    NO_NCCL,
     READ_SHARE,
     Proposal,
     Workstation,
     grouped,
     machine_of,
     propose,
+    stage_layers_on,
     told,
 )
-from daemon.models.shape import ModelShape
+from daemon.models.shape import ModelError, ModelShape
+from daemon.models.stages import rank_parts
 from tests.models.machines import NAMES, machine
 from tests.shapes import LLAMA_3_8B
 
@@ -41,10 +46,12 @@ def test_what_can_be_served_now_is_what_serves_without_being_told(name: str) -> 
     """A model that fits each card of every machine is an instance on each of them."""
     model = msgspec.structs.replace(LLAMA_3_8B, context_len=8192)
     proposals = propose(CONFIG, model, machine_of(machine(name), 64 * GIB, 80e9))
-    served = next(each for each in proposals if not each.waits_for)
-    found = find(CONFIG, model, machine(name))
-    assert list(served.instances) == [spec.device for spec in found.instances]
+    found = choose_instances(find(CONFIG, model, machine(name)), proposals)
+    assert found.why_several == ""
+    texts = tuple(spec.device for spec in found.instances)
+    served = next(each for each in proposals if each.instances == texts)
     assert len(served.instances) == len(machine(name).cards)
+    assert list(told(proposals, found.instances))[-1] == f"can be served: {served}"
     assert served.longest == 8192 and served.token_s > 0.0
 
 
@@ -59,12 +66,48 @@ def test_cards_in_pairs_compute_together_in_pairs() -> None:
     ]
 
 
-def test_a_model_that_fits_no_card_is_split_and_it_is_said_what_that_waits_for() -> None:
-    for name in ("four-l40s", "nvlink-pairs", "dgx-a100"):
-        best = on(name, LLAMA_70B)[0]
-        assert best.waits_for.endswith("make each GPU an instance of its own"), name
-        assert all("," in text for text in best.instances)
+@pytest.mark.parametrize("name", ["four-l40s", "nvlink-pairs", "dgx-a100"])
+def test_a_model_that_fits_no_card_is_served_split(name: str) -> None:
+    """By the best proposal; where NCCL is missing, by the best one of stages."""
+    proposals = on(name, LLAMA_70B)
+    found = choose_instances(find(CONFIG, LLAMA_70B, machine(name)), proposals)
+    assert all("," in text for text in proposals[0].instances)
+    assert [placed(spec) for spec in found.instances] == list(proposals[0].instances)
+    assert str(proposals[0]) in "\n".join(found.lines())
+    assert all(one.fault.startswith("too little memory: needs") for one in found.candidates)
+    devices = msgspec.structs.replace(machine(name), nccl=False)
+    proposals = propose(CONFIG, LLAMA_70B, machine_of(devices, 0))
+    found = choose_instances(find(CONFIG, LLAMA_70B, devices), proposals)
+    assert {spec.parallel[:2] for spec in found.instances} == {"pp"}
+    waiting = {each.waits_for for each in proposals if ":tp" in each.instances[0]}
+    assert waiting == {NO_NCCL}
+
+
+def test_a_model_that_fits_nothing_is_the_cpu_s() -> None:
     assert on("two-3090", LLAMA_70B) == ()
+    found = find(CONFIG, LLAMA_70B, machine("two-3090"))
+    assert choose_instances(found, ()) == found and found.why_cpu
+
+
+def test_a_configured_instance_has_layers_by_its_devices() -> None:
+    cards = (
+        Card("NVIDIA A", "", (8, 9), 24 * GIB, 24 * GIB),
+        Card("NVIDIA B", "", (8, 9), 12 * GIB, 12 * GIB),
+    )
+    whole = msgspec.structs.replace(LLAMA_3_8B, num_params=14_000_000_000)
+    here = machine_of(Devices(cards), 64 * GIB, 80e9)
+    spec = parse_instance("cuda:0,1:pp2")
+    first, last = stage_layers_on(CONFIG, whole, spec, here)
+    assert first + last == 32 and first > 1.5 * last
+    assert stage_layers_on(CONFIG, whole, parse_instance("cuda:1,0:pp2"), here)[0] < 16
+    assert stage_layers_on(CONFIG, whole, parse_instance("cuda:0,1:tp2"), here) == ()
+    by_rank = rank_parts(whole, spec, (first, last))
+    assert [device for device, _ in by_rank] == ["cuda:1", "cuda:0"]
+    assert [part.num_layers for _, part in by_rank] == [last, first]
+    first, last = stage_layers_on(CONFIG, LLAMA_3_8B, parse_instance("cuda:0,cpu:pp2"), here)
+    assert first > 4 * last, "a CPU takes ten times as long, where rates are not known"
+    with pytest.raises(ModelError, match="cuda:2 cannot have a stage"):
+        stage_layers_on(CONFIG, whole, parse_instance("cuda:0,2:pp2"), here)
 
 
 def test_links_decide_between_ranks_and_stages() -> None:
@@ -128,8 +171,9 @@ def test_what_is_a_little_too_large_takes_the_host_s_memory() -> None:
     cards = (Card("NVIDIA A", "", (8, 9), 12 * GIB, 12 * GIB),)
     found = propose(CONFIG, LLAMA_3_8B, machine_of(Devices(cards), 64 * GIB, 80e9))
     assert texts(found) == ["cpu", "cuda:0,cpu:pp2"] or texts(found) == ["cuda:0,cpu:pp2", "cpu"]
-    lines = list(told(found))
+    lines = list(told(found, [parse_instance("cpu")]))
     assert lines[-1].startswith("can be served: cpu: sequences of up to 8,192 tokens, ")
+    assert list(told(found, [parse_instance("cpu:tp2")])) == [f"can be served: {found[0]}"]
 
 
 def test_cards_that_nobody_may_use_are_not_proposed() -> None:

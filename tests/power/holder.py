@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> None:
     """Keep three cards at their default limits until killed."""
     power.INTERVAL_S = power.FIRST_RETRY_S = 0.02
     (path,) = arguments
-    cards = [uuid_of(number) for number in (1, 2, 3)]
+    cards = [[uuid_of(number)] for number in (1, 2, 3)]
     uvloop.run(PowerCaps(PowerConfig("on", path), cards, ROLES, 0.1).run())
 
 

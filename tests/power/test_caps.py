@@ -25,7 +25,7 @@ TPOT_S = 0.1
 
 def caps_of(path: Path, roles: Sequence[Role], *numbers: int, enabled: str = "auto") -> PowerCaps:
     """An edge whose instances have these cards; -1: none."""
-    uuids = [uuid_of(number) if number >= 0 else "" for number in numbers]
+    uuids = [[uuid_of(number)] if number >= 0 else [] for number in numbers]
     return PowerCaps(PowerConfig(enabled, str(path)), uuids, roles, TPOT_S)
 
 
@@ -92,13 +92,31 @@ async def test_two_instances_on_one_card_come_to_the_higher_wish(
 
 
 async def test_a_card_is_one_card_however_it_is_written(powerd: Powerd, cards: FakeCards) -> None:
-    uuids, roles = [uuid_of(0), uuid_of(0).upper()], [Role.DECODE, Role.DECODE]
+    uuids, roles = [[uuid_of(0)], [uuid_of(0).upper()]], [Role.DECODE, Role.DECODE]
     one = PowerCaps(PowerConfig("on", str(powerd.path)), uuids, roles, TPOT_S)
     async with running(one):
         await until(lambda: None not in (one.figures(0).cap_watts, one.figures(1).cap_watts))
         assert (await one.pin(0, "a", 200.0)).cap_watts == 300.0, "the other one wants it"
         assert (await one.pin(1, "b", 150.0)).cap_watts == 200.0
         assert cards.limits_mw()[0] == 200_000
+
+
+async def test_all_cards_of_an_instance_are_read_and_limited(
+    powerd: Powerd, cards: FakeCards
+) -> None:
+    """Power is that of all, a limit each card's."""
+    uuids = [[uuid_of(0), uuid_of(1)], [uuid_of(2)]]
+    roles = [Role.MIXED, Role.MIXED]
+    one = PowerCaps(PowerConfig("on", str(powerd.path)), uuids, roles, TPOT_S)
+    async with running(one):
+        await until(lambda: None not in (one.figures(0).energy_j, one.figures(1).energy_j))
+        assert one.figures(0).watts == 2 * 71.5 and one.figures(1).watts == 71.5
+        assert (await one.pin(0, "a", 200.0)).cap_watts == 200.0
+        assert cards.limits_mw()[:3] == (200_000, 200_000, 300_000)
+        cards.cards[1].set_code = 4
+        with pytest.raises(RefusalError, match=r"limit of a stays .*Insufficient Permissions"):
+            await one.pin(0, "a", 150.0)
+        assert cards.limits_mw()[1] == 200_000
 
 
 async def test_an_operators_cap_is_as_near_as_the_card_can(

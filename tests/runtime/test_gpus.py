@@ -9,7 +9,7 @@ import pytest
 
 from daemon.protocol.control import GpuStatus
 from daemon.runtime import gpus
-from daemon.runtime.gpus import GpuReader, GpuWatch
+from daemon.runtime.gpus import GpuReader, GpuWatch, together
 
 FULL = GpuStatus("Fake 9000", 3 << 30, 8 << 30, 71.5, 250.0, 61, 37)
 UUID, NONE = "GPU-11111111-2222", "GPU-none"
@@ -95,7 +95,7 @@ def test_a_card_says_all_that_it_supports(nvml: FakeNvml) -> None:
 
 
 def test_a_lost_driver_is_no_figures_and_is_opened_again(nvml: FakeNvml) -> None:
-    watch = GpuWatch([UUID, ""])
+    watch = GpuWatch([[UUID], []])
     watch.start()
     until(lambda: watch.latest == (FULL, None))
     nvml.lost = True
@@ -108,7 +108,7 @@ def test_a_lost_driver_is_no_figures_and_is_opened_again(nvml: FakeNvml) -> None
 
 
 def test_one_card_that_does_not_answer_leaves_the_others(nvml: FakeNvml) -> None:
-    watch = GpuWatch([NONE, UUID])
+    watch = GpuWatch([[NONE], [UUID]])
     watch.start()
     until(lambda: watch.latest == (None, FULL))
     watch.stop()
@@ -119,14 +119,26 @@ def test_without_the_package_there_are_no_figures(
     nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    watch = GpuWatch([UUID])
+    watch = GpuWatch([[UUID]])
     watch.start()
     watch.stop()
     assert watch.latest == (None,)
 
 
 def test_a_driver_is_not_touched_where_no_gpu_is_used(nvml: FakeNvml) -> None:
-    watch = GpuWatch([""])
+    watch = GpuWatch([[]])
     watch.start()
     watch.stop()
     assert nvml.num_opened == 0
+
+
+def test_the_cards_of_an_instance_are_shown_as_one(nvml: FakeNvml) -> None:
+    watch = GpuWatch([[UUID, UUID], [UUID, NONE]])
+    watch.start()
+    both = GpuStatus("2 x Fake 9000", 6 << 30, 16 << 30, 143.0, 500.0, 61, 37)
+    until(lambda: watch.latest == (both, None))
+    watch.stop()
+    other = GpuStatus("Fake 1", 1 << 30, temperature_c=70, busy_percent=62)
+    assert together([FULL, other]) == GpuStatus(
+        "Fake 9000 + Fake 1", 4 << 30, temperature_c=70, busy_percent=50
+    )

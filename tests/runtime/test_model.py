@@ -283,3 +283,38 @@ def test_memory_that_is_being_freed_is_waited_for(
     assert served(1.0, 2.0, 20.0, 23.0) == ("cuda:0", 3)  # a killed daemon's
     assert served(1.0, 1.0, 23.0) == ("cpu", 2)  # another program's, which keeps it
     assert served(23.5, 23.5) == ("cuda:0", 1)
+
+
+@pytest.mark.parametrize(
+    ("instance", "devices", "layers"),
+    [
+        ({"device": "cuda:0,2", "parallel": "tp2"}, ["cuda:0", "cuda:2"], ()),
+        ({"device": "cuda:0,2", "parallel": "pp2"}, ["cuda:2", "cuda:0"], (1, 1)),
+        ({"device": "cuda:2,cpu", "parallel": "pp2"}, ["cpu", "cuda:2"], (1, 1)),
+    ],
+)
+def test_each_rank_is_told_its_own_device(
+    instance: dict[str, str],
+    devices: list[str],
+    layers: tuple[int, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, library = tiny_folder(tmp_path / "tiny"), tmp_path / "driver"
+    library.mkdir()
+    build_driver(library)
+    pretend(monkeypatch, library, LARGE, SMALL, LARGE)
+    settings = {"model.path": str(folder), "daemon.cache": str(tmp_path / "cache")}
+    config = load(None, {**settings, "model.dtype": "bfloat16", "instance": [instance]}).config
+    served = find_model(config, resolve_here)
+    loads = served.loads(config, 0)
+    assert [one.device for one in loads] == devices
+    assert [one.dtype for one in loads] == [
+        "float32" if device == "cpu" else "bfloat16" for device in devices
+    ]
+    assert {one.stage_layers for one in loads} == {layers}
+    assert (
+        len({one.num_blocks for one in loads}) == len({one.num_host_blocks for one in loads}) == 1
+    )
+    assert loads[0].num_blocks > 0 and served.configured(config, 0.0).instances[0].ahead
+    assert len(served.cards[0]) == sum(device != "cpu" for device in devices)

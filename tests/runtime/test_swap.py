@@ -61,7 +61,7 @@ def test_the_worker_is_told_how_large_its_host_pool_is(
     (spec,) = config.instance
     pool, cores = plan_pool(config, SHAPE, spec, Devices()), CoreShare(1, (0,))
     served = ServedModel(
-        "tiny", Path("/models/tiny"), SHAPE, 128, (spec,), ("",), (pool,), (cores,)
+        "tiny", Path("/models/tiny"), SHAPE, 128, (spec,), ((),), (pool,), (cores,)
     )
     load_message = served.load(config, 0)
     assert (load_message.num_host_blocks, load_message.compress) == expected

@@ -53,8 +53,6 @@ def _instances(candidate: PlanCandidate) -> Iterator[str]:
                 yield 'device = "cpu"'
             else:
                 numbers = ",".join(str(number + place) for place in range(count))
-                if count > 1:
-                    yield "# llmd serve refuses an instance of several GPUs so far"
                 yield f'device = "cuda:{numbers}"'
             number += count
             if count > 1:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from daemon.base.nearest import not_one_of
-from daemon.config.instance_text import device_fault, num_devices, parallel_fault, role_fault
+from daemon.config.instance_text import device_fault, parallel_fault, role_fault, split_devices
 from daemon.config.instances import OWN_CHOICES, OWN_COUNTS
 from daemon.cost.profile import Profile
 from daemon.cost.step_cost import OPERATORS, STEP_TIMES
@@ -69,7 +69,7 @@ def _check_devices(profile: Profile, device: str) -> None:
     """Refuse devices that are not the profile's."""
     there = "cpu" if profile.device.is_cpu else f"{profile.num_devices} x {profile.device.name}"
     fits = (device == "cpu") == profile.device.is_cpu
-    if device and not (fits and num_devices(device) == profile.num_devices):
+    if device and not (fits and len(split_devices(device)) == profile.num_devices):
         raise ScenarioError(f"instance.device {device!r}: {profile.name} is of {there}")
 
 

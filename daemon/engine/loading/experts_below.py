@@ -35,13 +35,14 @@ class ExpertsBelow:
 @contextmanager
 def open_experts(
     folder: Path,
+    tell: Callable[[float], None],
     dtype: torch.dtype,
     held_as: torch.dtype,
     num_layers: int,
     quantisation: Quantisation | None,
 ) -> Iterator[ExpertsBelow]:
     """All that `open_weights` opens, for the host; plain matrices `held_as`. Raises ModelError."""
-    opened = open_weights(folder, _CPU, lambda _share: None, dtype, held_as, quantisation)
+    opened = open_weights(folder, _CPU, tell, dtype, held_as, quantisation)
     with opened as (_, packed):
         yield ExpertsBelow(num_layers, packed)
 

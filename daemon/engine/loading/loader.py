@@ -29,6 +29,7 @@ from daemon.engine.loading.weights import open_weights
 from daemon.engine.quantised.cut import Cut
 from daemon.engine.quantised.files import Packed
 from daemon.engine.quantised.place import PackedPlaces, check_sizes, claimed, fill, with_layers
+from daemon.engine.quantised.stored import tells_together
 from daemon.engine.ranks.stages import Stages
 from daemon.models.formats import FORMATS
 from daemon.models.gguf_index import read_index
@@ -119,6 +120,7 @@ def _loaded(
     sides = _sides(folder, quantisation)
     model_class, share, cuts = _split(folder, model_class, config, quantisation, sides, ranks)
     has_memory = device.type != "meta"
+    tell, tell_below = tells_together(tell)
     opened = open_weights(
         folder, device if has_memory else _CPU, tell, computes_in, narrow, quantisation, cuts
     )
@@ -128,7 +130,7 @@ def _loaded(
         if experts_on_cpu:
             held_as = computes_in if narrow is None else narrow
             kinds = computes_in, held_as, experts_on_cpu, quantisation
-            below = stack.enter_context(open_experts(folder, *kinds))
+            below = stack.enter_context(open_experts(folder, tell_below, *kinds))
         unused = share.unused if share is not None else frozenset()
         plain = below.plain(packed, device) if below is not None else {}
         given = weights if has_memory else _shells({name: sides[name] for name in weights})

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,6 +63,18 @@ class LoadMeter:
             if now >= self._next_s:
                 self._next_s = now + _TELL_EVERY_S
                 self._tell(min(1.0, self._done_bytes / self._total_bytes))
+
+
+def tells_together(tell: Callable[[float], None]) -> tuple[Callable[[float], None], ...]:
+    """Two ways to tell shares of the same whole, of which `tell` gets the sum."""
+    shares, lock = [0.0, 0.0], threading.Lock()
+
+    def told(which: int, share: float) -> None:
+        with lock:
+            shares[which] = share
+            tell(min(1.0, sum(shares)))
+
+    return partial(told, 0), partial(told, 1)
 
 
 def stored_tensors(

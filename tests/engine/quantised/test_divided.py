@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from daemon.engine.loading.experts_below import in_ram_of
 from daemon.engine.loading.loader import load_model
+from daemon.engine.quantised import stored
 from daemon.engine.quantised.divided import DividedExperts, parts_of
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.step.step import Engine
@@ -51,6 +52,18 @@ def test_a_packed_mixture_has_its_text_before_and_behind_exchanges(
         pass
     assert (divided.use.exchanged > 0) is (on_cpu == 1)
     check_greedy_text(engine, folder)
+
+
+def test_what_host_memory_holds_is_told_as_it_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that says nothing for long is ended: experts are most of a mixture."""
+    monkeypatch.setattr(stored, "_TELL_EVERY_S", 0.0)
+    folder, _ = five_models.write(MIXTURE, "Q4_K", tmp_path)
+    whole, below = list[float](), list[float]()
+    load_model(folder, "float32", CPU, whole.append)
+    load_model(folder, "float32", CPU, below.append, experts_on_cpu=2)
+    assert max(below) == pytest.approx(max(whole), rel=0.05)
 
 
 def test_a_plain_mixture_has_its_text(tmp_path: Path) -> None:

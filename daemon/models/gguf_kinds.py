@@ -89,6 +89,7 @@ _OF_MODEL: dict[str, _Kind] = {
     **dict.fromkeys(("ssm.time_step_rank", "ssm.group_count"), _SIZE),
     "full_attention_interval": _SIZE,
     "shortconv.l_cache": _SIZE,
+    **dict.fromkeys(("interleave_moe_layer_step", "moe_latent_size"), _SIZE),
     "ssm.dt_b_c_rms": _FLAG,
     "attention.recurrent_layers": _FLAG,
     "rope.scaling.finetuned": _FLAG,
@@ -121,7 +122,10 @@ _OF_MODEL: dict[str, _Kind] = {
 """Fields of an architecture, by what comes behind its name; each may be a list by layer."""
 
 _RECURRENT = frozenset(
-    {"granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2", "nemotron_h"}
+    {
+        *("granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2"),
+        *("nemotron_h", "nemotron_h_moe"),
+    }
 )
 """Architectures in which layers, or all of them, may have no heads of attention."""
 _OF_HEADS = frozenset({"attention.head_count", "attention.head_count_kv"})

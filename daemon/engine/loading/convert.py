@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +58,14 @@ _SHOWN = {
 """Tensors that exist only where a configuration's field is set, by that field."""
 
 
-def put_tensors(config: Any, tensors: Any) -> None:
-    """Put what a file's tensors say into its configuration."""
+def put_tensors(config: Any, tensors: Any, said: Collection[str] = ()) -> None:
+    """Put what a file's tensors say into its configuration, but for the fields that are `said`."""
     for tensor in tensors:
         for end, field in _WIDTHS.items():
             if tensor.name.endswith(end) and hasattr(config, field):
                 setattr(config, field, int(tensor.shape[1]))
     for field, name in _SHOWN.items():
-        if hasattr(config, field):
+        if hasattr(config, field) and field not in said:
             setattr(config, field, any(name.fullmatch(tensor.name) for tensor in tensors))
 
 
@@ -164,12 +164,12 @@ def _put_all(source: Path, config: Any, header: GgufHeader) -> tuple[str, ...]:
     """
     from daemon.engine.loading.convert import put_tensors
     from daemon.engine.loading.gguf_blocks import tensors_of
-    from daemon.engine.loading.gguf_fields import put_fields
+    from daemon.engine.loading.gguf_fields import layer_fields, put_fields
     from daemon.engine.loading.gguf_rope import scaled_rope
     from daemon.engine.loading.resolve import refuse_configuration
 
     tensors = tensors_of(header, source)
-    put_tensors(config, tensors)
+    put_tensors(config, tensors, layer_fields(header).settings)
     try:
         unused = put_fields(config, header)
         scaled_rope(config, tensors)

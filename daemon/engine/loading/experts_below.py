@@ -52,7 +52,7 @@ def divide(folder: Path, model: torch.nn.Module, places: PackedPlaces, num_layer
 
     Raises ModelError for a model without experts that may be divided, or with fewer layers.
     """
-    modules = {name: model.get_submodule(name) for name in places.experts}
+    modules = {name: model.get_submodule(name) for name in places.experts.values()}
     found = {name: it for name, it in modules.items() if isinstance(it, QuantisedExperts)}
     if fault := beyond(len(found), num_layers):
         raise ModelError(f"{folder}: {fault}")

@@ -15,17 +15,21 @@ from daemon.engine.loading.gguf_layers import (
     EPSILON,
     INTERVAL,
     KEY_HEADS,
+    MIXTURES,
     OF_MAMBA_1,
     OF_STATES,
+    PATTERN,
     RECURRENT,
     SHORT,
     WIDTH,
+    WINDOW,
     LayerFields,
     Own,
     read_delta_net,
     read_falcon_h1,
     read_granite_hybrid,
     read_jamba,
+    read_llama_4,
     read_mamba,
     read_mamba_2,
     read_nemotron_h,
@@ -120,6 +124,18 @@ def _delta_net(model_type: str, *unread: str) -> GgufArchitecture:
     )
 
 
+def _nemotron_h(*needs: str) -> GgufArchitecture:
+    """`needs`: fields that a mixture must have too."""
+    return GgufArchitecture(
+        "nemotron_h",
+        needs=(*OF_STATES, KEY_HEADS, WIDTH, EPSILON, *needs),
+        foretells=bool(needs),
+        read=read_nemotron_h,
+        used=frozenset((*OF_STATES, EPSILON, "attention.layer_norm_epsilon", *_POSITIONS)),
+        lists=frozenset({KEY_HEADS, WIDTH}),
+    )
+
+
 _POSITIONS = ("rope.scaling.finetuned", "rope.dimension_count", "rope.freq_base")
 """Fields that say nothing where no layer turns by positions."""
 _WITHOUT_ATTENTION = (EPSILON, "context_length", "attention.head_count", WIDTH)
@@ -178,6 +194,12 @@ _KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | N
         lists=frozenset({KEY_HEADS}),
     ),
     "llama": _llama,
+    "llama4": GgufArchitecture(
+        "llama4_text",
+        needs=("expert_count", "expert_feed_forward_length", MIXTURES),
+        read=read_llama_4,
+        used=frozenset({MIXTURES, WINDOW, PATTERN}),
+    ),
     "mamba": _mamba,
     "mamba2": GgufArchitecture(
         "mamba2",
@@ -191,13 +213,8 @@ _KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | N
         needs=("attention.q_lora_rank", "attention.kv_lora_rank", "rope.dimension_count"),
     ),
     "mistral3": _mistral,
-    "nemotron_h": GgufArchitecture(
-        "nemotron_h",
-        needs=(*OF_STATES, KEY_HEADS, WIDTH, EPSILON),
-        read=read_nemotron_h,
-        used=frozenset((*OF_STATES, EPSILON, "attention.layer_norm_epsilon", *_POSITIONS)),
-        lists=frozenset({KEY_HEADS, WIDTH}),
-    ),
+    "nemotron_h": _nemotron_h(),
+    "nemotron_h_moe": _nemotron_h("expert_count", "expert_shared_feed_forward_length"),
     "olmo2": _olmo,
     "olmoe": GgufArchitecture("olmoe", {"norm_topk_prob": False}),
     "qwen35": _delta_net("qwen3_5_text"),

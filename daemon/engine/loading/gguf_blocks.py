@@ -23,6 +23,7 @@ from daemon.engine.loading.gguf_architectures import processor_of
 from daemon.engine.loading.gguf_fields import num_foretelling
 from daemon.engine.loading.gguf_moves import NOTHING, undo
 from daemon.engine.loading.gguf_rope import BY_LENGTH, FACTORS
+from daemon.engine.quantised.experts import ExpertLayout, layout_of
 from daemon.models.formats import FORMATS, PLAIN
 from daemon.models.gguf_header import GgufHeader, part_paths
 from daemon.models.gguf_index import (
@@ -172,17 +173,23 @@ class Indexer:
         none where it is no such stack.
         """
         owner, _, kind = name.rpartition(".")
-        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(kind)
-        if parts is None or not owner.endswith(".experts"):
+        layout = self._layout(owner)
+        if layout is None or kind not in layout.parameters:
             return (), (0,)
+        parts = ("gate_proj", "up_proj") if kind == "gate_up_proj" else (kind,)
         count, rows, columns = self._model.state_dict()[name].shape
-        if self._model.get_submodule(owner).is_transposed:
+        if layout.transposed:
             rows, columns = columns, rows
         return tuple(f"{owner}.{part}" for part in parts), (count, rows // len(parts), columns)
 
+    def _layout(self, owner: str) -> ExpertLayout | None:
+        """How the module `owner` holds experts; None where it holds none."""
+        return layout_of(self._model.get_submodule(owner)) if owner.endswith(".experts") else None
+
     def _check_stack(self, name: str, owner: str, kinds: list[str], shape: tuple[int, ...]) -> None:
         """Raise ModelError where all experts of a layer are not of the shape that the model has."""
-        stacks = [f"{owner}.gate_up_proj", f"{owner}.down_proj"]
+        layout = self._layout(owner)
+        stacks = [f"{owner}.{name}" for name in layout.parameters] if layout else []
         for stack in self._model.state_dict().keys() & stacks:
             parts, (count, rows, columns) = self._stacks_of(stack)
             wanted = count, rows * len(kinds), columns
@@ -267,16 +274,16 @@ class Indexer:
         both parts of a joint tensor are there; whether the model has one.
         """
         owner, layer = self._owner(experts), experts[2]
+        layout = self._layout(owner)
         end = "_proj_bias" if experts[3] == "bias" else "_proj"
         own = f"{owner}.{'down' if layer == 'down' else 'gate_up'}{end}"
+        if layout is not None and f"{layer}_proj" in layout.parameters:
+            own = f"{owner}.{layer}{end}"  # a tensor of its own in the model too
         if own not in self._model.state_dict():
             return False
         numbers = torch.from_numpy(np.copy(gguf.dequantize(tensor.data, tensor.tensor_type)))
         takes_turns = f"{owner}.gate_up_proj_bias" in self._model.state_dict()
-        if layer == "gate_up":
-            computed[own] = numbers
-            return True
-        if layer in _TURNS:
+        if layer in _TURNS and not own.endswith(f".{layer}{end}"):
             self._parts[f"{own}.{layer}"] = numbers
             parts = [self._parts.get(f"{own}.{part}") for part in _TURNS]
             if any(part is None for part in parts):
@@ -284,7 +291,7 @@ class Indexer:
             for part in _TURNS:
                 del self._parts[f"{own}.{part}"]
             numbers = torch.stack(parts, 2).flatten(1, 2) if takes_turns else torch.cat(parts, 1)
-        if experts[3] == "weight" and self._model.get_submodule(owner).is_transposed:
+        if experts[3] == "weight" and layout is not None and layout.transposed:
             numbers = numbers.transpose(1, 2).contiguous()
         computed[own] = numbers
         return True
@@ -364,7 +371,7 @@ def _add_backbone(names: dict[str, str], model: Any, architecture: str) -> None:
     of Nemotron-H.
     """
     numbers = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-    if architecture != "nemotron_h":
+    if architecture not in ("nemotron_h", "nemotron_h_moe"):
         return
     known = gguf.get_tensor_name_map(numbers[architecture], model.config.num_hidden_layers)
     for own in model.state_dict():

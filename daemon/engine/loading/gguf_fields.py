@@ -41,7 +41,9 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "expert_shared_feed_forward_length": (
         "shared_expert_intermediate_size",
         "shared_intermediate_size",
+        "moe_shared_expert_intermediate_size",
     ),
+    "moe_latent_size": ("moe_latent_size",),
     "expert_weights_norm": ("norm_topk_prob",),
     "expert_group_count": ("n_group",),
     "expert_group_used_count": ("topk_group",),
@@ -65,7 +67,9 @@ _FACTORS = frozenset({"expert_weights_scale", "embedding_scale", "residual_scale
 """Fields with which 0 says that nothing is multiplied."""
 _SIGMOID, _SIGMOID_TYPES = (
     2,
-    frozenset({"deepseek_v3", "dots1", "glm4_moe", "lfm2_moe", "minimax_m2"}),
+    frozenset(
+        {"deepseek_v3", "dots1", "glm4_moe", "lfm2_moe", "llama4_text", "minimax_m2", "nemotron_h"}
+    ),
 )
 """GGUF's number of the gate that these types compute."""
 _OF_THE_TYPE = frozenset({"partial_rotary_factor", "truncate"})
@@ -116,7 +120,7 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
 """Values with which a field changes nothing, where a configuration has no name for it."""
 _LISTS = frozenset({"attention.sliding_window_pattern", *_NOTHING} - {*_ATTRIBUTES})
 """Fields that may have a value for each layer."""
-_NOT_READ = frozenset({"gemma4", "kimi-linear", "llama4", "nemotron_h_moe"})
+_NOT_READ = frozenset({"gemma4", "kimi-linear"})
 """Architectures whose models transformers has, and whose tensors and fields nothing here reads: its
 own reader knows a part of them, or none.
 """

@@ -23,8 +23,13 @@ EPSILON, WIDTH, SHORT = (
 OF_MAMBA_1 = (CONVOLUTION, INNER, STATE, HEADS)
 OF_STATES = (CONVOLUTION, INNER, STATE, HEADS, GROUPS)
 """Fields of recurrent layers with heads."""
+WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+MIXTURES = "interleave_moe_layer_step"
 _INTERVAL = 4
 """llama.cpp's, where a file does not say."""
+_CHUNK_LEN, _EXPERTS_WITHOUT_NORMS = 8192, 128
+"""Of Llama 4, in llama.cpp: the tokens of a chunk, and how many experts models have whose queries
+and keys have no norms."""
 
 
 class LayerFields(NamedTuple):
@@ -168,13 +173,14 @@ def read_jamba(own: Own, num_layers: int, tensors: Collection[str]) -> LayerFiel
     return LayerFields(settings, {KEY_HEADS: heads})
 
 
-def read_nemotron_h(own: Own, num_layers: int, _tensors: Collection[str]) -> LayerFields:
-    """Nemotron-H's layers: each attends, has a state or is an MLP. Raises ModelError."""
+def read_nemotron_h(own: Own, num_layers: int, tensors: Collection[str]) -> LayerFields:
+    """Nemotron-H's layers: each attends, has a state, is an MLP or a mixture. Raises ModelError."""
     _check_above_0(own, *OF_STATES)
     kinds, heads = _kinds_by_key_heads(own, num_layers)
     widths = own[WIDTH]
-    if not isinstance(widths, list) or len(widths) != num_layers:
+    if not isinstance(widths, list) or len(widths) not in (num_layers, own["block_count"]):
         raise ModelError(f"{WIDTH} is {widths!r}, and must be a list of {num_layers} layers")
+    widths = widths[:num_layers]
     if len({width for width in widths if width}) != 1:
         raise ModelError(f"{WIDTH} is {widths[:8]}: not one number for all layers that have an MLP")
     if any(width and kind == _FULL for width, kind in zip(widths, kinds, strict=True)):
@@ -182,9 +188,11 @@ def read_nemotron_h(own: Own, num_layers: int, _tensors: Collection[str]) -> Lay
     for name in (EPSILON, "attention.layer_norm_epsilon"):
         if own.get(name, own[EPSILON]) != own[EPSILON]:
             raise ModelError(f"{name} is {own[name]}, and {EPSILON} {own[EPSILON]}")
+    mixed = [f"blk.{layer}.ffn_gate_inp.weight" in tensors for layer in range(num_layers)]
     settings = {
         "layers_block_type": [
-            "mlp" if width else kind for width, kind in zip(widths, kinds, strict=True)
+            ("moe" if has_router else "mlp") if width else kind
+            for width, kind, has_router in zip(widths, kinds, mixed, strict=True)
         ],
         "mamba_num_heads": own[HEADS],
         "mamba_head_dim": _divided(own, INNER, own[HEADS]),
@@ -194,6 +202,31 @@ def read_nemotron_h(own: Own, num_layers: int, _tensors: Collection[str]) -> Lay
         "layer_norm_epsilon": own[EPSILON],
     }
     return LayerFields(settings, {KEY_HEADS: heads, WIDTH: max(widths)})
+
+
+def read_llama_4(own: Own, num_layers: int, _tensors: Collection[str]) -> LayerFields:
+    """Llama 4's layers, of which llama.cpp takes for granted what no field says. Raises
+    ModelError.
+    """
+    window, chunk_len = own.get(WINDOW, _CHUNK_LEN), _CHUNK_LEN
+    if window not in (0, chunk_len):
+        raise ModelError(f"{WINDOW} is {window}, and its chunks are of {chunk_len} tokens")
+    if own.get(PATTERN, _INTERVAL) != _INTERVAL:
+        raise ModelError(f"{PATTERN} is {own[PATTERN]}, and every {_INTERVAL}th layer sees all")
+    settings: dict[str, Any] = {
+        "intermediate_size_mlp": own.get(WIDTH, 0),
+        "interleave_moe_layer_step": own[MIXTURES],
+        "use_qk_norm": own["expert_count"] != _EXPERTS_WITHOUT_NORMS,
+        "attention_chunk_size": chunk_len,
+        "no_rope_layer_interval": _INTERVAL,
+        "attn_temperature_tuning": window > 0,
+        "floor_scale": chunk_len,
+        "attn_scale": 0.1,
+    }
+    if not window:
+        settings["no_rope_layers"] = [1] * num_layers
+        settings["layer_types"] = [_FULL] * num_layers
+    return LayerFields(settings, {WINDOW: 0})
 
 
 def _evenly(chosen: list[bool], name: str) -> tuple[int, int]:
@@ -214,10 +247,11 @@ def _kinds_by_key_heads(own: Own, num_layers: int) -> tuple[list[str], int]:
     """
     each = own.get(KEY_HEADS)
     heads = each if isinstance(each, list) else [each] * num_layers
-    if len(heads) != num_layers:
+    if len(heads) not in (num_layers, own["block_count"]):
         raise ModelError(
             f"{KEY_HEADS} is a list of {len(heads)}, and there are {num_layers} layers"
         )
+    heads = heads[:num_layers]
     counts = {count for count in heads if count}
     if len(counts) != 1:
         raise ModelError(f"{KEY_HEADS} is {heads[:8]}: not one number for all layers that attend")

@@ -108,7 +108,8 @@ _OF_MOVED_VALUES: Ways = (
 )
 _SHORT: Ways = ((re.compile(r"\.conv\.conv\.weight$"), _RESHAPED),)
 _WAYS: dict[str, Ways] = {
-    **dict.fromkeys(("falcon-h1", "jamba", "mamba", "mamba2", "nemotron_h"), _OF_MAMBA),
+    **dict.fromkeys(("falcon-h1", "jamba", "mamba", "mamba2"), _OF_MAMBA),
+    **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _OF_MAMBA),
     **dict.fromkeys(("lfm2", "lfm2moe"), _SHORT),
     "granitehybrid": _OF_MAMBA,
     "qwen35": _OF_QWEN + _OF_MOVED_VALUES,

@@ -22,11 +22,12 @@ _OLD = "rope.scale_linear"
 _LLAMA_3 = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-_LLAMA_3_FACTORS = (8.0, 32.0)
-"""Factors of Llama 3.1 and 3.3, and of Llama 3.2."""
+_LLAMA_3_FACTORS = ((8.0, 4.0), (32.0, 4.0), (16.0, 1.0))
+"""Factors, and those of high frequencies, of Llama 3.1, 3.3 and 4, of Llama 3.2, and of Llama 4
+Scout.
+"""
 _SAYS_NOTHING = ("rope.scaling.finetuned",)
 _YARN = {
     "rope.scaling.yarn_beta_fast": "beta_fast",
@@ -144,10 +145,11 @@ def scaled_rope(config: Any, tensors: Any) -> None:
     if config.rope_parameters.get("rope_type", "default") != "default":
         raise ModelError(f"{FACTORS} scales rotary positions that fields scale already")
     factors = torch.from_numpy(np.array(found[0].data, np.float32))
-    for factor in _LLAMA_3_FACTORS:
+    for factor, high in _LLAMA_3_FACTORS:
         tried = copy.deepcopy(config)
         plain = _frequencies(tried)
-        tried.rope_parameters = {**config.rope_parameters, **_LLAMA_3, "factor": factor}
+        own = {**_LLAMA_3, "factor": factor, "high_freq_factor": high}
+        tried.rope_parameters = {**config.rope_parameters, **own}
         scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](tried, "cpu")
         if len(scaled) == len(factors) and torch.allclose(plain / scaled, factors, rtol=1e-3):
             config.rope_parameters = tried.rope_parameters

@@ -25,7 +25,7 @@ from daemon.config.paths import default_cache
 from daemon.engine.loading.loader import class_of
 from daemon.engine.loading.resolve import read_config
 from daemon.engine.process import keep_compiled, stay_offline
-from daemon.engine.quantised.experts import can_replace
+from daemon.engine.quantised.experts import layout_of
 from daemon.engine.quantised.nearest import nearest_blocks
 from daemon.engine.quantised.parts import stored_parts
 from daemon.engine.quantised.place import claimed
@@ -121,10 +121,11 @@ def _stacks(model: Any, headers: Mapping[str, TensorHeader]) -> dict[str, bool]:
         (target,) = stored_parts(model, {f"{name}.0"})
         owner = target.rpartition(".")[0]
         experts: Any = model.get_submodule(owner) if target in shapes else None
-        if experts is None or not can_replace(experts) or header.shape != shapes[target].shape:
+        layout = None if experts is None else layout_of(experts)
+        if layout is None or header.shape != shapes[target].shape:
             continue
-        if header.shape[1 if experts.is_transposed else 2] % GROUP_SIZES[-1] == 0:
-            found[name] = experts.is_transposed
+        if header.shape[1 if layout.transposed else 2] % GROUP_SIZES[-1] == 0:
+            found[name] = layout.transposed
     return found
 
 

@@ -6,6 +6,7 @@ stay where and as they are stored, and it computes the tokens that were sent to 
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,14 +18,25 @@ from daemon.engine.quantised.linear import QuantisedLinear
 
 PARAMETERS = {"gate_up_proj": "gate_up", "down_proj": "down"}
 """Parameters of transformers' experts, and the layers that replace them here."""
+_WITHOUT_GATE = {"up_proj": "gate_up", "down_proj": "down"}
+"""Those of experts that are not gated."""
 _BIASES = {f"{name}_bias": layer for name, layer in PARAMETERS.items()}
 """Their biases [experts, rows], where they have any."""
-_SAID = {"has_gate": True, "has_post_expert_norm": False}
-"""Attributes of transformers' experts that `QuantisedExperts` computes alike."""
+_EVERY_TOKEN = "Llama4TextExperts"
+"""Experts of which each is given every token, of zeros where it was not sent there."""
 
 
 _TRIED = 64
 """Random states with which a gate is compared."""
+
+
+class ExpertLayout(NamedTuple):
+    """How transformers' experts of a layer hold their weights."""
+
+    parameters: Mapping[str, str]  # of three sides, and the layers that replace them here
+    transposed: bool = False  # an expert's columns are stored as rows
+    concatenated: bool = True  # gates and what they gate do not take turns
+    every_token: bool = False  # see `SentExperts`
 
 
 class SiluGate(NamedTuple):
@@ -52,18 +64,21 @@ class QuantisedExperts(nn.Module):
     def __init__(self, original: Any, apart: bool = False) -> None:
         """`apart`: gates and what they gate are stored one after the other, not taking turns."""
         super().__init__()
-        self.apart = apart and not original.is_concatenated
-        num_experts, *sides = original.gate_up_proj.shape
-        rows, width = reversed(sides) if original.is_transposed else sides
-        inner = original.down_proj.shape[1 if original.is_transposed else 2]
-        for name in PARAMETERS:
+        layout = layout_of(original)
+        assert layout is not None, "the caller has asked"
+        self.apart = apart and not layout.concatenated
+        first, second = layout.parameters
+        num_experts, *sides = getattr(original, first).shape
+        rows, width = reversed(sides) if layout.transposed else sides
+        inner = getattr(original, second).shape[1 if layout.transposed else 2]
+        for name in layout.parameters:
             delattr(original, name)
-        self.has_bias = original.has_bias
+        self.has_bias = getattr(original, "has_bias", False)
         for name in _BIASES if self.has_bias else ():
             self.register_parameter(name, getattr(original, name))
             delattr(original, name)
         self.in_ram: tuple[int, ...] = ()  # experts that the host holds and computes
-        self.gated = original._apply_gate  # from [T, rows] to [T, inner]; not below this module
+        self.gated = _gate_of(original, first)  # [T, rows] to [T, inner]; not below this module
         self.exact = True
         self.gate_up = nn.ModuleList(QuantisedLinear(width, rows, None) for _ in range(num_experts))
         self.down = nn.ModuleList(QuantisedLinear(inner, width, None) for _ in range(num_experts))
@@ -174,18 +189,58 @@ class QuantisedExperts(nn.Module):
         return product + getattr(self, f"{layer}_proj_bias")[expert].to(product.dtype)
 
 
+class SentExperts(nn.Module):
+    """Experts that are given every token, of zeros where it was not sent to one: they compute those
+    that were.
+    """
+
+    def __init__(self, original: Any, num_chosen: int, apart: bool = False) -> None:
+        """`num_chosen`: experts that a token is sent to; `apart`: see `QuantisedExperts`."""
+        super().__init__()
+        self.each = QuantisedExperts(original, apart)
+        self._num_experts, self._num_chosen = len(self.each.gate_up), num_chosen
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """[experts * T, width]: the outputs of all experts, one expert's tokens after another's."""
+        by_expert = states.view(self._num_experts, -1, states.shape[-1])
+        which = by_expert.ne(0).any(-1).int().topk(self._num_chosen, 0).indices  # [chosen, T]
+        tokens = torch.arange(by_expert.shape[1], device=states.device)
+        rows = (which * len(tokens) + tokens).flatten()
+        made = torch.zeros_like(states)
+        shares = states.new_ones(len(rows), 1)
+        made[rows] = self.each(states[rows], which.reshape(-1, 1), shares)
+        return made
+
+
 def sent(chosen: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
     """Each expert among `chosen` [T, k], its tokens, and their places among the k."""
     for expert in chosen.unique().tolist():
         yield expert, *torch.where(chosen == expert)
 
 
-def can_replace(module: Any) -> bool:
-    """Whether a module is transformers' experts, of the kind that `QuantisedExperts` computes."""
+def layout_of(module: Any) -> ExpertLayout | None:
+    """How a module holds its experts; None where it has none of a kind that is computed here."""
     held = {name: parameter.ndim for name, parameter in module.named_parameters(recurse=False)}
-    said = {name: getattr(module, name, None) for name in _SAID}
-    biases = dict.fromkeys(_BIASES, 2) if getattr(module, "has_bias", False) else {}
-    return held == dict.fromkeys(PARAMETERS, 3) | biases and said == _SAID
+    every_token = type(module).__name__ == _EVERY_TOKEN
+    gated = getattr(module, "has_gate", True if every_token else None)
+    if gated is None or getattr(module, "has_post_expert_norm", False):
+        return None
+    parameters = PARAMETERS if gated else _WITHOUT_GATE
+    biases = dict.fromkeys(_BIASES, 2) if gated and getattr(module, "has_bias", False) else {}
+    if held != dict.fromkeys(parameters, 3) | biases:
+        return None
+    transposed = getattr(module, "is_transposed", every_token)
+    concatenated = getattr(module, "is_concatenated", True)
+    return ExpertLayout(parameters, transposed, concatenated, every_token)
+
+
+def _gate_of(original: Any, first: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What lies between an expert's layers; `first`: the first one's parameter."""
+    if first not in PARAMETERS:
+        found: Callable[[torch.Tensor], torch.Tensor] = original.act_fn.forward
+        return found
+    own = getattr(original, "_apply_gate", None)
+    return own or MethodType(_default_apply_gate, original)
 
 
 def is_silu(activation: Any) -> bool:

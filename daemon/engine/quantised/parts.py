@@ -52,6 +52,9 @@ def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[StackPart
         if pattern not in places:
             if own := _OF_AN_EXPERT.fullmatch(name):
                 parameter, below = _PARAMETERS[own[3]]
+                alone = f"{own[1]}.{own[3]}_proj"
+                if alone in state:  # not gated
+                    parameter, below = alone.rpartition(".")[2], 0
                 found.setdefault(f"{own[1]}.{parameter}", {})[StackPart(int(own[2]), below)] = name
             continue
         *_, expert = (int(word) for word in name.split(".") if word.isdecimal())

@@ -8,7 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from daemon.engine.quantised.experts import PARAMETERS, QuantisedExperts, can_replace
+from daemon.engine.quantised.experts import (
+    ExpertLayout,
+    QuantisedExperts,
+    SentExperts,
+    layout_of,
+)
 from daemon.engine.quantised.files import Packed
 from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear, scale_of
 from daemon.engine.quantised.parts import StackPart, stored_parts
@@ -21,7 +26,8 @@ class PackedPlaces:
     """Which layers of a model take packed weights: by name, those that are its rows, in order."""
 
     layers: dict[str, tuple[str, ...]]  # linear layers and embeddings
-    experts: tuple[str, ...] = ()  # modules that are replaced as a whole
+    experts: dict[str, str] = field(default_factory=dict)
+    """Modules that are replaced as a whole, and where their experts are then."""
     of_experts: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the layers in these
 
     @property
@@ -57,13 +63,14 @@ def claimed(
         names = {found[name] for name in tied if name in found}
         if names:
             found |= dict.fromkeys(tied, min(names))
-    experts = {name: module for name, module in model.named_modules() if can_replace(module)}
+    found_in = model.named_modules()
+    experts = {name: (module, it) for name, module in found_in if (it := layout_of(module))}
     if not experts:
         return PackedPlaces(found)
     parts = stored_parts(model, {*packed, *plain} - PackedPlaces(found).taken)
-    whole = {name: rows for name, module in experts.items() if (rows := _rows(name, module, parts))}
+    whole = {name: rows for name, held in experts.items() if (rows := _rows(name, *held, parts))}
     of_experts = {layer: names for rows in whole.values() for layer, names in rows.items()}
-    return PackedPlaces(found, tuple(whole), of_experts)
+    return PackedPlaces(found, {name: _place(name, experts[name][1]) for name in whole}, of_experts)
 
 
 def _takes(module: nn.Module) -> bool:
@@ -72,19 +79,25 @@ def _takes(module: nn.Module) -> bool:
     return usual or (isinstance(module, nn.Embedding) and hasattr(module, "scalar_embed_scale"))
 
 
+def _place(name: str, layout: ExpertLayout) -> str:
+    """Where experts are in the place of a module."""
+    return f"{name}.each" if layout.every_token else name
+
+
 def _rows(
-    name: str, experts: Any, parts: dict[str, dict[StackPart, str]]
+    name: str, experts: Any, layout: ExpertLayout, parts: dict[str, dict[StackPart, str]]
 ) -> dict[str, tuple[str, ...]] | None:
     """The layers of some experts, with their weights; None where one is missing."""
     found = dict[str, tuple[str, ...]]()
-    for parameter, layer in PARAMETERS.items():
+    place = _place(name, layout)
+    for parameter, layer in layout.parameters.items():
         stored = parts.get(f"{name}.{parameter}", {})
         below = sorted({part.below for part in stored})
         for expert in range(len(getattr(experts, parameter))):
             names = [stored.get(StackPart(expert, pattern)) for pattern in below]
             if not names or None in names:
                 return None
-            found[f"{name}.{layer}.{expert}"] = tuple(weight for weight in names if weight)
+            found[f"{place}.{layer}.{expert}"] = tuple(weight for weight in names if weight)
     return found
 
 
@@ -102,22 +115,28 @@ def with_layers(model_class: Any, places: PackedPlaces) -> Any:
             for name in (*places.layers, *places.experts):
                 parent, _, own = name.rpartition(".")
                 owner = self.get_submodule(parent)
-                apart = len(places.of_experts.get(f"{name}.gate_up.0", ())) > 1
-                setattr(owner, own, _layer(getattr(owner, own), apart))
+                place = places.experts.get(name, name)
+                apart = len(places.of_experts.get(f"{place}.gate_up.0", ())) > 1
+                setattr(owner, own, _layer(getattr(owner, own), apart, owner))
 
     for said in ("__name__", "__qualname__", "__module__"):
         setattr(Quantised, said, getattr(model_class, said))
     return Quantised
 
 
-def _layer(layer: Any, apart: bool) -> nn.Module:
-    """The layer for quantised weights in place of a plain one; `apart`: see QuantisedExperts."""
+def _layer(layer: Any, apart: bool, owner: Any) -> nn.Module:
+    """The layer for quantised weights in place of a plain one of `owner`; `apart`: see
+    QuantisedExperts.
+    """
     if isinstance(layer, nn.Embedding):
         return QuantisedEmbedding(
             layer.num_embeddings, layer.embedding_dim, torch.get_default_dtype(), scale_of(layer)
         )
     if isinstance(layer, nn.Linear):
         return QuantisedLinear(layer.in_features, layer.out_features, layer.bias)
+    layout = layout_of(layer)
+    if layout is not None and layout.every_token:
+        return SentExperts(layer, owner.top_k, apart)
     return QuantisedExperts(layer, apart)
 
 

@@ -173,6 +173,28 @@ _LFM2_FIELDS = {
     "attention.head_count_kv": [0, KV_HEADS] * (LAYERS // 2),
     "shortconv.l_cache": 3,
 }
+_SCOUT_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 16.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192,
+}
+_NEMOTRON_H = {
+    **_HEAD,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 32,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+}
+_NEMOTRON_H_FIELDS = {
+    **_HEAD_FIELDS,
+    **_MAMBA_FIELDS,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5,
+    "rope.scaling.finetuned": False,
+}
 CASES: dict[str, Case] = {
     "arcee": Case("arcee", _HEAD, _HEAD_FIELDS, turns=True),
     "cohere2": Case(
@@ -311,24 +333,64 @@ CASES: dict[str, Case] = {
     "nemotron_h": Case(
         "nemotron_h",
         {
-            **_HEAD,
+            **_NEMOTRON_H,
             "layers_block_type": ["linear_attention", "full_attention", "mlp", "linear_attention"],
-            "mamba_num_heads": 4,
-            "mamba_head_dim": 32,
-            "n_groups": 2,
-            "ssm_state_size": 16,
         },
         {
-            **_HEAD_FIELDS,
-            **_MAMBA_FIELDS,
+            **_NEMOTRON_H_FIELDS,
             "attention.head_count_kv": [0, KV_HEADS, 0, 0],
             "feed_forward_length": [0, 0, INNER, 0],
-            "attention.layer_norm_rms_epsilon": 1e-5,
-            "attention.layer_norm_epsilon": 1e-5,
-            "rope.scaling.finetuned": False,
+        },
+    ),
+    "nemotron_h_moe": Case(
+        "nemotron_h",
+        {
+            **_NEMOTRON_H,
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"],
+            "n_routed_experts": EXPERTS,
+            "num_experts_per_tok": CHOSEN,
+            "moe_intermediate_size": WIDTH,
+            "moe_shared_expert_intermediate_size": INNER,
+            "moe_latent_size": 32,
+            "routed_scaling_factor": 2.5,
+            "n_group": 2,
+            "topk_group": 1,
+        },
+        {
+            **_NEMOTRON_H_FIELDS,
+            **_EXPERT_FIELDS,
+            "attention.head_count_kv": [0, 0, KV_HEADS, 0],
+            "feed_forward_length": [0, WIDTH, 0, WIDTH],
+            "expert_feed_forward_length": WIDTH,
+            "expert_shared_feed_forward_length": INNER,
+            "expert_shared_count": 1,
+            "expert_weights_norm": True,
+            "expert_weights_scale": 2.5,
+            "expert_group_count": 2,
+            "expert_group_used_count": 1,
+            "moe_latent_size": 32,
         },
     ),
     "llama": Case("mixtral", _EXPERTS, _EXPERT_FIELDS, turns=True),
+    "llama4": Case(
+        "llama4_text",
+        {
+            **_HEAD,
+            **_EXPERTS,
+            "intermediate_size": WIDTH,
+            "intermediate_size_mlp": INNER,
+            "interleave_moe_layer_step": 2,
+            "rope_parameters": _SCOUT_ROPE,
+        },
+        {
+            **_HEAD_FIELDS,
+            **_EXPERT_FIELDS,
+            "expert_feed_forward_length": WIDTH,
+            "interleave_moe_layer_step": 2,
+            "expert_gating_func": 2,
+        },
+        tensors={"rope_freqs.weight": [1.0] * 9 + [16.0] * 7},
+    ),
     "mistral3": Case(
         "ministral3",
         {

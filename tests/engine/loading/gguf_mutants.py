@@ -22,9 +22,9 @@ from tests.engine.loading.gguf_files import HEADS, KV_HEADS, put_field, write
 from tests.engine.loading.gguf_written import tiny, write_model
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "qwen2moe", "qwen3moe")
-RECURRENT = (
+WRITTEN = (
     *("falcon-h1", "granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2"),
-    *("nemotron_h", "qwen35", "qwen35moe", "qwen3next"),
+    *("nemotron_h", "qwen35", "qwen35moe", "qwen3next", "llama4", "nemotron_h_moe"),
 )
 """Those whose files are written of transformers' tiny models, and then again with a fault."""
 ODD: tuple[Any, ...] = (
@@ -37,7 +37,7 @@ def mutant(path: Path, seed: int) -> str:
     chance = random.Random(seed)
     kinds = ["put", "drop", "skip", "add", "heads", "bits", "cut"]
     if seed % 2:
-        architecture = RECURRENT[seed // 2 % len(RECURRENT)]
+        architecture = WRITTEN[seed // 2 % len(WRITTEN)]
         write_model(path, architecture, tiny(CASES[architecture]), "Q8_0")
         kinds.remove("heads")
         again = partial(_again, path)

@@ -136,7 +136,7 @@ def _file_name(name: str, names: Any) -> str:
         return f"blk.{layer}.ffn_norm"  # Falcon-H1's
     if name.endswith("e_score_correction_bias"):
         return f"blk.{layer}.exp_probs_b.bias"
-    if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+    if name.endswith(("experts.gate_up_proj", "experts.up_proj", "experts.down_proj")):
         part = name.rpartition(".")[2].removesuffix("_proj")
         return f"blk.{layer}.ffn_{part}_exps.weight"
     if name.endswith("block_sparse_moe.router.weight"):
@@ -183,6 +183,8 @@ def _parts(
         weight.copy_(_rounded(weight, kind))
         yield from recurrent.queries_to_gates(name, weight, config)
         return
+    if "_exps." in name and config.model_type == "llama4_text":
+        weight = weight.transpose(1, 2)  # columns are rows in the model
     if "gate_up_exps" in name:
         for part, half in zip(("gate", "up"), weight.chunk(2, 1), strict=True):
             yield name.replace("gate_up", part), half

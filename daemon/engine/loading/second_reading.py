@@ -23,6 +23,7 @@ from daemon.models.shape import ModelError
 _NUM_ROWS = 8
 """Rows of a tensor, spread over it, whose numbers are compared."""
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
+_JOINT = ".ffn_gate_up_exps.weight"
 _LAYER = re.compile(r"\.layers\.(\d+)\.|\.h\.(\d+)\.")
 _KIND = re.compile(r"\d+")
 _BELOW = re.compile(r".*\.layers\.(\d+)\.shared_mlp\.input_linear\.weight:([01])")
@@ -91,6 +92,11 @@ class _Reading:
             whole = np.asarray(tensor.data)
             part = whole if expert is None else whole[expert]
             begin = int(tensor.data_offset) + (0 if expert is None else expert * part.nbytes)
+            if name.endswith(_JOINT):  # gates, and what they gate below them
+                half = len(part) // 2
+                is_second = indexed.name.endswith("up_proj.weight")
+                begin += part[:half].nbytes if is_second else 0
+                part = part[half:] if is_second else part[:half]
             if (indexed.start, indexed.size_bytes) != (begin, part.nbytes):
                 said = f"{name} lies at {begin} and has {part.nbytes} bytes"
                 raise self._differs(
@@ -113,7 +119,10 @@ class _Reading:
         if found := _EXPERT.fullmatch(name):
             layer = _LAYER.search(name)
             number = "" if layer is None else layer[1] or layer[2]
-            return f"blk.{number}.ffn_{found[3]}_exps.weight", int(found[2])
+            own = f"blk.{number}.ffn_{found[3]}_exps.weight"
+            if own not in self._tensors and found[3] != "down":
+                own = f"blk.{number}{_JOINT}"
+            return own, int(found[2])
         if found := _BELOW.fullmatch(name):
             part = f"blk.{found[1]}.ffn_{('gate', 'up')[int(found[2])]}"
             return self._for_all(f"{part}_shexp.weight"), None

@@ -22,6 +22,7 @@ class Case(NamedTuple):
     in_rows: bool = False  # keys and values are made of latent rows
     tensors: Mapping[str, Any] = MappingProxyType({})
     served_as: str = ""  # another type than that of the folder
+    fused: bool = False  # experts' gates and what they gate are one tensor
 
 
 _HEAD = {"head_dim": HEAD_DIM}

@@ -71,7 +71,7 @@ def write_model(path: Path, architecture: str, model: Any, form: str, foretellin
         for name, weight in model.state_dict().items():
             if name == "lm_head.weight" and config.tie_word_embeddings:
                 continue
-            for own, part in _parts(_file_name(name, names), weight, config, matrices):
+            for own, part in _parts(_file_name(name, names), weight, config, matrices, case.fused):
                 kept = part.ndim == 1 or any(mark in own for mark in _KEPT)
                 kept = kept or part.shape[-1] % 32 > 0
                 kind = gguf.GGMLQuantizationType.F32 if kept else matrices
@@ -159,7 +159,11 @@ def _rounded(rows: torch.Tensor, kind: gguf.GGMLQuantizationType) -> torch.Tenso
 
 
 def _parts(
-    name: str, weight: torch.Tensor, config: Any, kind: gguf.GGMLQuantizationType
+    name: str,
+    weight: torch.Tensor,
+    config: Any,
+    kind: gguf.GGMLQuantizationType,
+    fused: bool,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """A file's tensors of one of a model's: gates and what they gate are two for experts, and so
     are products to keys and to values.
@@ -185,7 +189,7 @@ def _parts(
         return
     if "_exps." in name and config.model_type == "llama4_text":
         weight = weight.transpose(1, 2)  # columns are rows in the model
-    if "gate_up_exps" in name:
+    if "gate_up_exps" in name and not fused:
         for part, half in zip(("gate", "up"), weight.chunk(2, 1), strict=True):
             yield name.replace("gate_up", part), half
     else:

@@ -9,9 +9,10 @@ import torch
 from transformers import AutoConfig
 
 from daemon.engine.loading.convert import convert
-from daemon.engine.loading.gguf_fields import put_fields
+from daemon.engine.loading.gguf_fields import layer_fields, put_fields
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import resolve_here
+from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.models.embedded import ensure_converted
 from daemon.models.gguf_header import GgufHeader
 from daemon.models.shape import ModelError
@@ -30,6 +31,16 @@ from tests.engine.loading.gguf_cases import (
 from tests.engine.loading.gguf_written import tiny, write_model
 from tests.soak import SOAK
 
+_SIZES: dict[str, Any] = {
+    "context_length": 64,
+    "embedding_length": 5376,
+    "block_count": 26,
+    "attention.head_count": 32,
+    "attention.head_count_kv": 16,
+    "attention.key_length": 128,
+    "attention.layer_norm_rms_epsilon": 1e-6,
+    "feed_forward_length": 64,
+}
 _FORMS = ("F32", "Q4_0", "Q8_0") if SOAK else ("Q8_0",)
 _TOKENS = torch.randint(2, VOCAB_SIZE, (2, 40), generator=torch.Generator().manual_seed(3))
 
@@ -50,6 +61,8 @@ def test_logits_are_those_of_the_folder(architecture: str, form: str, tmp_path: 
     expected = _logits(model)
     close = 2e-5 * float(expected.abs().max())
     torch.testing.assert_close(_logits(served), expected, rtol=0.0, atol=close)
+    packed = [it for it in served.modules() if isinstance(it, QuantisedExperts)]
+    assert bool(packed) == (form != "F32" and "expert_count" in CASES[architecture].fields)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +78,18 @@ def test_another_model_of_the_same_name(
     assert served.config.model_type == model.config.model_type
     close = 2e-5 * float(expected.abs().max())
     torch.testing.assert_close(_logits(served), expected, rtol=0.0, atol=close)
+
+
+@pytest.mark.parametrize("form", ["F32", "Q8_0"])
+def test_experts_gates_and_what_they_gate_may_be_one_tensor(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["olmoe"]._replace(fused=True)
+    monkeypatch.setitem(CASES, "olmoe", case)
+    write_model(path := tmp_path / "tiny.gguf", "olmoe", model := tiny(case), form)
+    expected = _logits(model)
+    close = 2e-5 * float(expected.abs().max())
+    torch.testing.assert_close(_logits(_loaded(path, tmp_path)), expected, rtol=0.0, atol=close)
 
 
 def test_softmax_and_queries_of_one_step_make_a_deepseek_v2(
@@ -84,6 +109,8 @@ def test_softmax_and_queries_of_one_step_make_a_deepseek_v2(
         ("dots1", "expert_gating_func", 1),
         ("glm4moe", "expert_gating_func", 1),
         ("minimax-m2", "expert_gating_func", 1),
+        ("llama4", "expert_gating_func", 1),
+        ("nemotron_h_moe", "expert_gating_func", 1),
         ("granite", "rope.scaling.finetuned", False),
         ("granite", "residual_scale", float("nan")),
         ("glm4", "rope.dimension_count", 15),
@@ -120,6 +147,8 @@ def test_logits_are_not_scaled_where_a_file_does_not_say(
         ("cohere2", "logit_scale"),
         ("dots1", "expert_shared_count"),
         ("glm4moe", "expert_shared_count"),
+        ("llama4", "interleave_moe_layer_step"),
+        ("nemotron_h_moe", "expert_shared_feed_forward_length"),
     ],
 )
 def test_a_field_that_llama_cpp_needs_is_missing(
@@ -131,6 +160,30 @@ def test_a_field_that_llama_cpp_needs_is_missing(
     write_model(path := tmp_path / "tiny.gguf", architecture, tiny(case), "F32")
     with pytest.raises(ModelError, match=rf"{architecture}\.{name} is missing"):
         convert(path, tmp_path / "made")
+
+
+@pytest.mark.parametrize(("window", "sees_all"), [(0, True), (8192, False)])
+def test_a_llama_4_file_may_say_that_no_layer_has_chunks(window: int, sees_all: bool) -> None:
+    own = {
+        **_SIZES,
+        "expert_count": 16,
+        "expert_used_count": 1,
+        "interleave_moe_layer_step": 1,
+        "attention.sliding_window": window,
+    }
+    fields = {f"llama4.{name}": value for name, value in own.items()}
+    header = GgufHeader({"general.architecture": "llama4", **fields}, ())
+    said = layer_fields(header).settings
+    config = AutoConfig.for_model("llama4_text", **said, num_hidden_layers=own["block_count"])
+    put_fields(config, header)
+    assert config.layer_types[:4] == ["full_attention" if sees_all else "chunked_attention"] * 3 + [
+        "full_attention"
+    ]
+    assert config.no_rope_layers[:4] == [1, 1, 1, int(sees_all)]
+    assert config.attn_temperature_tuning is not sees_all
+    fields["llama4.attention.sliding_window"] = 16
+    with pytest.raises(ModelError, match=r"llama4\.attention\.sliding_window is 16"):
+        layer_fields(GgufHeader({"general.architecture": "llama4", **fields}, ()))
 
 
 def test_queries_grow_with_positions_that_nothing_scales(
@@ -177,16 +230,7 @@ def test_the_largest_gemma_divides_its_scores_by_the_width_for_each_head(
     architecture: str, layers: int
 ) -> None:
     config = AutoConfig.for_model(CASES[architecture].model_type, head_dim=HEAD_DIM)
-    own = {
-        "context_length": 64,
-        "embedding_length": 5376,
-        "block_count": layers,
-        "attention.head_count": 32,
-        "attention.head_count_kv": 16,
-        "attention.key_length": 128,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "feed_forward_length": 64,
-    }
+    own = {**_SIZES, "block_count": layers}
     fields = {f"{architecture}.{name}": value for name, value in own.items()}
     put_fields(config, GgufHeader({"general.architecture": architecture, **fields}, ()))
     assert config.query_pre_attn_scalar == 168

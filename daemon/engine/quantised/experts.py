@@ -22,7 +22,7 @@ _WITHOUT_GATE = {"up_proj": "gate_up", "down_proj": "down"}
 """Those of experts that are not gated."""
 _BIASES = {f"{name}_bias": layer for name, layer in PARAMETERS.items()}
 """Their biases [experts, rows], where they have any."""
-_EVERY_TOKEN = "Llama4TextExperts"
+_WHOLE_STEP = "Llama4TextExperts"
 """Experts of which each is given every token, of zeros where it was not sent there."""
 
 
@@ -221,7 +221,7 @@ def sent(chosen: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor
 def layout_of(module: Any) -> ExpertLayout | None:
     """How a module holds its experts; None where it has none of a kind that is computed here."""
     held = {name: parameter.ndim for name, parameter in module.named_parameters(recurse=False)}
-    every_token = type(module).__name__ == _EVERY_TOKEN
+    every_token = type(module).__name__ == _WHOLE_STEP
     gated = getattr(module, "has_gate", True if every_token else None)
     if gated is None or getattr(module, "has_post_expert_norm", False):
         return None

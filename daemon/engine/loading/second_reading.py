@@ -119,10 +119,10 @@ class _Reading:
         if found := _EXPERT.fullmatch(name):
             layer = _LAYER.search(name)
             number = "" if layer is None else layer[1] or layer[2]
-            own = f"blk.{number}.ffn_{found[3]}_exps.weight"
-            if own not in self._tensors and found[3] != "down":
-                own = f"blk.{number}{_JOINT}"
-            return own, int(found[2])
+            stack = f"blk.{number}.ffn_{found[3]}_exps.weight"
+            if stack not in self._tensors and found[3] != "down":
+                stack = f"blk.{number}{_JOINT}"
+            return stack, int(found[2])
         if found := _BELOW.fullmatch(name):
             part = f"blk.{found[1]}.ffn_{('gate', 'up')[int(found[2])]}"
             return self._for_all(f"{part}_shexp.weight"), None

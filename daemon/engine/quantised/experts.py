@@ -78,7 +78,8 @@ class QuantisedExperts(nn.Module):
             self.register_parameter(name, getattr(original, name))
             delattr(original, name)
         self.in_ram: tuple[int, ...] = ()  # experts that the host holds and computes
-        self.gated = _gate_of(original, first)  # [T, rows] to [T, inner]; not below this module
+        # From [T, rows] to [T, inner]; not below this module.
+        self.gated: Any = _gate_of(original, first)
         self.exact = True
         self.gate_up = nn.ModuleList(QuantisedLinear(width, rows, None) for _ in range(num_experts))
         self.down = nn.ModuleList(QuantisedLinear(inner, width, None) for _ in range(num_experts))
@@ -234,11 +235,10 @@ def layout_of(module: Any) -> ExpertLayout | None:
     return ExpertLayout(parameters, transposed, concatenated, every_token)
 
 
-def _gate_of(original: Any, first: str) -> Callable[[torch.Tensor], torch.Tensor]:
+def _gate_of(original: Any, first: str) -> Any:
     """What lies between an expert's layers; `first`: the first one's parameter."""
     if first not in PARAMETERS:
-        found: Callable[[torch.Tensor], torch.Tensor] = original.act_fn.forward
-        return found
+        return original.act_fn.forward
     own = getattr(original, "_apply_gate", None)
     return own or MethodType(_default_apply_gate, original)
 

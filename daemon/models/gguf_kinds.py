@@ -89,7 +89,9 @@ _OF_MODEL: dict[str, _Kind] = {
     **dict.fromkeys(("ssm.time_step_rank", "ssm.group_count"), _SIZE),
     "full_attention_interval": _SIZE,
     "shortconv.l_cache": _SIZE,
-    **dict.fromkeys(("interleave_moe_layer_step", "moe_latent_size"), _SIZE),
+    **dict.fromkeys(("interleave_moe_layer_step", "moe_latent_size", "kda.head_dim"), _SIZE),
+    **dict.fromkeys(("attention.shared_kv_layers", "embedding_length_per_layer_input"), _COUNT),
+    **dict.fromkeys(("attention.key_length_mla", "attention.value_length_mla"), _SIZE),
     "ssm.dt_b_c_rms": _FLAG,
     "attention.recurrent_layers": _FLAG,
     "rope.scaling.finetuned": _FLAG,
@@ -124,7 +126,7 @@ _OF_MODEL: dict[str, _Kind] = {
 _RECURRENT = frozenset(
     {
         *("granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2"),
-        *("nemotron_h", "nemotron_h_moe"),
+        *("kimi-linear", "nemotron_h", "nemotron_h_moe"),
     }
 )
 """Architectures in which layers, or all of them, may have no heads of attention."""

@@ -7,7 +7,7 @@ patterns, cut by the package `regex` and merged piece by piece.
 import inspect
 import json
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from tokenizers import (
     Tokenizer,
     decoders,
     models,
+    normalizers,
     pre_tokenizers,
     processors,
     trainers,
@@ -38,6 +39,7 @@ SPECIAL = ["<s>", "</s>", "<unk>", "<|im_start|>", "<|im_end|>", "<｜User｜>"]
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 USER = ["<think>", "    "]
 VOCAB_SIZE = 1500
+SPACE = "\u2581"
 GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 
@@ -239,6 +241,67 @@ def sentence_pieces() -> tuple[list[str], list[float], list[int]]:
     return tokens, scores, kinds
 
 
+@cache
+def letter_merges() -> tuple[list[str], list[int], list[str]]:
+    """Tokens, kinds and merges of a small vocabulary of letters, as Gemma 4 has one."""
+    trained = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    trained.normalizer = normalizers.Replace(" ", SPACE)
+    trained.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+|[^\n]+"), "isolated")
+    texts = [one for one in hard_strings(1500) if one.isascii()]
+    first = ["<pad>", "</s>", "<s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trained.train_from_iterator(
+        [*texts, *["the owl sees\n\n\n the mouse,\n\nand the mouse sees 1234 owls. "] * 9],
+        trainers.BpeTrainer(vocab_size=900, special_tokens=first, show_progress=False),
+    )
+    said = json.loads(trained.to_str())["model"]
+    tokens = sorted(said["vocab"], key=lambda text: said["vocab"][text])
+    kinds = [3, 3, 3, 2] + [6] * 256 + [1] * (len(tokens) - len(first))
+    return [*tokens, "<turn|>"], [*kinds, 3], [" ".join(pair) for pair in said["merges"]]
+
+
+class ByRanks:
+    """llama.cpp's way with Gemma 4: letters of a line are joined by the ranks of merges; a text of
+    line ends alone stays whole where it is a token.
+    """
+
+    def __init__(self) -> None:
+        tokens, kinds, merges = letter_merges()
+        self._ids = {text: number for number, text in enumerate(tokens)}
+        self._ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
+        self.added = [text for text, kind in zip(tokens, kinds, strict=True) if kind in (2, 3)]
+        added = sorted(self.added, key=len, reverse=True)
+        self._added = regex.compile("|".join(regex.escape(one) for one in added))
+
+    def tokens(self, text: str) -> list[str]:
+        found, at = ["<s>"], 0
+        for match in self._added.finditer(text):
+            found += [*self._lines(text[at : match.start()]), match[0]]
+            at = match.end()
+        return found + self._lines(text[at:])
+
+    def _lines(self, text: str) -> list[str]:
+        lines = regex.findall(r"[^\n]+|\n+", text.replace(" ", SPACE))
+        return [token for line in lines for token in self._joined(line)]
+
+    def _joined(self, line: str) -> list[str]:
+        if not line.strip("\n") and line in self._ids:
+            return [line]
+        parts = list(line)
+        while known := [
+            (self._ranks[pair], at)
+            for at, pair in enumerate(pairwise(parts))
+            if pair in self._ranks
+        ]:
+            at = min(known)[1]
+            parts[at : at + 2] = ["".join(parts[at : at + 2])]
+        return [token for part in parts for token in in_bytes(part, self._ids)]
+
+
+def in_bytes(part: str, known: Collection[str]) -> list[str]:
+    """A piece of text, or its bytes' tokens where it is none."""
+    return [part] if part in known else [f"<0x{byte:02X}>" for byte in part.encode()]
+
+
 class ByScores:
     """llama.cpp's way with SentencePiece: neighbours whose token scores best are joined first."""
 
@@ -261,7 +324,7 @@ class ByScores:
     def _joined(self, text: str) -> list[str]:
         if not text:
             return []
-        parts = list(f"{' ' * self._spaced}{text}".replace(" ", "\u2581"))
+        parts = list(f"{' ' * self._spaced}{text}".replace(" ", SPACE))
         while True:
             pairs = [one + two for one, two in pairwise(parts)]
             known = [(-self._scores[one], at) for at, one in enumerate(pairs) if one in self._ids]
@@ -269,8 +332,4 @@ class ByScores:
                 break
             at = min(known)[1]
             parts[at : at + 2] = [pairs[at]]
-        bytes_of = (
-            [one] if one in self._ids else [f"<0x{byte:02X}>" for byte in one.encode()]
-            for one in parts
-        )
-        return [token for tokens in bytes_of for token in tokens]
+        return [token for part in parts for token in in_bytes(part, self._ids)]

@@ -44,6 +44,7 @@ Tell = Callable[[float], None]
 
 _WIDTHS = {
     ".ffn_gate_exps.weight": "moe_intermediate_size",
+    "per_layer_token_embd.weight": "vocab_size_per_layer_input",
     ".ffn_gate_shexp.weight": "shared_expert_intermediate_size",
 }
 """Configuration fields for the rows of tensors, by the ends of the tensors' names."""

@@ -12,23 +12,32 @@ from typing import Any, NamedTuple
 from transformers import modeling_gguf_pytorch_utils as reading
 
 from daemon.engine.loading.gguf_layers import (
+    CONVOLUTION,
     EPSILON,
     INTERVAL,
+    KDA_HEAD,
     KEY_HEADS,
+    LEADING,
     MIXTURES,
+    OF_KINDS,
     OF_MAMBA_1,
     OF_STATES,
     PATTERN,
+    PER_LAYER,
     RECURRENT,
+    SHARED,
     SHORT,
+    TURNED_OF_KINDS,
     WIDTH,
     WINDOW,
     LayerFields,
     Own,
     read_delta_net,
     read_falcon_h1,
+    read_gemma_4,
     read_granite_hybrid,
     read_jamba,
+    read_kimi_linear,
     read_llama_4,
     read_mamba,
     read_mamba_2,
@@ -52,6 +61,7 @@ class GgufArchitecture(NamedTuple):
     read: Callable[[Own, int, Collection[str]], LayerFields] | None = None  # of what is `used`
     used: frozenset[str] = frozenset()
     lists: frozenset[str] = frozenset()  # fields that may have a value for each layer
+    by_kinds: bool = False  # `read` knows heads and positions, which layers have by their kinds
 
 
 def _olmo(header: GgufHeader) -> GgufArchitecture:
@@ -156,6 +166,15 @@ _KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | N
         "falcon_h1", needs=OF_STATES, read=read_falcon_h1, used=frozenset(OF_STATES)
     ),
     "gemma": GgufArchitecture("gemma", {"tie_word_embeddings": True}, norms=True),
+    "gemma4": GgufArchitecture(
+        "gemma4_text",
+        {"tie_word_embeddings": True},
+        needs=(*OF_KINDS, KEY_HEADS, PATTERN, WINDOW, WIDTH),
+        read=read_gemma_4,
+        used=frozenset((*OF_KINDS, *TURNED_OF_KINDS, PATTERN, SHARED, PER_LAYER, KEY_HEADS, WIDTH)),
+        lists=frozenset({KEY_HEADS, WIDTH}),
+        by_kinds=True,
+    ),
     "glm4": GgufArchitecture("glm4"),
     "glm4moe": GgufArchitecture(
         "glm4_moe", _SIGMOID, foretells=True, needs=("expert_shared_count",)
@@ -177,6 +196,18 @@ _KNOWN: dict[str, GgufArchitecture | Callable[[GgufHeader], GgufArchitecture | N
         needs=(*OF_MAMBA_1, KEY_HEADS, "expert_count"),
         read=read_jamba,
         used=frozenset(OF_MAMBA_1),
+        lists=frozenset({KEY_HEADS}),
+    ),
+    "kimi-linear": GgufArchitecture(
+        "kimi_linear",
+        {"q_lora_rank": None, "tie_word_embeddings": False},
+        needs=(
+            *(KEY_HEADS, CONVOLUTION, KDA_HEAD, "rope.dimension_count", "expert_count"),
+            *("attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla"),
+            *("expert_shared_count", "expert_gating_func"),
+        ),
+        read=read_kimi_linear,
+        used=frozenset((CONVOLUTION, KDA_HEAD, LEADING, *_POSITIONS)),
         lists=frozenset({KEY_HEADS}),
     ),
     "lfm2": GgufArchitecture(

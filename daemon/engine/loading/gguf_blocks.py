@@ -49,7 +49,18 @@ _BETAS_AND_DECAYS = re.compile(r"blk\.(\d+)\.ssm_ba\.weight")
 """Qwen3-Next's projections to betas and to decays: for each head of keys those of its values."""
 _BELOW = re.compile(r"blk\.(\d+)\.ffn_(gate|up)(_shexp)?\.weight")
 """The rows of a joint layer that Granite's models have for what all tokens take."""
+_PART_OF_CONVOLUTION = re.compile(r"blk\.(\d+)\.ssm_conv1d_([qkv])\.weight")
+"""The convolutions of queries, of keys and of values, which are one in a model."""
+_OF_SHARED = re.compile(r"blk\.(\d+)\.attn_(k|v|k_norm)\.weight")
+"""Tensors that a layer does not need that has its keys and values from another one."""
 _OWN_NAMES = (
+    (r"model\.layers\.(\d+)\.self_attn\.forget_gate\.dt_bias", "blk.{}.ssm_dt.bias"),
+    (r"model\.layers\.(\d+)\.self_attn\.forget_gate\.A_log", "blk.{}.ssm_a"),
+    (r"model\.layers\.(\d+)\.self_attn\.forget_gate\.f_a_proj\.weight", "blk.{}.ssm_f_a.weight"),
+    (r"model\.layers\.(\d+)\.self_attn\.forget_gate\.f_b_proj\.weight", "blk.{}.ssm_f_b.weight"),
+    (r"model\.layers\.(\d+)\.layer_scalar", "blk.{}.layer_output_scale.weight"),
+    (r"model\.layers\.(\d+)\.router\.scale", "blk.{}.ffn_gate_inp.scale"),
+    (r"model\.layers\.(\d+)\.router\.per_expert_scale", "blk.{}.ffn_down_exps.scale"),
     (r"(?:model|backbone)\.layers\.(\d+)\.\w+\.dt_bias", "blk.{}.ssm_dt.bias"),
     (r"model\.layers\.(\d+)\.pre_ff_layernorm\.weight", "blk.{}.ffn_norm"),
     (r"model\.layers\.(\d+)\.feed_forward\.expert_bias", "blk.{}.exp_probs_b.bias"),
@@ -86,7 +97,7 @@ class Indexer:
         self._check_formats()
         kept, computed = list[IndexedTensor](), dict[str, torch.Tensor]()
         for tensor in self.tensors:
-            if tensor.name in _TAKEN_ELSEWHERE or self._foretells(tensor.name):
+            if tensor.name in _TAKEN_ELSEWHERE or self._is_of_no_use(tensor.name):
                 continue
             if not self._take(tensor, kept, computed):
                 kind = self._model.config.model_type
@@ -97,10 +108,18 @@ class Indexer:
         index = GgufIndex(first, bool(computed), tuple(kept), further_bytes=tuple(further))
         return index, computed
 
-    def _foretells(self, name: str) -> bool:
-        """Whether a tensor is of a layer behind the model's own, which foretells more tokens."""
+    def _is_of_no_use(self, name: str) -> bool:
+        """Whether a tensor is of a layer behind the model's own, which foretells more tokens, or
+        would make keys and values that a layer has from another one.
+        """
         layer = _LAYER.match(name)
-        return layer is not None and int(layer[1]) >= self._num_layers and self._num_foretelling > 0
+        if layer is None:
+            return False
+        if int(layer[1]) >= self._num_layers:
+            return self._num_foretelling > 0
+        shared = getattr(self._model.config, "num_kv_shared_layers", None) or 0
+        sharing = int(layer[1]) >= self._num_layers - shared
+        return sharing and _OF_SHARED.fullmatch(name) is not None
 
     def _take(
         self, tensor: Any, kept: list[IndexedTensor], computed: dict[str, torch.Tensor]
@@ -115,6 +134,8 @@ class Indexer:
                 return self._compute_stack(tensor, experts, computed)
             if projected := _PROJECTED.fullmatch(tensor.name):
                 return self._compute_projection(tensor, projected, computed)
+            if part := _PART_OF_CONVOLUTION.fullmatch(tensor.name):
+                return self._compute_convolution(tensor, part, computed)
             if mixed := _BETAS_AND_DECAYS.fullmatch(tensor.name):
                 return self._compute_betas_and_decays(tensor, mixed, computed)
             return self._compute(tensor, computed)
@@ -313,6 +334,22 @@ class Indexer:
             computed[own] = torch.cat((keys.transpose(1, 2), values), 1).flatten(0, 1)
             for part in "kv":
                 del self._parts[f"{own}.{part}"]
+        return True
+
+    def _compute_convolution(
+        self, tensor: Any, part: re.Match[str], computed: dict[str, torch.Tensor]
+    ) -> bool:
+        """Add a layer's convolution [channels, 1, kernel] once all three parts are there; whether
+        the model has one.
+        """
+        own = f"model.layers.{part[1]}.self_attn.conv1d.weight"
+        if own not in self._model.state_dict():
+            return False
+        numbers = torch.from_numpy(np.copy(gguf.dequantize(tensor.data, tensor.tensor_type)))
+        self._parts[f"{own}.{part[2]}"] = numbers.reshape(-1, 1, numbers.shape[-1])
+        names = [f"{own}.{kind}" for kind in "qkv"]
+        if all(name in self._parts for name in names):
+            computed[own] = torch.cat([self._parts.pop(name) for name in names])
         return True
 
     def _compute_betas_and_decays(

@@ -36,7 +36,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "expert_count": ("num_experts", "num_local_experts", "n_routed_experts"),
     "expert_shared_count": ("n_shared_experts",),
     "leading_dense_block_count": ("first_k_dense_replace", "num_dense_layers"),
-    "expert_used_count": ("num_experts_per_tok",),
+    "expert_used_count": ("num_experts_per_tok", "top_k_experts"),
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": (
         "shared_expert_intermediate_size",
@@ -68,7 +68,10 @@ _FACTORS = frozenset({"expert_weights_scale", "embedding_scale", "residual_scale
 _SIGMOID, _SIGMOID_TYPES = (
     2,
     frozenset(
-        {"deepseek_v3", "dots1", "glm4_moe", "lfm2_moe", "llama4_text", "minimax_m2", "nemotron_h"}
+        {
+            *("deepseek_v3", "dots1", "glm4_moe", "kimi_linear", "lfm2_moe", "llama4_text"),
+            *("minimax_m2", "nemotron_h"),
+        }
     ),
 )
 """GGUF's number of the gate that these types compute."""
@@ -120,10 +123,6 @@ _NOTHING: dict[str, tuple[Any, ...]] = {
 """Values with which a field changes nothing, where a configuration has no name for it."""
 _LISTS = frozenset({"attention.sliding_window_pattern", *_NOTHING} - {*_ATTRIBUTES})
 """Fields that may have a value for each layer."""
-_NOT_READ = frozenset({"gemma4", "kimi-linear"})
-"""Architectures whose models transformers has, and whose tensors and fields nothing here reads: its
-own reader knows a part of them, or none.
-"""
 _NEEDED = ("context_length", "embedding_length", "block_count", "attention.head_count")
 _EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
 _HEAD_DIMS = (
@@ -163,8 +162,6 @@ def check_fields(header: GgufHeader) -> None:
     said, begin = header.fields, f"{header.architecture}."
     if not header.architecture:
         raise ModelError("the field general.architecture is missing")
-    if header.architecture in _NOT_READ:
-        raise ModelError(f"llmd does not read GGUF files of {header.architecture}")
     if said.get("general.type", "model") != "model":
         raise ModelError(f"general.type says that it is no model: {said['general.type']!r}")
     if said.get("general.quantization_version", 2) != 2:
@@ -261,6 +258,7 @@ class _Fields:
         }
         self._architecture = header.architecture
         self._read_here = known is not None
+        self._by_kinds = known is not None and known.by_kinds
         self._num_layers = num_layers(header)
         self._by_length = any(tensor.name in BY_LENGTH for tensor in header.tensors)
         self._left = set(self._own) - (known.used if known else frozenset())
@@ -277,11 +275,12 @@ class _Fields:
         self._expert_width()
         self._gating()
         self._key_heads()
+        attends = self._own["attention.head_count"] and not self._by_kinds
         if "attention.kv_lora_rank" in self._own:
             self._latent_heads()
-        elif self._own["attention.head_count"]:
+        elif attends:
             self._heads()
-        if self._own["attention.head_count"]:
+        if attends:
             self._positions()
             self._scale()
         self._window()

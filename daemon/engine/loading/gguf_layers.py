@@ -10,7 +10,7 @@ from daemon.models.shape import ModelError
 
 Own = Mapping[str, Any]
 """An architecture's fields, by what comes behind its name."""
-_FULL, _LINEAR = "full_attention", "linear_attention"
+_FULL, _LINEAR, SLIDING = "full_attention", "linear_attention", "sliding_attention"
 KEY_HEADS = "attention.head_count_kv"
 INTERVAL, RECURRENT = "full_attention_interval", "attention.recurrent_layers"
 CONVOLUTION, INNER, STATE = "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size"
@@ -23,6 +23,15 @@ EPSILON, WIDTH, SHORT = (
 OF_MAMBA_1 = (CONVOLUTION, INNER, STATE, HEADS)
 OF_STATES = (CONVOLUTION, INNER, STATE, HEADS, GROUPS)
 """Fields of recurrent layers with heads."""
+KDA_HEAD, LEADING = "kda.head_dim", "leading_dense_block_count"
+SHARED, PER_LAYER = "attention.shared_kv_layers", "embedding_length_per_layer_input"
+OF_KINDS = tuple(
+    f"attention.{part}_length{end}" for part in ("key", "value") for end in ("", "_swa")
+)
+"""Sizes of heads, of layers that see all and of those with windows."""
+TURNED_OF_KINDS = tuple(
+    f"rope.{part}{end}" for part in ("dimension_count", "freq_base") for end in ("", "_swa")
+)
 WINDOW, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 MIXTURES = "interleave_moe_layer_step"
 _INTERVAL = 4
@@ -227,6 +236,100 @@ def read_llama_4(own: Own, num_layers: int, _tensors: Collection[str]) -> LayerF
         settings["no_rope_layers"] = [1] * num_layers
         settings["layer_types"] = [_FULL] * num_layers
     return LayerFields(settings, {WINDOW: 0})
+
+
+def read_kimi_linear(own: Own, num_layers: int, _tensors: Collection[str]) -> LayerFields:
+    """Kimi's delta nets beside attention from latent rows. Raises ModelError."""
+    _check_above_0(own, CONVOLUTION, KDA_HEAD)
+    kinds, heads = _kinds_by_key_heads(own, num_layers)
+    dense = own.get(LEADING, 0)
+    settings = {
+        "layer_types": kinds,
+        "mlp_layer_types": ["dense" if at < dense else "sparse" for at in range(num_layers)],
+        "linear_head_dim": own[KDA_HEAD],
+        "linear_num_heads": own["attention.head_count"],
+        "linear_conv_kernel_dim": own[CONVOLUTION],
+    }
+    return LayerFields(settings, {KEY_HEADS: heads})
+
+
+def read_gemma_4(own: Own, num_layers: int, tensors: Collection[str]) -> LayerFields:
+    """Gemma 4's layers with windows and those that see all, whose heads and positions differ.
+    Raises ModelError.
+    """
+    windows = own[PATTERN]
+    if not isinstance(windows, list) or len(windows) != num_layers or windows[-1]:
+        said = f"must be a list of {num_layers} layers, of which the last sees all"
+        raise ModelError(f"{PATTERN} is {windows!r}, and {said}")
+    seeing = [layer for layer, window in enumerate(windows) if not window]
+    each = own[KEY_HEADS] if isinstance(own[KEY_HEADS], list) else [own[KEY_HEADS]] * num_layers
+    if len(each) != num_layers:
+        raise ModelError(f"{KEY_HEADS} is a list of {len(each)}, and there are {num_layers} layers")
+    kinds = {
+        window: {each[at] for at in range(num_layers) if bool(windows[at]) is window}
+        for window in (True, False)
+    }
+    if any(len(counts) > 1 for counts in kinds.values()):
+        raise ModelError(f"{KEY_HEADS} is {each[:8]}: not one number for all layers of a kind")
+    heads = {window: min(counts, default=1) for window, counts in kinds.items()}
+    shared = own.get(SHARED, 0)
+    if not 0 <= shared < num_layers:
+        raise ModelError(f"{SHARED} is {shared}, and there are {num_layers} layers")
+    width, is_wider = _widths(own[WIDTH], num_layers, shared)
+    said_keys = {f"blk.{at}.attn_v.weight" in tensors for at in seeing if at < num_layers - shared}
+    if len(said_keys) > 1:
+        raise ModelError(f"{PATTERN}: some layers that see all have values of their own, some not")
+    experts = own.get("expert_count", 0)
+    settings = {
+        "layer_types": [SLIDING if window else _FULL for window in windows],
+        "sliding_window": own[WINDOW],
+        "head_dim": _one_size(own, "_swa"),
+        "num_key_value_heads": heads[True],
+        "per_layer_config": {
+            at: {"head_dim": _one_size(own, ""), "num_key_value_heads": heads[False]}
+            for at in seeing
+        },
+        "attention_k_eq_v": said_keys == {False},
+        "num_kv_shared_layers": shared,
+        "intermediate_size": width,
+        "use_double_wide_mlp": is_wider,
+        "hidden_size_per_layer_input": own.get(PER_LAYER, 0),
+        "enable_moe_block": experts > 0,
+        "num_experts": experts or None,
+        "top_k_experts": own.get("expert_used_count") if experts else None,
+        "moe_intermediate_size": own.get("expert_feed_forward_length") if experts else None,
+        "rope_parameters": {
+            _FULL: _positions(own, ""),
+            SLIDING: _positions(own, "_swa"),
+        },
+    }
+    return LayerFields(settings, {WIDTH: width, KEY_HEADS: heads[True]})
+
+
+def _widths(said: Any, num_layers: int, shared: int) -> tuple[int, bool]:
+    """The width of MLPs, and whether those of layers that share keys are twice as wide."""
+    each = said if isinstance(said, list) else [said] * num_layers
+    width = each[0]
+    for factor in (1, 2):
+        if each == [width] * (num_layers - shared) + [factor * width] * shared:
+            return width, factor == 2
+    raise ModelError(f"{WIDTH} is {each[:8]}: neither one number nor twice that of {shared} layers")
+
+
+def _one_size(own: Own, end: str) -> int:
+    """The size of a head of one kind of layers."""
+    keys, values = (own[f"attention.{part}_length{end}"] for part in ("key", "value"))
+    if keys != values:
+        raise ModelError(f"attention.value_length{end} is {values}, and heads of keys have {keys}")
+    return int(keys)
+
+
+def _positions(own: Own, end: str) -> dict[str, Any]:
+    """The positions of one kind of layers, all of whose heads turn as a whole."""
+    turning, size = own.get(f"rope.dimension_count{end}"), _one_size(own, end)
+    if turning not in (None, size):
+        raise ModelError(f"rope.dimension_count{end} is {turning}, and heads have {size}")
+    return {"rope_type": "default", "rope_theta": float(own.get(f"rope.freq_base{end}", 10000.0))}
 
 
 def _evenly(chosen: list[bool], name: str) -> tuple[int, int]:

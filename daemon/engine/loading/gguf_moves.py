@@ -106,12 +106,14 @@ _OF_MOVED_VALUES: Ways = (
     (_DECAYS, lambda config: Undo(rows=(_values(config, 1),), numbers=_logarithms)),
     (re.compile(r"\.out_proj\.weight$"), lambda config: Undo(columns=(_values(config),))),
 )
+_OF_KIMI: Ways = ((_DECAYS, lambda _: Undo(numbers=_logarithms, reshapes=True)),)
 _SHORT: Ways = ((re.compile(r"\.conv\.conv\.weight$"), _RESHAPED),)
 _WAYS: dict[str, Ways] = {
     **dict.fromkeys(("falcon-h1", "jamba", "mamba", "mamba2"), _OF_MAMBA),
     **dict.fromkeys(("nemotron_h", "nemotron_h_moe"), _OF_MAMBA),
     **dict.fromkeys(("lfm2", "lfm2moe"), _SHORT),
     "granitehybrid": _OF_MAMBA,
+    "kimi-linear": _OF_KIMI,
     "qwen35": _OF_QWEN + _OF_MOVED_VALUES,
     "qwen35moe": _OF_QWEN + _OF_MOVED_VALUES,
     "qwen3next": _OF_QWEN + _OF_MAMBA,

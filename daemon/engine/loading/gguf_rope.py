@@ -28,6 +28,8 @@ _LLAMA_3_FACTORS = ((8.0, 4.0), (32.0, 4.0), (16.0, 1.0))
 """Factors, and those of high frequencies, of Llama 3.1, 3.3 and 4, of Llama 3.2, and of Llama 4
 Scout.
 """
+_STILL = 1e29
+"""A divisor of frequencies with which a file says that numbers do not turn is larger."""
 _SAYS_NOTHING = ("rope.scaling.finetuned",)
 _YARN = {
     "rope.scaling.yarn_beta_fast": "beta_fast",
@@ -140,7 +142,10 @@ def scaled_rope(config: Any, tensors: Any) -> None:
     if not found or np.all(found[0].data == 1):
         return
     unknown = f"{FACTORS} scales its rotary positions in a way that llmd does not know"
-    if "" not in rope_parameters(config):
+    kinds = rope_parameters(config)
+    if "full_attention" in kinds and _put_share(kinds["full_attention"], found[0].data):
+        return
+    if "" not in kinds:
         raise ModelError(unknown)  # none, or each kind of layer has its own
     if config.rope_parameters.get("rope_type", "default") != "default":
         raise ModelError(f"{FACTORS} scales rotary positions that fields scale already")
@@ -155,6 +160,17 @@ def scaled_rope(config: Any, tensors: Any) -> None:
             config.rope_parameters = tried.rope_parameters
             return
     raise ModelError(unknown)
+
+
+def _put_share(parameters: dict[str, Any], factors: Any) -> bool:
+    """Put into parameters which share of a head turns, where factors say it: 1 where it does, and
+    otherwise so much that nothing turns. Whether they do.
+    """
+    turning = int(np.count_nonzero(factors == 1))
+    if not np.all(factors[:turning] == 1) or not np.all(factors[turning:] >= _STILL):
+        return False
+    parameters |= {"rope_type": "proportional", "partial_rotary_factor": turning / len(factors)}
+    return True
 
 
 def _frequencies(config: Any) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 Byte-level vocabularies ("gpt2") are made here: the pre-tokenizer's name decides how text is cut
 into words, whether words that are tokens are merged at all, and whether a prompt begins with BOS,
-as in llama.cpp. Those of SentencePiece ("llama") have merges as transformers finds them. A field
-that is unknown here is refused by name.
+as in llama.cpp. Those of SentencePiece ("llama") have merges as transformers finds them; that of
+Gemma 4 has its own, of letters, and is made here. A field that is unknown here is refused by name.
 """
 
 import json
@@ -78,6 +78,19 @@ _SEED_CODER = (
     rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+
+_BACK = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
+_LINES = {"pattern": {"Regex": r"\n+|[^\n]+"}, "behavior": "Isolated", "invert": False}
+_OF_LETTERS: dict[str, Any] = {
+    "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE},
+    "pre_tokenizer": {"type": "Split", **_LINES},
+    "decoder": {
+        "type": "Sequence",
+        "decoders": [_BACK, {"type": "ByteFallback"}, {"type": "Fuse"}],
+    },
+}
+"""The steps around merges of letters (Gemma 4), which never join line ends and others."""
 
 
 class PreTokenizer(NamedTuple):
@@ -203,8 +216,8 @@ class GgufVocabulary:
     @property
     def begins(self) -> bool:
         """Whether a prompt begins with BOS."""
-        begins = self.pre.begins if self.pre else True
-        return bool(self._field("add_bos_token", begins)) and self.special("bos") is not None
+        begins = bool(self._field("add_bos_token", self.pre.begins if self.pre else True))
+        return (begins or self.kind == "gemma4") and self.special("bos") is not None
 
     @property
     def closes(self) -> bool:
@@ -243,8 +256,7 @@ class GgufVocabulary:
         return "phi-3" in name or "phi3" in name
 
     def json(self) -> dict[str, Any]:
-        """The tokenizer.json of a byte-level vocabulary. Raises ModelError."""
-        assert self.pre is not None
+        """The tokenizer.json of a byte-level vocabulary, or of letters. Raises ModelError."""
         if self._field("merges") is None:
             raise ModelError(f"{_BEGIN}merges is missing: which letters become tokens is not known")
         merges = [merge.split(" ", 1) for merge in self._listed("merges")]
@@ -256,23 +268,31 @@ class GgufVocabulary:
             "truncation": None,
             "padding": None,
             "added_tokens": self.added(),
-            "normalizer": {"type": "NFC"} if self.pre.composes else None,
-            "pre_tokenizer": _pre_tokenizer(self.pre),
+            **(_OF_LETTERS if self.pre is None else _of_bytes(self.pre)),
             "post_processor": self.post_processor(),
-            "decoder": _byte_level(True),
             "model": {
                 "type": "BPE",
                 "dropout": None,
-                "unk_token": None,
+                "unk_token": None if self.pre else self.special("unknown"),
                 "continuing_subword_prefix": "",
                 "end_of_word_suffix": "",
-                "fuse_unk": False,
-                "byte_fallback": False,
-                "ignore_merges": self.pre.whole_words,
+                "fuse_unk": self.pre is None,
+                "byte_fallback": self.pre is None,
+                "ignore_merges": self.pre is not None and self.pre.whole_words,
                 "vocab": self._ids,
                 "merges": merges,
             },
         }
+
+    def check_lines(self, tokenizer: Any) -> None:
+        """Raise ModelError where a token of line ends alone is not what its text becomes: llama.cpp
+        takes such a text whole, and a tokenizer by its merges.
+        """
+        for text in self.tokens:
+            if text and not text.strip("\n"):
+                found = tokenizer.encode(text, add_special_tokens=False)
+                if found != [self._ids[text]]:
+                    raise ModelError(f"{_BEGIN}merges do not make the token {text!r}")
 
     def post_processor(self) -> dict[str, Any]:
         """BOS before a text and EOS behind it, where they belong."""
@@ -296,6 +316,15 @@ class GgufVocabulary:
                 text: {"id": text, "ids": [self._ids[text]], "tokens": [text]} for text in used
             },
         }
+
+
+def _of_bytes(pre: PreTokenizer) -> dict[str, Any]:
+    """The steps around merges of bytes' letters."""
+    return {
+        "normalizer": {"type": "NFC"} if pre.composes else None,
+        "pre_tokenizer": _pre_tokenizer(pre),
+        "decoder": _byte_level(True),
+    }
 
 
 def _pre_tokenizer(pre: PreTokenizer) -> dict[str, Any]:
@@ -328,19 +357,21 @@ def write_tokenizer(source: Path, target: Path, header: GgufHeader) -> GgufVocab
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = GgufVocabulary(header)
-    if vocabulary.kind == "gpt2":
+    if vocabulary.kind in ("gpt2", "gemma4"):
         made = vocabulary.json()
     elif vocabulary.kind == "llama":
         made = _of_sentences(source, vocabulary)
     else:
         kind = f"is {vocabulary.kind!r}" if vocabulary.kind else "is missing"
-        raise ModelError(f"{_BEGIN}model {kind}, and llmd reads gpt2 and llama")
+        raise ModelError(f"{_BEGIN}model {kind}, and llmd reads gemma4, gpt2 and llama")
     path = target / "tokenizer.json"
     path.write_text(json.dumps(made, ensure_ascii=False), encoding="utf-8")
     try:
-        PreTrainedTokenizerFast(tokenizer_file=str(path))
+        tokenizer: Any = PreTrainedTokenizerFast(tokenizer_file=str(path))
     except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
         raise ModelError(f"its vocabulary makes no tokenizer: {error}") from None
+    if vocabulary.kind == "gemma4":
+        vocabulary.check_lines(tokenizer)
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
     found_whole = {token["content"] for token in made["added_tokens"]}
     config: dict[str, Any] = {
@@ -378,8 +409,7 @@ def _of_sentences(source: Path, vocabulary: GgufVocabulary) -> dict[str, Any]:
     before = [{"type": "Prepend", "prepend": _SPACE}] if vocabulary.spaced else []
     made["normalizer"] = {"type": "Sequence", "normalizers": [*before, replace]}
     made["pre_tokenizer"] = None
-    back = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
     behind = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if vocabulary.spaced else []
-    steps = [back, {"type": "ByteFallback"}, {"type": "Fuse"}, *behind]
+    steps = [_BACK, {"type": "ByteFallback"}, {"type": "Fuse"}, *behind]
     made["decoder"] = {"type": "Sequence", "decoders": steps}
     return made

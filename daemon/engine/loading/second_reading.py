@@ -129,7 +129,8 @@ class _Reading:
         base, _, end = name.removesuffix("_bias").rpartition(".")
         if name.endswith("_bias"):  # of scores, which are no module
             base, end = f"{base}.{end}", "bias"
-        own = None if self._map is None else self._map.get_name(base)
+        older = base.replace(".forget_gate.", ".")  # as checkpoints of Kimi have it
+        own = None if self._map is None else self._map.get_name(older)
         return (self._for_all(f"{own}.{end}") if own else ""), None
 
     def _for_all(self, name: str) -> str:

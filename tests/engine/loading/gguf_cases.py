@@ -174,6 +174,32 @@ _LFM2_FIELDS = {
     "attention.head_count_kv": [0, KV_HEADS] * (LAYERS // 2),
     "shortconv.l_cache": 3,
 }
+_GEMMA_4 = {
+    **_HEAD,
+    "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2),
+    "sliding_window": 16,
+    "global_head_dim": 2 * HEAD_DIM,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "final_logit_softcapping": 30.0,
+}
+_GEMMA_4_FIELDS = {
+    "attention.head_count_kv": [KV_HEADS, 1] * (LAYERS // 2),
+    "attention.key_length": 2 * HEAD_DIM,
+    "attention.value_length": 2 * HEAD_DIM,
+    "attention.key_length_swa": HEAD_DIM,
+    "attention.value_length_swa": HEAD_DIM,
+    "attention.shared_kv_layers": 0,
+    "attention.sliding_window": 16,
+    "attention.sliding_window_pattern": [True, False] * (LAYERS // 2),
+    "embedding_length_per_layer_input": 0,
+    "final_logit_softcapping": 30.0,
+    "rope.dimension_count": 2 * HEAD_DIM,
+    "rope.dimension_count_swa": HEAD_DIM,
+    "rope.freq_base_swa": 10000.0,
+}
+_GEMMA_4_TENSORS = {"rope_freqs.weight": [1.0] * (HEAD_DIM // 4) + [1e30] * (3 * HEAD_DIM // 4)}
 _SCOUT_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 500000.0,
@@ -259,6 +285,19 @@ CASES: dict[str, Case] = {
         {**_HEAD_FIELDS, "attention.sliding_window": 16},
         norms=True,
     ),
+    "gemma4": Case(
+        "gemma4_text",
+        {
+            **_GEMMA_4,
+            "enable_moe_block": True,
+            "num_experts": EXPERTS,
+            "top_k_experts": CHOSEN,
+            "moe_intermediate_size": WIDTH,
+        },
+        {**_GEMMA_4_FIELDS, **_EXPERT_FIELDS, "expert_feed_forward_length": WIDTH},
+        tensors=_GEMMA_4_TENSORS,
+        fused=True,
+    ),
     "glm4": Case("glm4", _HEAD, {**_HEAD_FIELDS, "rope.dimension_count": HEAD_DIM // 2}),
     "glm4moe": Case(
         "glm4_moe",
@@ -313,6 +352,42 @@ CASES: dict[str, Case] = {
             "expert_gating_func": 2,
             "leading_dense_block_count": 1,
         },
+    ),
+    "kimi-linear": Case(
+        "kimi_linear",
+        {
+            "num_key_value_heads": HEADS,
+            "layer_types": ["linear_attention", "full_attention"] * (LAYERS // 2),
+            "mlp_layer_types": ["dense"] + ["sparse"] * (LAYERS - 1),
+            "linear_head_dim": 32,
+            "linear_num_heads": HEADS,
+            "q_lora_rank": None,
+            "kv_lora_rank": 64,
+            "qk_nope_head_dim": 32,
+            "qk_rope_head_dim": 16,
+            "v_head_dim": 32,
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": CHOSEN,
+            "moe_intermediate_size": WIDTH,
+        },
+        {
+            **_EXPERT_FIELDS,
+            "attention.head_count_kv": [0, 1] * (LAYERS // 2),
+            "attention.kv_lora_rank": 64,
+            "attention.key_length": 64 + 16,
+            "attention.key_length_mla": 32 + 16,
+            "attention.value_length_mla": 32,
+            "rope.dimension_count": 16,
+            "rope.freq_base": 10000.0,
+            "ssm.conv_kernel": 4,
+            "kda.head_dim": 32,
+            "expert_feed_forward_length": WIDTH,
+            "expert_shared_count": 1,
+            "leading_dense_block_count": 1,
+            "expert_weights_scale": 2.446,
+            "expert_gating_func": 2,
+        },
+        in_rows=True,
     ),
     "mamba": Case(
         "mamba",
@@ -509,6 +584,29 @@ DEEPSEEK_V2 = Case(
     in_rows=True,
 )
 """Under the same name as DeepSeek V3."""
+GEMMA_4_DENSE = Case("gemma4_text", _GEMMA_4, _GEMMA_4_FIELDS, tensors=_GEMMA_4_TENSORS)
+"""As 31B."""
+GEMMA_4_SHARING = Case(
+    "gemma4_text",
+    {
+        **_GEMMA_4,
+        "attention_k_eq_v": False,
+        "num_global_key_value_heads": None,
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": VOCAB_SIZE,
+    },
+    {
+        **_GEMMA_4_FIELDS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.shared_kv_layers": 2,
+        "embedding_length_per_layer_input": 32,
+        "feed_forward_length": [INNER] * 2 + [2 * INNER] * 2,
+    },
+    tensors=_GEMMA_4_TENSORS,
+)
+"""As E2B."""
 GPT_OSS = Case(
     "gpt_oss",
     {

@@ -25,6 +25,7 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "qwen2moe", "qwen3moe")
 WRITTEN = (
     *("falcon-h1", "granitehybrid", "jamba", "lfm2", "lfm2moe", "mamba", "mamba2"),
     *("nemotron_h", "qwen35", "qwen35moe", "qwen3next", "llama4", "nemotron_h_moe"),
+    *("gemma4", "kimi-linear"),
 )
 """Those whose files are written of transformers' tiny models, and then again with a fault."""
 ODD: tuple[Any, ...] = (

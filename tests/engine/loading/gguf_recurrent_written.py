@@ -8,7 +8,7 @@ import torch
 _MOVES_VALUES = ("qwen35", "qwen35moe")
 _OF_QWEN = (*_MOVES_VALUES, "qwen3next")
 _MAMBA_2 = ("falcon-h1", "granitehybrid", "mamba2", "nemotron_h", "nemotron_h_moe")
-ARCHITECTURES = (*_OF_QWEN, *_MAMBA_2, "jamba", "lfm2", "lfm2moe", "mamba")
+ARCHITECTURES = (*_OF_QWEN, *_MAMBA_2, "jamba", "kimi-linear", "lfm2", "lfm2moe", "mamba")
 
 
 def written(name: str, part: torch.Tensor, architecture: str, config: Any) -> torch.Tensor:

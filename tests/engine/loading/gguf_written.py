@@ -23,9 +23,22 @@ from tests.engine.loading.gguf_cases import (
 )
 from tests.engine.loading.gguf_files import add_tokenizer
 
+_OF_NO_MODULE = {
+    "layer_scalar": "layer_output_scale.weight",
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+    "self_attn.conv1d.weight": "ssm_conv1d.weight",
+    "self_attn.forget_gate.A_log": "ssm_a",
+    "self_attn.forget_gate.dt_bias": "ssm_dt.bias",
+    "self_attn.forget_gate.f_a_proj.weight": "ssm_f_a.weight",
+    "self_attn.forget_gate.f_b_proj.weight": "ssm_f_b.weight",
+}
+"""Weights that converters give names of their own."""
 _KEPT = ("ffn_gate_inp", "ssm_a", "ssm_d", "conv1d", "shortconv.conv")
 """Parts of names of tensors that stay in float32."""
-_TIED = frozenset({"cohere", "cohere2", "gemma", "gemma2", "gpt2", "lfm2", "lfm2_moe"})
+_TIED = frozenset(
+    {"cohere", "cohere2", "gemma", "gemma2", "gemma4_text", "gpt2", "lfm2", "lfm2_moe"}
+)
 
 
 def tiny(case: Case) -> Any:
@@ -134,6 +147,8 @@ def _file_name(name: str, names: Any) -> str:
         return f"blk.{layer}.exp_probs_b.bias"
     if name.endswith("pre_ff_layernorm.weight") and not names.get_name(name[: -len(".weight")]):
         return f"blk.{layer}.ffn_norm"  # Falcon-H1's
+    if own := _OF_NO_MODULE.get(name.partition(f"layers.{layer}.")[2]):
+        return f"blk.{layer}.{own}"
     if name.endswith("e_score_correction_bias"):
         return f"blk.{layer}.exp_probs_b.bias"
     if name.endswith(("experts.gate_up_proj", "experts.up_proj", "experts.down_proj")):
@@ -174,6 +189,10 @@ def _parts(
         keys, values = of_heads.split(sizes, 1)
         yield name.replace("kv_b", "k_b"), keys.transpose(1, 2)
         yield name.replace("kv_b", "v_b"), values
+        return
+    if name.endswith(".ssm_conv1d.weight") and config.model_type == "kimi_linear":
+        for kind, third in zip("qkv", weight.chunk(3), strict=True):
+            yield name.replace("conv1d", f"conv1d_{kind}"), third.reshape(1, -1, 1, weight.shape[2])
         return
     if name.endswith(".shared_gate_up.weight"):
         end = "_shexp" if config.num_local_experts else ""

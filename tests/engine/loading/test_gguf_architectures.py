@@ -21,6 +21,8 @@ from tests.engine.loading.gguf_cases import (
     CASES,
     CONTEXT_LEN,
     DEEPSEEK_V2,
+    GEMMA_4_DENSE,
+    GEMMA_4_SHARING,
     GRANITE_HYBRID_DENSE,
     GRANITE_SHARED,
     HEAD_DIM,
@@ -67,7 +69,12 @@ def test_logits_are_those_of_the_folder(architecture: str, form: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("architecture", "case"),
-    [("granitehybrid", GRANITE_HYBRID_DENSE), ("granitemoe", GRANITE_SHARED)],
+    [
+        ("gemma4", GEMMA_4_DENSE),
+        ("gemma4", GEMMA_4_SHARING),
+        ("granitehybrid", GRANITE_HYBRID_DENSE),
+        ("granitemoe", GRANITE_SHARED),
+    ],
 )
 def test_another_model_of_the_same_name(
     architecture: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -49,22 +48,6 @@ def own(architecture: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         else f"{architecture}.{name}": value
         for name, value in fields.items()
     }
-
-
-@pytest.mark.parametrize("architecture", ["gemma4", "kimi-linear"])
-def test_an_architecture_that_is_not_read_is_refused_by_name(
-    architecture: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "tiny.gguf"
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_block_count(LAYERS)
-    writer.add_tensor("token_embd.weight", np.zeros((VOCAB_SIZE, WIDTH), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with pytest.raises(ModelError, match=f"does not read GGUF files of {architecture}$"):
-        convert(path, tmp_path / "made")
 
 
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}

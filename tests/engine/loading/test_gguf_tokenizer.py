@@ -12,7 +12,14 @@ from daemon.models.gguf_header import GgufHeader, read_gguf_header
 from daemon.models.shape import ModelError
 from tests.engine.loading.gguf_files import write
 from tests.models.hard_strings import hard_strings
-from tests.models.vocabularies import FAMILIES, ByScores, gguf_fields, sentence_pieces
+from tests.models.vocabularies import (
+    FAMILIES,
+    ByRanks,
+    ByScores,
+    gguf_fields,
+    letter_merges,
+    sentence_pieces,
+)
 from tests.soak import tries
 
 CHAT = ["<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "a", "b", "ab"]
@@ -79,6 +86,29 @@ def test_pieces_of_sentences_are_joined_by_their_scores(
     for text in hard_strings(tries(200, 2000), theirs.added):
         assert ours.encode(text).tokens == theirs.tokens(text), repr(text)
     assert ours.decode(ours.encode("an owl, 漢字").ids) == "an owl, 漢字"
+
+
+def gemma_4(**fields: Any) -> GgufHeader:
+    tokens, kinds, merges = letter_merges()
+    said = {"model": "gemma4", "tokens": tokens, "token_type": kinds, "merges": merges}
+    ids = {"bos_token_id": 2, "eos_token_id": 1, "unknown_token_id": 3, "padding_token_id": 0}
+    own = {f"tokenizer.ggml.{name}": value for name, value in {**said, **ids, **fields}.items()}
+    return GgufHeader({"general.architecture": "gemma4", **own}, ())
+
+
+def test_letters_are_joined_line_by_line_by_the_ranks_of_merges(tmp_path: Path) -> None:
+    ours, theirs = made(tmp_path, gemma_4(add_bos_token=False)), ByRanks()
+    lines = ["\n", "\n\n", "a\n\n\nowl", "the\n the \n\n\n\n\nowl sees  it"]
+    for text in [*lines, *hard_strings(tries(200, 2000), theirs.added)]:
+        assert ours.encode(text).tokens == theirs.tokens(text), repr(text)
+    assert ours.decode(ours.encode("an owl,\n\n 漢字").ids) == "an owl,\n\n 漢字"
+    assert GgufVocabulary(gemma_4()).ends == [1, len(letter_merges()[0]) - 1]
+
+
+def test_line_ends_that_no_merges_join_are_refused(tmp_path: Path) -> None:
+    merges = [merge for merge in letter_merges()[2] if "\n" not in merge]
+    with pytest.raises(ModelError, match=r"merges do not make the token '\\n\\n'"):
+        made(tmp_path, gemma_4(merges=merges))
 
 
 def test_every_pre_tokenizer_is_of_a_family_that_is_tried() -> None:

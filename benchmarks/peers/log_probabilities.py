@@ -4,10 +4,12 @@
 
 DIR has `v-xllamacpp` (see the package's docstring). A file of random weights is written for each
 architecture of `tests/engine/loading/gguf_cases.py`, as llama.cpp's converter would write it, and
-both read it. For prompts of some lengths the probabilities of all next tokens are compared: what is
-printed is the largest difference of a logarithm, and how much of that is the other's own rounding:
-of F32 it rounds nothing, of Q8_0 it rounds a layer's inputs to 8 bits, and llmd computes here
-without. An architecture that the other does not load is printed with its words.
+for prompts of some lengths the probabilities of all next tokens are compared. The columns are the
+largest differences of a logarithm: of llmd with the file from llama.cpp with a file of the same
+numbers in float32; the same where llmd rounds GELU to 16 bits, as llama.cpp does on a CPU ("-"
+where a model has no GELU); and of llama.cpp with the one file from itself with the other, which is
+what it rounds of its own. Then for how many prompts the likeliest token of the first two is the
+same. An architecture that llama.cpp does not load is printed with its words.
 """
 
 import argparse
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import gelu
 
 from daemon.engine.loading.convert import convert
 from daemon.engine.loading.loader import load_model
@@ -40,17 +43,43 @@ def prompts() -> list[list[int]]:
     return [torch.randint(2, VOCAB_SIZE, (num,), generator=generator).tolist() for num in LENGTHS]
 
 
-def ours(path: Path, folder: Path) -> torch.Tensor:
-    """float32 [prompts, tokens] by llmd. Raises ModelError."""
+class _Rounded(torch.nn.Module):
+    """GELU of 16 bits."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """As llama.cpp looks it up in a table."""
+        return gelu(states.half().float(), approximate="tanh").half().float()
+
+
+def load(path: Path, folder: Path) -> Any:
+    """A file's model in llmd. Raises ModelError."""
     convert(path, folder)
     model: Any = load_model(folder, "float32", torch.device("cpu"))
     model.set_attn_implementation("eager")
+    return model
+
+
+def ours(model: Any) -> torch.Tensor:
+    """float32 [prompts, tokens] by llmd."""
     with torch.inference_mode():
         rows = [
             model(input_ids=torch.tensor([prompt]), use_cache=False).logits[0, -1]
             for prompt in prompts()
         ]
     return torch.stack(rows).log_softmax(-1)
+
+
+def round_gelu(model: Any) -> bool:
+    """Have a model round its GELU as llama.cpp does; whether it has one."""
+    found = False
+    for module in model.modules():
+        experts = getattr(getattr(module, "gated", None), "__self__", None)
+        for owner in (module, experts):
+            for name in ("act_fn", "act", "activation_fn"):
+                if "gelu" in type(getattr(owner, name, None)).__name__.lower():
+                    setattr(owner, name, _Rounded())
+                    found = True
+    return found
 
 
 def theirs(path: Path, python: Path) -> torch.Tensor | str:
@@ -73,21 +102,30 @@ def theirs(path: Path, python: Path) -> torch.Tensor | str:
 def compared(architecture: str, form: str, python: Path) -> str:
     """What is printed of one file."""
     with tempfile.TemporaryDirectory() as place:
-        path = Path(place, "tiny.gguf")
-        write_model(path, architecture, tiny(CASES[architecture]), form)
-        other = theirs(path, python)
-        if isinstance(other, str):
-            return f"not loaded by llama.cpp: {other}"
+        packed, plain, model = (
+            Path(place, "a.gguf"),
+            Path(place, "b.gguf"),
+            tiny(CASES[architecture]),
+        )
+        write_model(packed, architecture, model, form)
+        write_model(plain, architecture, model, "F32")  # of the numbers that the first one has
+        others = [theirs(path, python) for path in (packed, plain)]
+        for other in others:
+            if isinstance(other, str):
+                return f"not loaded by llama.cpp: {other}"
         try:
-            own = ours(path, Path(place, "made"))
+            here = load(packed, Path(place, "made"))
         except ModelError as error:
             return f"refused by llmd: {error}"
-    likely = own > own.amax(-1, keepdim=True) - 5
-    worst = (own - other).abs()
-    same = int((own.argmax(-1) == other.argmax(-1)).sum())
-    most, mean = float(worst.max()), float(worst[likely].mean())
-    firsts = f"the first token is the same for {same} of {len(LENGTHS)} prompts"
-    return f"{most:.1e} at most, {mean:.1e} in the mean of likely tokens; {firsts}"
+        own = ours(here)
+        rounded = _most(ours(here), others[1]) if round_gelu(here) else "-"
+    same = int((own.argmax(-1) == others[1].argmax(-1)).sum())
+    firsts = f"{same} of {len(LENGTHS)}"
+    return f"{_most(own, others[1]):>9} {rounded:>9} {_most(*others):>9}   {firsts}"
+
+
+def _most(one: Any, other: Any) -> str:
+    return f"{float((one - other).abs().max()):.1e}"
 
 
 def main() -> None:

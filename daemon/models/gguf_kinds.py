@@ -91,6 +91,7 @@ _OF_MODEL: dict[str, _Kind] = {
     "shortconv.l_cache": _SIZE,
     **dict.fromkeys(("interleave_moe_layer_step", "moe_latent_size", "kda.head_dim"), _SIZE),
     **dict.fromkeys(("attention.shared_kv_layers", "embedding_length_per_layer_input"), _COUNT),
+    **dict.fromkeys(("attention.q_lora_rank", "attention.kv_lora_rank"), _COUNT),
     **dict.fromkeys(("attention.key_length_mla", "attention.value_length_mla"), _SIZE),
     "ssm.dt_b_c_rms": _FLAG,
     "attention.recurrent_layers": _FLAG,

@@ -37,8 +37,8 @@ MIXTURES = "interleave_moe_layer_step"
 _INTERVAL = 4
 """llama.cpp's, where a file does not say."""
 _CHUNK_LEN, _EXPERTS_WITHOUT_NORMS = 8192, 128
-"""Of Llama 4, in llama.cpp: the tokens of a chunk, and how many experts models have whose queries
-and keys have no norms."""
+"""Llama 4's in llama.cpp: the tokens of a chunk, and the experts of models whose queries and keys
+have no norms."""
 
 
 class LayerFields(NamedTuple):

@@ -236,7 +236,7 @@ def layout_of(module: Any) -> ExpertLayout | None:
 
 
 def _gate_of(original: Any, first: str) -> Any:
-    """What lies between an expert's layers; `first`: the first one's parameter."""
+    """The function between an expert's layers; `first`: the first one's parameter."""
     if first not in PARAMETERS:
         return original.act_fn.forward
     own = getattr(original, "_apply_gate", None)

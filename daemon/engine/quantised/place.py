@@ -80,7 +80,7 @@ def _takes(module: nn.Module) -> bool:
 
 
 def _place(name: str, layout: ExpertLayout) -> str:
-    """Where experts are in the place of a module."""
+    """The place of experts in that of a module."""
     return f"{name}.each" if layout.every_token else name
 
 

@@ -1,4 +1,5 @@
 """Tiny models of transformers, by architectures of GGUF, and what files of them say."""
+# long: one table, a case for each architecture
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -52,7 +52,8 @@ serves several models.
    virtual environment of that name.
 
 ``python -m benchmarks.peers.shape_files DIR`` needs the last step alone: it writes files in shapes
-of today's models (Gemma 3, gpt-oss, Qwen3-30B-A3B, Qwen3.6-35B-A3B, Granite 4 H) and compares.
+of today's models (Gemma 3, gpt-oss, Qwen3-30B-A3B, Qwen3.6-35B-A3B, Granite 4 H) and compares. So
+does ``python -m benchmarks.peers.log_probabilities DIR``, which compares what both compute.
 
 What is measured
 ----------------

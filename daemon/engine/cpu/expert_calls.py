@@ -79,8 +79,8 @@ class GroupedProduct:
 
 
 def routed(logits: torch.Tensor, rows: ExpertRows, router: Router, scale: torch.Tensor) -> Call:
-    """Chooses the experts of each token by `logits` [T, E], which change; `scale` float32 [1]: the
-    router's.
+    """Chooses the experts of each token by `logits` [T, E], which change; `scale` float32 [2]: the
+    router's, and what it adds to the divisor of shares.
     """
     count, num_experts = logits.shape
     sizes = num_experts, rows.chosen.shape[1], int(router.to_one)
@@ -88,7 +88,8 @@ def routed(logits: torch.Tensor, rows: ExpertRows, router: Router, scale: torch.
     begun = logits.data_ptr(), *sizes, *places
     correction = router.correction
     grouped = router.kept_groups < router.groups
-    if not (router.sigmoid or grouped or correction is not None or router.scale != 1.0):
+    scaled = router.scale != 1.0 or router.added != 0.0
+    if not (router.sigmoid or grouped or correction is not None or scaled):
         return count, BY_ADDRESS, expert_kernels.routed().address, *begun
     address = expert_kernels.routed_by_scores().address
     added = 0 if correction is None else correction.data_ptr()

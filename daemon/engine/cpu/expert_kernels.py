@@ -77,7 +77,7 @@ def routed_by_scores():
 
     logits [T, E], which become scores, E, k, whether shares add up to 1, chosen (int32 [T, k]),
     shares [T, k], whether scores are sigmoids, corrections [E] or 0, groups, kept groups, the scale
-    of all shares (float32 [1]).
+    of all shares and what is added to their divisor (float32 [2]).
     """
 
     @ITEM
@@ -107,6 +107,7 @@ def routed_by_scores():
             together += scores[found]
         scale = float_pointer(a[15])[0]
         if a[8] != 0:
+            together += float_pointer(a[15])[1]
             scale /= max(together, np.float32(LEAST_SHARES))
         for place in range(a[7]):
             shares[place] *= scale

@@ -56,7 +56,7 @@ class MixtureCalls:
         self._count = count
         self._buffers = buffers
         self._rows: dict[tuple[int, int, int], ExpertRows] = {}
-        self._scales: dict[float, torch.Tensor] = {}
+        self._scales: dict[tuple[float, float], torch.Tensor] = {}
 
     def calls(
         self,
@@ -80,8 +80,9 @@ class MixtureCalls:
         ]
 
     def _scale(self, router: Router) -> torch.Tensor:
-        """The tensor of a router's scale, which lives as long as calls name it."""
-        return self._scales.setdefault(router.scale, torch.tensor([router.scale]))
+        """The tensor of a router's scale and addition, which lives as long as calls name it."""
+        key = router.scale, router.added
+        return self._scales.setdefault(key, torch.tensor(key))
 
     def _rows_of(self, experts: ExpertProducts, num_chosen: int) -> ExpertRows:
         """Layers share their rows where as many tokens lie at the same multiples."""

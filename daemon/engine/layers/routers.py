@@ -20,12 +20,17 @@ _SHARED = {"shared_expert", "shared_experts", "shared_mlp"}
 """Names of an MLP that every token takes."""
 _SHARE = "shared_expert_gate"
 """Name of the layer whose output says how much of that MLP a token takes."""
-_CORRECTION = "e_score_correction_bias"
+CORRECTIONS = frozenset({"e_score_correction_bias", "expert_bias"})
+"""Names of what is added to scores where they choose."""
 
 _TRIED = 64
 """Random states with which a router is compared."""
 _LEAST = 1e-20
 """The least divisor of shares."""
+_ADDED = 1e-6
+"""The number that LFM2's mixtures add to the divisor of shares."""
+_FAINT = -10.0
+"""A logit whose score shows such an addition."""
 _FROM_GROUP = 2
 """Experts whose scores make that of their group."""
 
@@ -43,6 +48,7 @@ class Router:
     groups: int = 1  # of neighbouring experts
     kept_groups: int = 1  # groups that a token chooses from
     scale: float = 1.0  # of all shares
+    added: float = 0.0  # to the sum of a token's scores, by which its shares are divided
 
     def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Experts int64 [T, k] of `states` [T, width], the best first, and their shares."""
@@ -52,7 +58,8 @@ class Router:
         chosen = self._in_groups(better).topk(self.num_chosen).indices
         shares = scores.gather(1, chosen)
         if self.to_one:
-            shares = shares / shares.sum(-1, keepdim=True).clamp_min(_LEAST)
+            together = shares.sum(-1, keepdim=True) + self.added
+            shares = shares / together.clamp_min(_LEAST)
         return chosen, shares * self.scale
 
     def _in_groups(self, better: torch.Tensor) -> torch.Tensor:
@@ -102,8 +109,12 @@ def _candidates(block: Any, gate: Any) -> Iterator[Router]:
     """The routers that a block may have by its tensors and fields."""
     held = dict((*gate.named_parameters(), *gate.named_buffers()))
     own = dict((*block.named_parameters(recurse=False), *block.named_buffers(recurse=False)))
-    corrections = [held.pop(name) for name in list(held) if name.rpartition(".")[2] == _CORRECTION]
-    corrections += [own.pop(_CORRECTION)] if _CORRECTION in own else []
+    corrections = [
+        tensors.pop(name)
+        for tensors in (held, own)
+        for name in list(tensors)
+        if name.rpartition(".")[2] in CORRECTIONS
+    ]
     if own or not held.keys() <= {"weight", "bias"} or "weight" not in held:
         return
     correction = corrections[0].view(-1).float() if corrections else None
@@ -115,11 +126,12 @@ def _candidates(block: Any, gate: Any) -> Iterator[Router]:
         return
     if kept < groups and count // groups < _FROM_GROUP:
         return
-    to_one = bool(getattr(gate, "norm_topk_prob", True))
-    for sigmoid, scaled in product((False, True), dict.fromkeys((scale, 1.0))):
-        yield Router(
-            weight, gate.top_k, to_one, held.get("bias"), sigmoid, correction, groups, kept, scaled
-        )
+    is_to_one = getattr(gate, "norm_topk_prob", None)
+    sums = (True, False) if is_to_one is None else (bool(is_to_one),)
+    scales = tuple(dict.fromkeys((scale, 1.0)))
+    for sigmoid, scaled, added, to_one in product((False, True), scales, (0.0, _ADDED), sums):
+        begun = weight, gate.top_k, to_one, held.get("bias")
+        yield Router(*begun, sigmoid, correction, groups, kept, scaled, added)
 
 
 def _same(block: Any, gate: nn.Module, router: Router) -> bool:
@@ -129,7 +141,10 @@ def _same(block: Any, gate: nn.Module, router: Router) -> bool:
     weight = router.weight
     states = torch.randn(_TRIED, weight.shape[1], generator=torch.Generator().manual_seed(0))
     states = states.to(weight) * (4 / weight.float().std().clamp_min(1e-6) / weight.shape[1] ** 0.5)
-    taken = [states, router.correction] if _CORRECTION in dict(block.named_buffers()) else [states]
+    least = weight.float().square().sum(1).mean().clamp_min(1e-6)
+    states[0] = (weight.float().sum(0) * (_FAINT / least)).to(states)
+    apart = CORRECTIONS & {name for name, _ in block.named_buffers(recurse=False)}
+    taken = [states, router.correction] if apart else [states]
     try:
         said = gate(*taken)
         whole = _with_shown(block)(states.unsqueeze(0))

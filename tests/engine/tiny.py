@@ -17,7 +17,9 @@ from transformers import (
     GptOssConfig,
     GraniteConfig,
     GraniteMoeHybridConfig,
+    JambaConfig,
     Lfm2Config,
+    Lfm2MoeConfig,
     Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
@@ -175,8 +177,18 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         linear_key_head_dim=16,
         linear_value_head_dim=16,
     ),
+    # Mamba 2 beside attention, and a multiplier everywhere.
     "falcon_h1": FalconH1Config(
         **_GATED,
+        attention_in_multiplier=0.7,
+        attention_out_multiplier=1.3,
+        embedding_multiplier=1.5,
+        key_multiplier=0.6,
+        lm_head_multiplier=0.8,
+        mlp_multipliers=[0.9, 1.2],
+        ssm_in_multiplier=1.1,
+        ssm_multipliers=[0.9, 0.8, 1.2, 0.7, 1.1],
+        ssm_out_multiplier=0.6,
         mamba_d_ssm=64,
         mamba_n_heads=4,
         mamba_d_head=16,
@@ -227,6 +239,25 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         block_auto_adjust_ff_dim=False,
         conv_bias=True,
     ),
+    # Mamba 1 with norms, attention without positions.
+    "jamba": JambaConfig(
+        **_GATED,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=1,
+        mamba_d_state=8,
+        mamba_dt_rank=6,
+        mamba_expand=2,
+    ),
+    # Experts that are chosen with a bias.
+    "lfm2_moe": Lfm2MoeConfig(
+        **_GATED,
+        layer_types=["conv", "full_attention"],
+        num_dense_layers=1,
+        moe_intermediate_size=32,
+        num_experts=4,
+        num_experts_per_tok=2,
+    ),
     # Built like a Llama, but it scales all that it adds, and begins with.
     "granite": GraniteConfig(**_GATED, residual_multiplier=0.3, embedding_multiplier=2.0),
 }
@@ -234,7 +265,8 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 FUSED = frozenset(
     {"llama", "llama3", "llama_tied", "mistral", "mistral_window", "qwen2", "qwen3"}
     | {"gemma2", "gemma3", "gemma4_dense", "gemma4_wide", "gpt_oss", "granite"}
-    | {"qwen3_5", "granite_hybrid", "nemotron_h", "lfm2"}
+    | {"qwen3_5", "granite_hybrid", "nemotron_h", "lfm2", "mamba", "jamba", "falcon_h1"}
+    | {"lfm2_moe"}
 )
 """Those that the straight decoder computes."""
 

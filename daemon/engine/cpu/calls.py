@@ -13,7 +13,7 @@ from daemon.engine.cpu.team import Call
 from daemon.engine.kv.eight_bit import FP8
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention import FULL, AttentionVariant
-from daemon.engine.layers.ops import Activation, Angles
+from daemon.engine.layers.ops import Activation, Angles, Norm
 from daemon.engine.sampler.noise import UInts
 from daemon.engine.sampler.rules import Float64
 from daemon.wire.columns import Int32, Int64
@@ -100,6 +100,21 @@ def norm(
         output.stride(0),
         *of_added,
     )
+
+
+def norm_of(
+    constants: Constants,
+    states: torch.Tensor,
+    added: torch.Tensor | None,
+    by: Norm,
+    output: torch.Tensor,
+    of_added: Norm | None = None,
+) -> Call:
+    """The call of a norm; see `Ops.norm`."""
+    epsilon, added_norm = constants.address(by.epsilon), (0, 0)
+    if added is not None and of_added is not None:
+        added_norm = of_added.weight.data_ptr(), constants.address(of_added.epsilon)
+    return norm(states, added, by.weight, epsilon, output, added_norm)
 
 
 def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Call:

@@ -19,8 +19,8 @@ from daemon.engine.cpu.product_implementations import (
     always,
     key,
 )
-from daemon.engine.cpu.program import MAX_TOKENS
 from daemon.engine.cpu.quantised import QuantisedProduct
+from daemon.engine.cpu.step_buffers import MAX_TOKENS
 from daemon.engine.cpu.team import Team
 from daemon.engine.quantised.weight import QuantisedWeight
 

@@ -12,13 +12,18 @@ from daemon.engine.cpu.recurrent_calls import StateCalls
 from daemon.engine.cpu.team import Call
 from daemon.engine.layers.delta_net import DeltaNet
 from daemon.engine.layers.mamba import Mamba2
+from daemon.engine.layers.mamba_1 import Mamba1
 from daemon.engine.layers.mixers import StateMixer
+from daemon.engine.layers.mlp import Layer
 from daemon.engine.layers.ops import Activation, Heads, Norm
 from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Scan
 from daemon.engine.layers.short_convolution import ShortConvolution
 
 Floats = Callable[[str, int, int], torch.Tensor]
 """A dense float32 buffer by its name [count, width]."""
+
+Multiply = Callable[[Layer, torch.Tensor, str], tuple[torch.Tensor, list[Call]]]
+"""The product of a layer and dense states, in the buffer of a name, and the calls that make it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,7 @@ class MixerCalls:
     states: StateCalls
     constants: Constants
     floats: Floats
+    multiply: Multiply
 
     def of(
         self, layer: int, mixer: StateMixer, projected: torch.Tensor
@@ -40,6 +46,8 @@ class MixerCalls:
             return output, self._of_delta_net(layer, mixer, projected, output)
         if isinstance(mixer, Mamba2):
             return output, self._of_mamba_2(layer, mixer, projected, output)
+        if isinstance(mixer, Mamba1):
+            return output, self._of_mamba_1(layer, mixer, projected, output)
         return output, self._of_convolution(layer, mixer, projected, output)
 
     def _of_delta_net(
@@ -76,12 +84,63 @@ class MixerCalls:
             direct=mixer.direct,
         )
         convolution = Convolution(channels, mixer.taps, mixer.bias, True)
-        grouped = scanned.unflatten(1, (mixer.norm_groups, -1))
+        if mixer.norm is None:
+            last = _opened(scanned, gates, output)
+        else:
+            grouped = scanned.unflatten(1, (mixer.norm_groups, -1))
+            last = gate_normed(grouped, gates, mixer.norm, self.constants, output)
         return [
             self.states.convolve(layer, convolution, convolved),
-            _time_steps(mixer, logits, self.constants.address(*mixer.limits), steps),
+            _time_steps(mixer.step_bias, logits, self.constants.address(*mixer.limits), steps),
             self.states.chunk_scan(layer, scan, scanned.view(inputs.shape)),
-            gate_normed(grouped, gates, mixer.norm, self.constants, output),
+            last,
+        ]
+
+    def _of_mamba_1(
+        self, layer: int, mixer: Mamba1, projected: torch.Tensor, output: torch.Tensor
+    ) -> list[Call]:
+        channels, gates = projected.chunk(2, 1)
+        convolved, steps, scanned = (
+            self.floats(name, *output.shape) for name in ("convolved", "steps", "read")
+        )
+        convolution = Convolution(channels, mixer.taps, mixer.bias, True)
+        together, second = self.multiply(mixer.second, convolved, "second")
+        parts, apart = self._apart(mixer, together)
+        logits, third = self.multiply(mixer.to_steps, parts[0], "logits of steps")
+        scan = Scan(
+            inputs=convolved,
+            steps=steps,
+            rates=mixer.rates,
+            write=parts[1],
+            read=parts[2],
+            direct=mixer.direct,
+        )
+        unlimited = self.constants.address(0.0, torch.inf)
+        return [
+            self.states.convolve(layer, convolution, convolved),
+            *second,
+            *apart,
+            *third,
+            _time_steps(mixer.step_bias, logits, unlimited, steps),
+            self.states.selective_scan(layer, scan, scanned),
+            _opened(scanned, gates, output),
+        ]
+
+    def _apart(
+        self, mixer: Mamba1, together: torch.Tensor
+    ) -> tuple[list[torch.Tensor], list[Call]]:
+        """The parts of a second projection, the first of them dense; all normed, if they are."""
+        parts = list(together.split(mixer.parts, 1))
+        names = "ranks", "write", "read by"
+        if not mixer.part_norms:
+            dense = self.floats(names[0], *parts[0].shape)
+            return [dense, *parts[1:]], [_copied(parts[0], dense)]
+        dense_ones = [
+            self.floats(name, *part.shape) for name, part in zip(names, parts, strict=True)
+        ]
+        each = zip(parts, mixer.part_norms, dense_ones, strict=True)
+        return dense_ones, [
+            calls.norm_of(self.constants, part, None, norm, dense) for part, norm, dense in each
         ]
 
     def _of_convolution(
@@ -104,17 +163,43 @@ def _decays(net: DeltaNet, logits: torch.Tensor, decay: torch.Tensor, beta: torc
     return len(logits), BY_ADDRESS, address, *places, *held, decay.data_ptr(), beta.data_ptr()
 
 
-def _time_steps(mixer: Mamba2, logits: torch.Tensor, limits: int, output: torch.Tensor) -> Call:
-    places = logits.data_ptr(), logits.stride(0), mixer.num_heads
-    held = mixer.step_bias.data_ptr(), limits
+def _time_steps(
+    bias: torch.Tensor, logits: torch.Tensor, limits: int, output: torch.Tensor
+) -> Call:
+    count, width = logits.shape
+    items = count * -(-width // mixer_kernels.NUMBERS_AT_ONCE)
+    places = logits.data_ptr(), logits.stride(0), width
     address = mixer_kernels.time_steps().address
-    return len(logits), BY_ADDRESS, address, *places, *held, output.data_ptr()
+    return items, BY_ADDRESS, address, *places, bias.data_ptr(), limits, output.data_ptr()
+
+
+def _opened(values: torch.Tensor, gates: torch.Tensor, output: torch.Tensor) -> Call:
+    places = values.data_ptr(), values.stride(0), gates.data_ptr(), gates.stride(0)
+    address = mixer_kernels.opened().address
+    return len(values), BY_ADDRESS, address, *places, output.shape[1], output.data_ptr()
+
+
+def _copied(source: torch.Tensor, output: torch.Tensor) -> Call:
+    places = source.data_ptr(), source.stride(0), output.shape[1], output.data_ptr()
+    return len(source), BY_ADDRESS, mixer_kernels.copied().address, *places
 
 
 def _multiplied(left: torch.Tensor, right: torch.Tensor, output: torch.Tensor) -> Call:
     places = left.data_ptr(), left.stride(0), right.data_ptr(), right.stride(0)
     address = mixer_kernels.multiplied().address
     return len(left), BY_ADDRESS, address, *places, output.shape[1], output.data_ptr()
+
+
+def weighed(states: torch.Tensor, factors: torch.Tensor) -> Call:
+    """Multiply `states` [T, N], dense, by `factors` [N], in place."""
+    places = states.data_ptr(), states.stride(0), factors.data_ptr(), len(factors)
+    return len(states), BY_ADDRESS, mixer_kernels.weighed().address, *places
+
+
+def summed(states: torch.Tensor, others: torch.Tensor, scales: int) -> Call:
+    """`states` and `others`, both dense, times the two numbers at an address, in `states`."""
+    places = states.data_ptr(), others.data_ptr(), states.shape[1], scales
+    return len(states), BY_ADDRESS, mixer_kernels.summed().address, *places
 
 
 def activated(states: torch.Tensor, output: torch.Tensor, activation: Activation) -> Call:

@@ -19,6 +19,9 @@ from daemon.engine.cpu.team import float_pointer
 _LINEAR_FROM = np.float32(20.0)
 """From here on log(1 + e ** x) is x, as torch computes it."""
 
+NUMBERS_AT_ONCE = 256
+"""Most steps of time in one item."""
+
 _inner = njit(cache=True, error_model="numpy", inline="always")
 
 
@@ -81,18 +84,21 @@ def normed_and_gated():
 
 @cache
 def time_steps():
-    """The kernel of Mamba 2's steps of time: log(1 + e ** x) within two limits. Of a token.
+    """The kernel of Mamba's steps of time: log(1 + e ** x) within two limits. Of a part of a token,
+    `NUMBERS_AT_ONCE` heads or channels.
 
     logits, their stride, H, bias [H], limits float32 [2], output [T, H].
     """
 
     @ITEM
-    def item(a, token):
+    def item(a, number):
         heads = a[7]
+        token, part = divmod(number, -(-heads // NUMBERS_AT_ONCE))
         logits = float_pointer(a[5] + 4 * token * a[6])
         bias, limits = float_pointer(a[8]), float_pointer(a[9])
         output = float_pointer(a[10] + 4 * token * heads)
-        for head in range(heads):
+        first = part * NUMBERS_AT_ONCE
+        for head in range(first, min(first + NUMBERS_AT_ONCE, heads)):
             step = logits[head] + bias[head]
             if step <= _LINEAR_FROM:
                 step = np.float32(np.log1p(np.exp(np.float64(step))))
@@ -144,6 +150,76 @@ def multiplied():
         output = float_pointer(a[10] + 4 * token * a[9])
         for index in range(a[9]):
             output[index] = left[index] * right[index]
+
+    return item
+
+
+@cache
+def opened():
+    """The kernel of numbers times silu of their gates. Of a token.
+
+    values, their stride, gates, their stride, N, output [T, N].
+    """
+
+    @ITEM
+    def item(a, token):
+        values = float_pointer(a[5] + 4 * token * a[6])
+        gates = float_pointer(a[7] + 4 * token * a[8])
+        output = float_pointer(a[10] + 4 * token * a[9])
+        for index in range(a[9]):
+            output[index] = values[index] * (gates[index] * _sigmoid(gates[index]))
+
+    return item
+
+
+@cache
+def weighed():
+    """The kernel that multiplies numbers by factors, in place. Of a token.
+
+    states, their stride, factors, N.
+    """
+
+    @ITEM
+    def item(a, token):
+        states = float_pointer(a[5] + 4 * token * a[6])
+        factors = float_pointer(a[7])
+        for index in range(a[8]):
+            states[index] *= factors[index]
+
+    return item
+
+
+@cache
+def summed():
+    """The kernel of the sum of numbers, each times a scale, in the first ones' place. Of a token.
+
+    states [T, N], others [T, N], N, scales float32 [2].
+    """
+
+    @ITEM
+    def item(a, token):
+        states = float_pointer(a[5] + 4 * token * a[7])
+        others = float_pointer(a[6] + 4 * token * a[7])
+        scales = float_pointer(a[8])
+        for index in range(a[7]):
+            states[index] = scales[0] * states[index] + scales[1] * others[index]
+
+    return item
+
+
+@cache
+def copied():
+    """The kernel that copies numbers. Of a token.
+
+    source, its stride, N, output [T, N].
+    """
+
+    @ITEM
+    def item(a, token):
+        source = float_pointer(a[5] + 4 * token * a[6])
+        output = float_pointer(a[8] + 4 * token * a[7])
+        for index in range(a[7]):
+            output[index] = source[index]
 
     return item
 

@@ -26,13 +26,13 @@ class CpuOps(Ops):
     ) -> torch.Tensor:
         """See `Ops`."""
         output = torch.empty_like(states)
-        call = norm_call(self._constants, states, added, norm, output, of_added)
+        call = calls.norm_of(self._constants, states, added, norm, output, of_added)
         self._run(states.numel(), call)
         return output
 
     def norm_heads(self, states: torch.Tensor, norm: Norm) -> None:
         """See `Ops`."""
-        self._run(states.numel(), norm_call(self._constants, states, None, norm, states))
+        self._run(states.numel(), calls.norm_of(self._constants, states, None, norm, states))
 
     def norm_gated(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
         """See `Ops`."""
@@ -82,18 +82,3 @@ class CpuOps(Ops):
     def _run(self, elements: int, call: Call) -> None:
         run = self._team.run_here if elements <= HERE_ELEMENTS else self._team.run
         run(call)
-
-
-def norm_call(
-    constants: Constants,
-    states: torch.Tensor,
-    added: torch.Tensor | None,
-    norm: Norm,
-    output: torch.Tensor,
-    of_added: Norm | None = None,
-) -> Call:
-    """The call of a norm; see `Ops.norm`."""
-    epsilon, added_norm = constants.address(norm.epsilon), (0, 0)
-    if added is not None and of_added is not None:
-        added_norm = of_added.weight.data_ptr(), constants.address(of_added.epsilon)
-    return calls.norm(states, added, norm.weight, epsilon, output, added_norm)

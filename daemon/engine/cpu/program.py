@@ -14,19 +14,18 @@ import numpy.typing as npt
 import torch
 
 from daemon.engine.batch.flat_batch import FlatBatch
-from daemon.engine.batch.multi_step import MOST_TIMES
 from daemon.engine.batch.slots import Slots
 from daemon.engine.cpu import calls, latent, mixer_calls
 from daemon.engine.cpu.blocks import CHUNK_LEN
-from daemon.engine.cpu.calls import Constants, Contexts, Places, SampleColumns
+from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.choose_linear import reads_in_turn
 from daemon.engine.cpu.mixer_calls import MixerCalls
-from daemon.engine.cpu.mixtures import MixtureCalls, is_called, mixture_buffers
-from daemon.engine.cpu.ops import norm_call
+from daemon.engine.cpu.mixtures import MixtureCalls, is_called
 from daemon.engine.cpu.packed_linear import PackedLinear
-from daemon.engine.cpu.quantised import QuantisedProduct, StateBuffers, can_multiply
+from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply
 from daemon.engine.cpu.quantised_calls import unpacked
-from daemon.engine.cpu.recurrent_calls import StateCalls, StatePlaces, StateRows
+from daemon.engine.cpu.recurrent_calls import StateCalls
+from daemon.engine.cpu.step_buffers import MAX_SAMPLED, MAX_TOKENS, StepBuffers
 from daemon.engine.cpu.team import Call, Team, table_of
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
@@ -36,22 +35,16 @@ from daemon.engine.layers.latent import LatentProjection
 from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mixers import StateMixer
 from daemon.engine.layers.mlp import DenseMlp, Layer, Mixture
-from daemon.engine.layers.ops import Norm
+from daemon.engine.layers.ops import Heads, Norm
+from daemon.engine.layers.parallel_heads import ParallelHeads, SummedOutputs, products_of
 from daemon.engine.layers.ranks import GatheredHead, RankPart, Ranks, SummedPart, bare
 from daemon.engine.layers.stages import StageHead
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.engine.sampler.rules import DrawRules
-from daemon.engine.sampler.sample_columns import EDIT_COLUMNS, RULE_COLUMNS
 from daemon.models.formats import FORMATS
-
-MAX_TOKENS = 128
-"""Most tokens for which a program beats torch's products."""
 
 MAX_PLAIN = 32
 """Most tokens where weights are plain float32: torch multiplies more of them faster."""
-
-MAX_SAMPLED = 32
-"""Most tokens that are sampled: their logits stay in memory."""
 
 MAX_PAIRS = MAX_TOKENS * (MAX_TOKENS + 1) // 2
 """Most pairs of a prompt's token and a token that it attends to: beyond, torch is faster, which
@@ -87,7 +80,7 @@ class StepPrograms:
         self._counts = {0, *able}  # 0: none is sampled
         self._picks = decoder.embeddings.width % CHUNK_LEN == 0
         self._programs: dict[tuple[int, int, int], _Program] = {}
-        self._buffers = _Buffers(decoder, cache, slots.block_table.shape[1])
+        self._buffers = StepBuffers(decoder, cache, slots.block_table.shape[1])
 
     def takes(self, batch: FlatBatch) -> bool:
         """Whether a batch has few tokens, few of them sampled, and no long prompt."""
@@ -119,7 +112,7 @@ class StepPrograms:
             return None
         program = self._prepared(batch)
         used = int(batch.positions.max() + times - 1) // self._cache.block_size + 1
-        for group, tables in enumerate(self._buffers.tables):
+        for group, tables in enumerate(self._buffers.tables[: self._cache.num_groups]):
             first = group * tables.shape[1]
             cells = self._slots.block_table[batch.slots, first : first + used]
             tables[: len(cells), :used] = cells
@@ -209,7 +202,7 @@ def possible(decoder: Decoder, cache: PagedKV) -> bool:
     read = all(not view.latent or latent.can_read(view) for view in cache.views)
     head = decoder.vocabulary
     joins = not isinstance(head, RankPart) or isinstance(head.ranks, RanksInCalls)
-    return own and whole and read and joins and cache.num_groups > 0 and _in_calls(decoder, 1)
+    return own and whole and read and joins and _in_calls(decoder, 1)
 
 
 def _in_calls(decoder: Decoder, count: int) -> bool:
@@ -217,7 +210,7 @@ def _in_calls(decoder: Decoder, count: int) -> bool:
     products: list[object] = [] if decoder.behind is not None else [decoder.vocabulary]
     for layer in decoder.layers:
         inner = layer.heads.products()
-        products += [layer.query_key_value, layer.output]
+        products += [layer.query_key_value, *products_of(layer.output)]
         products += [product for product in inner if not isinstance(product, LatentProjection)]
         mlp = layer.mlp
         if mlp is None or isinstance(mlp, DenseMlp):
@@ -258,62 +251,6 @@ def _plain_rows(rows: torch.Tensor) -> QuantisedWeight:
     return QuantisedWeight(FORMATS["F32"], rows.view(torch.uint8), rows.shape[1])
 
 
-class _Buffers:
-    """Buffers of a decoder's programs: each has the first rows of the same buffers.
-
-    Rows that no program used yet take no memory.
-    """
-
-    def __init__(self, decoder: Decoder, cache: PagedKV, num_cells: int) -> None:
-        """`num_cells`: of a row of the block table, which has a part for each group of layers, and
-        one for states.
-        """
-        num_groups = cache.num_groups
-        self.tokens, self.sampled = torch.zeros(2, MAX_TOKENS, dtype=torch.int32)
-        self.offsets, self.lens = np.zeros((2, MAX_TOKENS), np.int32)
-        self.rows = np.arange(MAX_TOKENS, dtype=np.int32)
-        self.blocks = np.zeros((num_groups, MAX_TOKENS), np.int32)
-        self.tables = np.zeros((num_groups, MAX_TOKENS, cache.row_blocks(num_cells)), np.int32)
-        self.state_rows = (
-            StateRows(cache, MAX_TOKENS, StatePlaces.of(cache)) if cache.state_pages else None
-        )
-        begin = torch.zeros(MAX_TOKENS, dtype=torch.int64)
-        self.angles = [rotary.angles(begin) for rotary in decoder.rotary]
-        self.places = [Places.of(blocks, self.offsets) for blocks in self.blocks]
-        self.products = StateBuffers(MAX_TOKENS)
-        self.mixtures = mixture_buffers([layer.mlp for layer in decoder.layers], MAX_TOKENS)
-        self.draws = np.zeros((2, MOST_TIMES, MAX_SAMPLED), np.int32)  # tokens, and broken rows
-        self.rules = np.zeros((MAX_SAMPLED, RULE_COLUMNS))
-        self.keys = np.zeros((MOST_TIMES, MAX_SAMPLED), np.uint64)
-        self.edits = np.zeros((MAX_SAMPLED, EDIT_COLUMNS), np.int64)
-        self._floats: dict[tuple[str, int], torch.Tensor] = {}
-
-    def contexts(self, count: int) -> list[Contexts]:
-        """The contexts of `count` rows in each group of layers."""
-        return [Contexts.of(tables, self.rows, self.lens, count) for tables in self.tables]
-
-    def fill(self, rules: DrawRules) -> None:
-        """Fill in how the rows of a step sample."""
-        count = len(rules.rules)
-        self.rules[:count], self.edits[:count] = rules.rules, rules.edits
-        self.keys[: rules.times, :count] = rules.keys
-        self.draws[1, : rules.times, :count] = 1  # until it is sampled
-
-    def drawing(self, time: int) -> SampleColumns:
-        """How rows sample in the `time`-th step."""
-        drawn, broken = self.draws[:, time]
-        columns = drawn, broken, self.tokens.numpy(), self.edits
-        return SampleColumns(self.rules, self.keys[time], *columns)
-
-    def floats(self, name: str, count: int, width: int) -> torch.Tensor:
-        """A dense float32 [count, width], the same for every layer of this width: the nearest cache
-        holds it.
-        """
-        if (name, width) not in self._floats:
-            self._floats[name, width] = torch.empty(MAX_TOKENS, width)
-        return self._floats[name, width][:count]
-
-
 class _Calls:
     """The calls of a program in order, and those of each operator."""
 
@@ -336,7 +273,7 @@ class _Program:
         decoder: Decoder,
         cache: PagedKV,
         constants: Constants,
-        buffers: _Buffers,
+        buffers: StepBuffers,
         waited_longest: bool,
     ) -> None:
         """`counts`: of tokens, of sampled ones, and of rows."""
@@ -354,7 +291,8 @@ class _Program:
         self._contexts = buffers.contexts(count)
         tables = (rotary.tables for rotary in decoder.rotary)
         self._turned = calls.turned(list(zip(tables, self._angles, strict=True)))
-        self._moved = calls.moved(list(zip(self._contexts, buffers.places, strict=True)))
+        groups = list(zip(self._contexts, buffers.places, strict=True))
+        self._moved = calls.moved(groups[: cache.num_groups])
         self._looked_up = _looked_up(decoder.embeddings)
         self._mixtures = MixtureCalls(count, buffers.mixtures)
         self.logits, written = self._write()
@@ -417,8 +355,7 @@ class _Program:
         of_added: Norm | None = None
         for layer in decoder.layers:
             written.add("norm", self._added(added, of_added, layer.input_norm))
-            attended = self._attend(written, layer)
-            added = self._product(written, layer.output, attended, "output")
+            added = self._mix(written, layer)
             of_added = layer.output_norm
             if layer.mlp is not None and layer.mlp_norm is not None:
                 written.add("norm", self._added(added, of_added, layer.mlp_norm))
@@ -454,10 +391,15 @@ class _Program:
         named = "shared " if shared else ""
         of = (_EXPERTS,) * 3 if shared else ("gate_up", "activation", "down")
         gate_up = self._product(written, mlp.gate_up, self._normed, f"{named}gate_up", of[0])
+        if mlp.factors is not None:
+            written.add(of[1], mixer_calls.weighed(gate_up, mlp.factors))
         width = mlp.activation.width(gate_up.shape[1])
         inner = self._buffers.floats(f"{named}inner", self._count, width)
         written.add(of[1], mixer_calls.activated(gate_up, inner, mlp.activation))
-        return self._product(written, mlp.down, inner, f"{named}down", of[2])
+        down = self._product(written, mlp.down, inner, f"{named}down", of[2])
+        if mlp.scale != 1.0:
+            written.add(of[2], calls.scale(down, self._constants.address(mlp.scale)))
+        return down
 
     def _sampled(self, written: "_Calls") -> torch.Tensor:
         """The states of sampled tokens."""
@@ -469,13 +411,42 @@ class _Program:
         written.add("head", unpacked(rows, range(count), found, indices))
         return found
 
-    def _attend(self, written: "_Calls", layer: DecoderLayer) -> torch.Tensor:
+    def _mix(self, written: "_Calls", layer: DecoderLayer) -> torch.Tensor:
+        """The states that a layer's mixer of tokens, or both of them, give, projected."""
         own, index = layer.heads, layer.number
         projected = self._product(written, layer.query_key_value, self._normed, "projected")
+        if isinstance(own, ParallelHeads):
+            return self._mix_twice(written, layer, own, projected)
         if isinstance(own, LatentHeads):
-            return self._attend_to_rows(written, index, own, projected)
-        if isinstance(own, StateMixer):
-            return self._go_on(written, index, own, projected)
+            attended = self._attend_to_rows(written, index, own, projected)
+        elif isinstance(own, StateMixer):
+            attended = self._go_on(written, index, own, projected)
+        else:
+            attended = self._attend(written, layer, own, projected)
+        return self._product(written, layer.output, attended, "output")
+
+    def _mix_twice(
+        self, written: "_Calls", layer: DecoderLayer, own: ParallelHeads, projected: torch.Tensor
+    ) -> torch.Tensor:
+        """See `ParallelHeads.attend` and `SummedOutputs`."""
+        output = layer.output
+        assert isinstance(output, SummedOutputs)
+        written.add("query_key_value", mixer_calls.weighed(projected, own.factors))
+        of_mixer, of_heads = projected.split(own.sizes, 1)
+        mixed = self._go_on(written, layer.number, own.mixer, of_mixer)
+        first, second = output.layers
+        added = self._product(written, first, mixed, "output")
+        attended = self._attend(written, layer, own.heads, of_heads)
+        beside = self._product(written, second, attended, "output beside", "output")
+        scales = self._constants.address(*output.scales)
+        written.add("output", mixer_calls.summed(added, beside, scales))
+        return added
+
+    def _attend(
+        self, written: "_Calls", layer: DecoderLayer, own: Heads, projected: torch.Tensor
+    ) -> torch.Tensor:
+        """See `Heads.attend`."""
+        index = layer.number
         whole = projected
         if own.gated:
             projected = self._buffers.floats("parted", self._count, own.width + own.sizes[1])
@@ -486,7 +457,7 @@ class _Program:
         norms = own.query_norm, own.key_norm, own.value_norm
         for part, norm in zip((query, key, value), norms, strict=True):
             if norm is not None:
-                written.add("norm", norm_call(self._constants, part, None, norm, part))
+                written.add("norm", calls.norm_of(self._constants, part, None, norm, part))
         turning = projected[:, : heads + kv_heads]
         written.add("rope", calls.rotate(turning, *self._angles[layer.rotary]))
         group, number = self._place(index)
@@ -507,7 +478,7 @@ class _Program:
         rows = self._buffers.state_rows
         assert rows is not None, "a pool for layers with states has pages of them"
         states = StateCalls(rows, self._num_rows)
-        mixing = MixerCalls(states, self._constants, self._buffers.floats)
+        mixing = MixerCalls(states, self._constants, self._buffers.floats, self._multiplied)
         output, listed = mixing.of(index, mixer, projected)
         written.add("states", *listed)
         return output
@@ -525,11 +496,11 @@ class _Program:
         states, row = projected.split((projected.shape[1] - made.width, made.width), 1)
         if own.query is not None and own.query_norm is not None:
             inner = buffers.floats("inner query", *states.shape)
-            written.add("norm", norm_call(self._constants, states, None, own.query_norm, inner))
+            written.add("norm", calls.norm_of(self._constants, states, None, own.query_norm, inner))
             states = self._product(written, own.query, inner, "query")
         query, row = states.unflatten(1, (made.num_heads, -1)), row.unsqueeze(1)
         part = row[..., : made.rank]
-        written.add("norm", norm_call(self._constants, part, None, own.row_norm, part))
+        written.add("norm", calls.norm_of(self._constants, part, None, own.row_norm, part))
         turned, turn = query[..., made.own :], latent.turn if own.in_pairs else calls.rotate
         (angles,) = self._angles
         written.add("rope", turn(turned, *angles), turn(row[..., made.rank :], *angles))
@@ -559,20 +530,23 @@ class _Program:
         operator: str = "",
     ) -> torch.Tensor:
         """`name`: of the buffer, and unless one is given of the operator."""
-        part, product = product, bare(product)
+        output, listed = self._multiplied(bare(product), states, name)
+        written.add(operator or _OPERATORS.get(name, name), *listed)
+        if isinstance(product, SummedPart):
+            written.add("ranks", cast(RanksInCalls, product.ranks).sum_call(output))
+        return output
+
+    def _multiplied(
+        self, product: Layer, states: torch.Tensor, name: str
+    ) -> tuple[torch.Tensor, list[Call]]:
+        """A product in the buffer of a name, and the calls that make it of dense states."""
         assert isinstance(product, PackedLinear | QuantisedProduct)
         output = self._buffers.floats(name, len(states), product.out_features)
-        operator = operator or _OPERATORS.get(name, name)
         if isinstance(product, QuantisedProduct):
-            written.add(operator, *(product.calls(states, output, self._buffers.products) or ()))
-        else:
-            assert product.plain is not None
-            plain = product.plain
-            linear = calls.linear(plain, product.bias, states, output, self._in_turn)
-            written.add(operator, linear)
-        if isinstance(part, SummedPart):
-            written.add("ranks", cast(RanksInCalls, part.ranks).sum_call(output))
-        return output
+            return output, product.calls(states, output, self._buffers.products) or []
+        assert product.plain is not None
+        plain = product.plain
+        return output, [calls.linear(plain, product.bias, states, output, self._in_turn)]
 
     def _gathered(
         self, written: "_Calls", head: GatheredHead, logits: torch.Tensor
@@ -586,4 +560,4 @@ class _Program:
     def _added(self, added: torch.Tensor | None, of_added: Norm | None, norm: Norm) -> Call:
         """The states with something, or its norm, added; and their own norm."""
         parts = self.states, added, norm, self._normed, of_added
-        return norm_call(self._constants, *parts)
+        return calls.norm_of(self._constants, *parts)

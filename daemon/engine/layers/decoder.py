@@ -2,14 +2,12 @@
 
 Pre-norm, rotary positions, a gated MLP or a mixture: Llama, Mistral, Qwen and their like; with
 norms behind attention and MLP, Gemma; with scaled states too, Gemma 4; with sinks, gpt-oss; with
-latent rows, DeepSeek V3; with delta nets, Mamba 2 or short convolutions in place of attention,
-Qwen3.5, Granite 4 H, Nemotron-H and LFM2. `fuse` makes one from a loaded model, and a trial finds
-out whether it computes the same.
+latent rows, DeepSeek V3; with delta nets, Mamba 1 and 2 or short convolutions in place of
+attention, Qwen3.5, Jamba, Granite 4 H, Nemotron-H and LFM2; with Mamba 2 beside it, Falcon-H1.
+`fuse` makes one from a loaded model, and a trial finds out whether it computes the same.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -19,12 +17,10 @@ from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.mixers import StateMixer
 from daemon.engine.layers.mlp import DenseMlp, Layer, Mixture
 from daemon.engine.layers.ops import Heads, Norm, Ops
+from daemon.engine.layers.parallel_heads import ParallelHeads, products_of
 from daemon.engine.layers.ranks import bare
 from daemon.engine.layers.rotary import RotaryTable
 from daemon.engine.layers.stages import StageHead, StageLinks
-
-Prepare = Callable[[Any], Any]
-"""Turns a linear layer, or the experts of a mixture, into the module that computes it here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,7 @@ class DecoderLayer:
 
     input_norm: Norm
     query_key_value: Layer
-    heads: Heads | LatentHeads | StateMixer
+    heads: Heads | LatentHeads | StateMixer | ParallelHeads
     output: Layer
     mlp_norm: Norm | None
     mlp: DenseMlp | Mixture | None
@@ -54,7 +50,7 @@ class DecoderLayer:
     def products(self) -> list[object]:
         """Every matrix product, and perhaps what is none."""
         inner, behind = self.heads.products(), self.mlp.products() if self.mlp else []
-        return [self.query_key_value, *inner, self.output, *behind]
+        return [self.query_key_value, *inner, *products_of(self.output), *behind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +87,8 @@ class Decoder:
         own = self.own_embeddings
         rows = [own.weight] if isinstance(own, PlainEmbeddings) else []
         mixtures = [layer.mlp for layer in self.layers if isinstance(layer.mlp, Mixture)]
-        mixers = [layer.heads for layer in self.layers if isinstance(layer.heads, StateMixer)]
+        heads = (layer.heads for layer in self.layers)
+        mixers = [own for own in heads if isinstance(own, StateMixer | ParallelHeads)]
         inner = [weight for mixture in mixtures for weight in mixture.small_weights()]
         inner += [weight for mixer in mixers for weight in mixer.small_weights()]
         return [*rows, *inner, *(norm.weight for norm in norms)]

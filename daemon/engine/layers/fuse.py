@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from daemon.engine.layers.attention import FULL, AttentionVariant
-from daemon.engine.layers.decoder import Decoder, DecoderLayer, Prepare
+from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.embeddings import embeddings_of
 from daemon.engine.layers.latent import projection_of
 from daemon.engine.layers.latent_heads import LatentHeads
@@ -23,17 +23,20 @@ from daemon.engine.layers.layer_parts import (
     AROUND,
     SCALE,
     LayerParts,
+    MlpParts,
     mlp_parts,
     parts_of,
 )
+from daemon.engine.layers.mamba import FACTORS, OWN_WEIGHTS, has_parts, mamba_2
 from daemon.engine.layers.mixers import StateMixer, kind_of
-from daemon.engine.layers.mlp import DenseMlp, Layer, Mixture
+from daemon.engine.layers.mlp import DenseMlp, Layer, Mixture, Prepare
 from daemon.engine.layers.norms import bare_norm, is_bare_norm, is_norm, norm_of, scaled_norm
 from daemon.engine.layers.ops import Heads, Norm, Ops
+from daemon.engine.layers.parallel_heads import ParallelHeads, SummedOutputs
 from daemon.engine.layers.prepare import prepared
 from daemon.engine.layers.ranks import RankPart, bare
 from daemon.engine.layers.rotary import RotaryTable
-from daemon.engine.layers.routers import is_mixture, router_of, shared_of
+from daemon.engine.layers.routers import CORRECTIONS, is_mixture, router_of, shared_of
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear
 
@@ -76,6 +79,7 @@ def fuse(
     base, config = model.base_model, model.config
     parts = parts_of(base)
     divisor = float(getattr(config, "logits_scaling", 1.0))
+    divisor /= float(getattr(base, "lm_head_multiplier", 1.0)) or 1.0
     if parts is None or not divisor or not recognised(base):
         return None
     if config.model_type in _MULTIPLIED:
@@ -179,6 +183,10 @@ def _has_own(module: nn.Module) -> bool:
     known = {_SINKS} if inner >= _ATTENTION else set()
     if (kind := kind_of(module)) is not None:
         known = set(kind.own_weights)
+    if is_mixture(module):
+        known = set(CORRECTIONS)
+    if hasattr(module, FACTORS) and has_parts(module):
+        known = {*OWN_WEIGHTS, FACTORS}
     if inner >= set(AROUND):
         known = {SCALE}
     return bool(inner) and bool({name for name, _ in own} - known)
@@ -187,7 +195,12 @@ def _has_own(module: nn.Module) -> bool:
 def _recognised_layer(layer: LayerParts) -> bool:
     mixer, mlp = layer.mixer, layer.mlp
     inner, norms = _names(mixer), layer.norms()
-    if (kind := kind_of(mixer)) is not None:
+    if layer.attention is not None:
+        if not _is_parallel(layer):
+            return False
+        first = [mixer.in_proj, *_heads_projections(layer.attention)]
+        products = [first, [mixer.out_proj], [_output(layer.attention)]]
+    elif (kind := kind_of(mixer)) is not None:
         products = [kind.projections_of(mixer), [mixer.out_proj]]
     elif _has_heads(mixer, inner):
         norms += _head_norms(mixer) or ()
@@ -205,6 +218,22 @@ def _recognised_layer(layer: LayerParts) -> bool:
             return False
     return all(is_norm(norm) for norm in norms) and all(
         {type(bare(linear)) for linear in product} in _LINEARS for product in products
+    )
+
+
+def _is_parallel(layer: LayerParts) -> bool:
+    """Whether a layer has Mamba 2 and plain heads side by side, whose scales can stand behind their
+    first projections: none has a bias there and is scaled before.
+    """
+    mixer, attention = layer.mixer, layer.attention
+    inner = _names(attention)
+    if not (has_parts(mixer) and hasattr(mixer, FACTORS) and inner - set(_OUTPUT) == _ATTENTION):
+        return False
+    scales = layer.scales
+    scaled = [(mixer.in_proj, scales.mixer_inputs)]
+    scaled += [(part, scales.inputs) for part in _heads_projections(attention)]
+    return _has_heads(attention, inner) and all(
+        scale == 1.0 or part.bias is None for part, scale in scaled
     )
 
 
@@ -254,9 +283,13 @@ def _layer(
     layer: LayerParts, prepare: Prepare, prepare_block: PrepareBlock, window: int, in_pairs: bool
 ) -> DecoderLayer:
     mixer, unit, scale = layer.mixer, layer.residual, layer.scale
-    heads: Heads | LatentHeads | StateMixer
-    if (kind := kind_of(mixer)) is not None:
-        heads, first, output = kind.make(mixer), kind.projections_of(mixer), mixer.out_proj
+    heads: Heads | LatentHeads | StateMixer | ParallelHeads
+    if layer.attention is not None:
+        first = [mixer.in_proj, *_heads_projections(layer.attention)]
+        heads, output = _parallel(layer, window), None
+    elif (kind := kind_of(mixer)) is not None:
+        heads, first = kind.make(mixer, prepare), kind.projections_of(mixer)
+        output = mixer.out_proj
     elif projection_of(mixer) is None:
         heads, first, output = _heads(mixer, window), _heads_projections(mixer), _output(mixer)
     else:
@@ -268,7 +301,7 @@ def _layer(
         input_norm=_of_unit(norm_of(layer.input_norm), unit),
         query_key_value=prepare(merge(first)),
         heads=heads,
-        output=_prepared(output, prepare),
+        output=_summed(layer, prepare) if output is None else _prepared(output, prepare),
         mlp_norm=None if layer.mlp_norm is None else _of_unit(norm_of(layer.mlp_norm), unit),
         mlp=None if layer.mlp is None else _mlp(layer, prepare, prepare_block),
         output_norm=None if around is None else norm_of(around),
@@ -277,11 +310,31 @@ def _layer(
     )
 
 
+def _parallel(layer: LayerParts, window: int) -> ParallelHeads:
+    mixer, attention, scales = layer.mixer, layer.attention, layer.scales
+    query, key, value = (part.out_features for part in _heads_projections(attention))
+    own = getattr(mixer, FACTORS).flatten().float()
+    sizes = torch.tensor([query, key, value], device=own.device)
+    factors = own.new_tensor([1.0, float(getattr(attention, "key_multiplier", 1.0)), 1.0])
+    of_heads = scales.inputs * factors.repeat_interleave(sizes)
+    together = torch.cat((scales.mixer_inputs * own, of_heads))
+    return ParallelHeads(mamba_2(mixer), _heads(attention, window), together)
+
+
+def _summed(layer: LayerParts, prepare: Prepare) -> SummedOutputs:
+    """The outputs of a mixer and of attention beside it."""
+    parts, scales = [layer.mixer.out_proj, _output(layer.attention)], layer.scales
+    first, second = (_prepared(part, prepare) for part in parts)
+    widths = bare(parts[0]).in_features, bare(parts[1]).in_features
+    return SummedOutputs((first, second), widths, (scales.mixer_outputs, scales.outputs))
+
+
 def _mlp(layer: LayerParts, prepare: Prepare, prepare_block: PrepareBlock) -> DenseMlp | Mixture:
-    alone = _plain_mlp(layer.mlp, prepare)
+    device = layer.input_norm.weight.device
+    alone = _plain_mlp(layer.mlp, prepare, device)
     if alone is not None:
         return alone
-    beside = None if layer.beside is None else _plain_mlp(layer.beside, prepare)
+    beside = None if layer.beside is None else _plain_mlp(layer.beside, prepare, device)
     return _mixture(layer.mlp, prepare, prepare_block, beside)
 
 
@@ -290,12 +343,22 @@ def _prepared(layer: Any, prepare: Prepare) -> Any:
     return layer.prepared(prepare) if isinstance(layer, RankPart) else prepare(layer)
 
 
-def _plain_mlp(mlp: Any, prepare: Prepare) -> DenseMlp | None:
+def _plain_mlp(mlp: Any, prepare: Prepare, device: torch.device) -> DenseMlp | None:
     """An MLP of two products; None where a module is something else."""
     parts = mlp_parts(mlp)
     if parts is None:
         return None
-    return DenseMlp(prepare(merge(parts.first)), _prepared(parts.down, prepare), parts.activation)
+    first, down = prepare(merge(parts.first)), _prepared(parts.down, prepare)
+    return DenseMlp(first, down, parts.activation, _factors(parts, device), parts.scale)
+
+
+def _factors(parts: MlpParts, device: torch.device) -> torch.Tensor | None:
+    """Factors of an MLP's gates, and of what they gate; None where they are not scaled."""
+    if parts.gate_scale == 1.0:
+        return None
+    factors = [parts.gate_scale] + [1.0] * (len(parts.first) - 1)
+    sizes = torch.tensor([linear.out_features for linear in parts.first], device=device)
+    return torch.tensor(factors, device=device).repeat_interleave(sizes)
 
 
 def _mixture(
@@ -314,7 +377,7 @@ def _mixture(
     return Mixture(
         prepare_block(alone, prepare).experts,
         router,
-        beside if inner is None else _plain_mlp(inner, prepare),
+        beside if inner is None else _plain_mlp(inner, prepare, router.weight.device),
         None if share is None else prepare(share),
     )
 

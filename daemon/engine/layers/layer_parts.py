@@ -21,14 +21,39 @@ AROUND = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
 _BEHIND = "post_attention_layernorm"
 _MLP_NORM = (_BEHIND, "ffn_norm", "pre_ff_layernorm")
 _MIXER = ("self_attn", "linear_attn", "mamba", "conv")
+_BESIDE = "self_attn"
+"""Attention beside a mixer with states."""
 _MLP = ("mlp", "feed_forward", "shared_mlp")
 _EXPERTS = "block_sparse_moe"
 """Experts beside which a layer may have an MLP of its own, which is added."""
+_MULTIPLIERS = ("gate_multiplier", "down_multiplier")
+"""Fields of an MLP that scales its gates and its results."""
 SCALE = "layer_scalar"
 """The weight of a layer that scales its states."""
 
 _TRIED = 64
 """Numbers with which an activation is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelScales:
+    """The scales of a layer with a mixer and attention side by side."""
+
+    inputs: float  # of attention
+    outputs: float
+    mixer_inputs: float
+    mixer_outputs: float
+
+    @classmethod
+    def of(cls, layer: Any, mixer: Any) -> "ParallelScales":
+        """Those of a module of transformers."""
+        names = "attention_in_multiplier", "attn_out_multiplier"
+        inputs, outputs = (float(getattr(layer, name, 1.0)) for name in names)
+        mixed = float(getattr(mixer, "ssm_in_multiplier", 1.0))
+        return cls(inputs, outputs, mixed, float(getattr(layer, "ssm_out_multiplier", 1.0)))
+
+
+_UNSCALED = ParallelScales(1.0, 1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +64,8 @@ class LayerParts:
     input_norm: Any
     mixer: Any
     mlp_norm: Any | None = None  # none where no MLP follows
+    attention: Any | None = None  # beside the mixer, of the same states
+    scales: ParallelScales = _UNSCALED  # where it is
     mlp: Any | None = None
     beside: Any | None = None  # an MLP that is added to what `mlp` gives
     output_norm: Any | None = None
@@ -69,6 +96,8 @@ class MlpParts:
     first: list[Any]
     down: Any
     activation: Activation
+    gate_scale: float = 1.0
+    scale: float = 1.0  # of the result
 
 
 class _Children:
@@ -110,6 +139,7 @@ def _layers(base: Any) -> list[LayerParts] | None:
 def _whole(number: int, layer: Any) -> LayerParts | None:
     """The parts of a layer with a mixer and an MLP."""
     children = _Children(layer)
+    attention = children.take([_BESIDE]) if children.left.keys() >= {_BESIDE, "mamba"} else None
     mixer, input_norm = children.take(_MIXER), children.take(_INPUT_NORM)
     before, output_norm = (children.take([name]) for name in AROUND)
     behind = children.take(_MLP_NORM)
@@ -122,6 +152,8 @@ def _whole(number: int, layer: Any) -> LayerParts | None:
         number=number,
         input_norm=input_norm,
         mixer=mixer,
+        attention=attention,
+        scales=ParallelScales.of(layer, mixer),
         mlp_norm=before if around else behind,
         mlp=mlp if experts is None else experts,
         beside=None if experts is None else mlp,
@@ -147,7 +179,8 @@ def mlp_parts(mlp: Any) -> MlpParts | None:
     """The parts of an MLP; None where it has others."""
     names = _names(mlp)
     if names == {"gate_proj", "up_proj", "down_proj", "act_fn"}:
-        return _with_activation([mlp.gate_proj, mlp.up_proj], mlp.down_proj, mlp.act_fn)
+        scales = (float(getattr(mlp, name, 1.0)) for name in _MULTIPLIERS)
+        return _with_activation([mlp.gate_proj, mlp.up_proj], mlp.down_proj, mlp.act_fn, *scales)
     if names == {"input_linear", "output_linear", "activation"}:
         return _with_activation([mlp.input_linear], mlp.output_linear, mlp.activation)
     if names == {"w1", "w2", "w3"}:
@@ -157,9 +190,11 @@ def mlp_parts(mlp: Any) -> MlpParts | None:
     return None
 
 
-def _with_activation(first: list[Any], down: Any, module: Any) -> MlpParts | None:
+def _with_activation(
+    first: list[Any], down: Any, module: Any, gate_scale: float = 1.0, scale: float = 1.0
+) -> MlpParts | None:
     activation = _gate(module)
-    return None if activation is None else MlpParts(first, down, activation)
+    return None if activation is None else MlpParts(first, down, activation, gate_scale, scale)
 
 
 def _gate(activation: Any) -> Activation | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.functional import silu
 
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.ops import Angles, Norm, Ops
@@ -16,6 +17,8 @@ _CHILDREN = {"in_proj", "conv1d", "norm", "out_proj"}
 _ACTIVATION = "act"
 OWN_WEIGHTS = frozenset({"dt_bias", "A_log", "D"})
 """Weights of the mixer beside its layers'."""
+FACTORS = "mup_vector"
+"""Factors of the first projection, which a mixer beside attention has (Falcon-H1)."""
 _TRIED, _CLOSE = 3, 1e-3
 """Random states with which a gated norm is compared, and how far roundings may lead."""
 
@@ -36,7 +39,7 @@ class Mamba2:
     step_bias: torch.Tensor  # float32 [heads]
     limits: tuple[float, float]  # of steps
     direct: torch.Tensor  # float32 [heads]
-    norm: Norm  # [width], of gated outputs
+    norm: Norm | None  # [width], of gated outputs, if they are normed
     norm_groups: int  # parts of a token's outputs that are normed by themselves
 
     @property
@@ -51,7 +54,7 @@ class Mamba2:
 
     def norms(self) -> list[Norm]:
         """Every norm."""
-        return [self.norm]
+        return [] if self.norm is None else [self.norm]
 
     def products(self) -> list[object]:
         """Matrix products between the first projection and the scan: none."""
@@ -99,11 +102,18 @@ class Mamba2:
             direct=self.direct,
         )
         scanned = recurrence.chunk_scan(layer, scan)
+        if self.norm is None:
+            return (scanned.flatten(1) * silu(gates)).to(projected.dtype)
         grouped = scanned.reshape(len(projected), self.norm_groups, -1)
         return ops.gate_normed(grouped, gates, self.norm)
 
 
 def is_mamba_2(module: Any) -> bool:
+    """Whether a module of transformers has the parts of such a mixer, and no factors."""
+    return has_parts(module) and not hasattr(module, FACTORS)
+
+
+def has_parts(module: Any) -> bool:
     """Whether a module of transformers has the parts of such a mixer."""
     names = {name for name, _child in module.named_children()}
     own = {name for name, _parameter in module.named_parameters(recurse=False)}
@@ -112,13 +122,13 @@ def is_mamba_2(module: Any) -> bool:
         and own == OWN_WEIGHTS
         and isinstance(module.conv1d, nn.Conv1d)
         and module.activation in ("silu", "swish")
-        and {name for name, _ in module.norm.named_parameters()} == {"weight"}
-        and _is_gated_norm(module.norm, _num_groups(module.norm))
+        and (isinstance(module.norm, nn.Identity) or _is_gated_norm(module.norm))
     )
 
 
 def mamba_2(module: Any) -> Mamba2:
     """The mixer that a module of transformers is."""
+    bare = isinstance(module.norm, nn.Identity)
     limits = getattr(module, "time_step_limit", None) or (0.0, torch.inf)
     return Mamba2(
         num_heads=module.num_heads,
@@ -131,19 +141,22 @@ def mamba_2(module: Any) -> Mamba2:
         step_bias=module.dt_bias.detach().float(),
         limits=(float(limits[0]), float(limits[1])),
         direct=module.D.detach().float(),
-        norm=Norm(module.norm.weight, module.norm.variance_epsilon),
-        norm_groups=_num_groups(module.norm),
+        norm=None if bare else Norm(module.norm.weight, module.norm.variance_epsilon),
+        norm_groups=1 if bare else _num_groups(module.norm),
     )
 
 
 def _num_groups(norm: Any) -> int:
     """The parts of a token that a norm norms by themselves."""
-    return len(norm.weight) // getattr(norm, "group_size", len(norm.weight))
+    found: int = getattr(norm, "n_groups", 0)
+    return found or len(norm.weight) // getattr(norm, "group_size", len(norm.weight))
 
 
-def _is_gated_norm(norm: Any, num_groups: int) -> bool:
-    """Whether a norm of transformers gates its states before it norms them, in so many groups."""
-    weight = norm.weight
+def _is_gated_norm(norm: Any) -> bool:
+    """Whether a norm of transformers gates its states before it norms them, in groups."""
+    if {name for name, _ in norm.named_parameters()} != {"weight"}:
+        return False
+    weight, num_groups = norm.weight, _num_groups(norm)
     drawn = torch.randn(2, _TRIED, len(weight), generator=torch.Generator().manual_seed(0))
     states, gates = drawn.to(weight.device)
     with torch.inference_mode():

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from daemon.engine.layers import delta_net, mamba, short_convolution
+from daemon.engine.layers import delta_net, mamba, mamba_1, short_convolution
 from daemon.engine.layers.delta_net import DeltaNet
 from daemon.engine.layers.mamba import Mamba2
+from daemon.engine.layers.mamba_1 import Mamba1
+from daemon.engine.layers.mlp import Prepare
 from daemon.engine.layers.short_convolution import ShortConvolution
 
-StateMixer = DeltaNet | Mamba2 | ShortConvolution
+StateMixer = DeltaNet | Mamba1 | Mamba2 | ShortConvolution
 """A part of a layer in place of attention, which keeps a state of each sequence."""
 
 
@@ -18,7 +20,7 @@ class MixerKind:
     """A kind of mixer as a module of transformers has it; its last layer is `out_proj`."""
 
     recognises: Callable[[Any], bool]
-    make: Callable[[Any], StateMixer]
+    make: Callable[[Any, Prepare], StateMixer]
     projections_of: Callable[[Any], list[Any]]  # the layers that become its first projection
     own_weights: frozenset[str] = frozenset()  # beside its layers'
 
@@ -27,17 +29,23 @@ def _projection_of(module: Any) -> list[Any]:
     return [module.in_proj]
 
 
+def _alone(make: Callable[[Any], StateMixer]) -> Callable[[Any, Prepare], StateMixer]:
+    """Makes a mixer that has no products of its own."""
+    return lambda module, _prepare: make(module)
+
+
 _KINDS = (
     MixerKind(
         delta_net.is_delta_net,
-        delta_net.delta_net,
+        _alone(delta_net.delta_net),
         delta_net.projections_of,
         delta_net.OWN_WEIGHTS,
     ),
-    MixerKind(mamba.is_mamba_2, mamba.mamba_2, _projection_of, mamba.OWN_WEIGHTS),
+    MixerKind(mamba.is_mamba_2, _alone(mamba.mamba_2), _projection_of, mamba.OWN_WEIGHTS),
+    MixerKind(mamba_1.is_mamba_1, mamba_1.mamba_1, _projection_of, mamba_1.OWN_WEIGHTS),
     MixerKind(
         short_convolution.is_short_convolution,
-        short_convolution.short_convolution,
+        _alone(short_convolution.short_convolution),
         _projection_of,
     ),
 )

@@ -12,6 +12,9 @@ from daemon.engine.layers.routers import Router
 Layer = Callable[[torch.Tensor], torch.Tensor]
 """From states [T, K] to [T, N]."""
 
+Prepare = Callable[[Any], Any]
+"""Turns a linear layer, or the experts of a mixture, into the module that computes it here."""
+
 
 @dataclass(frozen=True, slots=True)
 class DenseMlp:
@@ -20,6 +23,8 @@ class DenseMlp:
     gate_up: Layer  # to gates and what they gate, or without gates
     down: Layer
     activation: Activation = Activation.SILU
+    factors: torch.Tensor | None = None  # float32, of what the first product gives
+    scale: float = 1.0  # of what the second gives
 
     def products(self) -> list[object]:
         """Its matrix products."""
@@ -27,7 +32,11 @@ class DenseMlp:
 
     def __call__(self, states: torch.Tensor, ops: Ops) -> torch.Tensor:
         """[T, width] of `states` [T, width]."""
-        return self.down(ops.activated(self.gate_up(states), self.activation))
+        wide = self.gate_up(states)
+        if self.factors is not None:
+            wide = wide * self.factors.to(wide.dtype)
+        made = self.down(ops.activated(wide, self.activation))
+        return made if self.scale == 1.0 else made * self.scale
 
 
 @dataclass(frozen=True, slots=True)

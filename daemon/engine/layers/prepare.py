@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from daemon.engine.layers.decoder import Prepare
+from daemon.engine.layers.mlp import Prepare
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear
 

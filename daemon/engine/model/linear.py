@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from daemon.engine.cpu.packed_linear import PackedLinear, can_pack
-from daemon.engine.layers.decoder import Prepare
+from daemon.engine.layers.mlp import Prepare
 from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import QuantisedLinear
 

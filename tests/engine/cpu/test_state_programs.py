@@ -11,6 +11,7 @@ import torch
 
 from daemon.engine.batch.flat_batch import flatten
 from daemon.engine.cpu import program
+from daemon.engine.cpu.step_buffers import MAX_TOKENS
 from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.step.step import Engine
 from tests.engine.cpu.test_step_programs import BLOCK_SIZE, CLOSE, NUM_BLOCKS, SLOTS, loaded
@@ -21,11 +22,14 @@ Work = list[tuple[Running, int]]
 LENGTH, TIMES = 30, 4
 
 
-@pytest.fixture(scope="module", params=["qwen3_5", "granite_hybrid", "nemotron_h", "lfm2"])
+@pytest.fixture(
+    scope="module",
+    params=["qwen3_5", "granite_hybrid", "nemotron_h", "lfm2", "mamba", "jamba", "falcon_h1"],
+)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """One whose programs take as many tokens as those of packed weights do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "MAX_PLAIN", program.MAX_TOKENS)
+        patch.setattr(program, "MAX_PLAIN", MAX_TOKENS)
         made = loaded(save(request.param, tmp_path_factory.mktemp(request.param)))
     assert made.model.fused
     return made

@@ -10,6 +10,7 @@ import torch
 
 from daemon.engine.batch.flat_batch import FlatBatch, flatten
 from daemon.engine.cpu import program
+from daemon.engine.cpu.step_buffers import MAX_TOKENS
 from daemon.engine.layers.modules import Modules
 from daemon.engine.model.model import CausalModel
 from daemon.engine.step.operators import time_operators
@@ -52,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def llama(folder: Path) -> Engine:
     """One whose programs take as many tokens as those of packed weights do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(program, "MAX_PLAIN", program.MAX_TOKENS)
+        patch.setattr(program, "MAX_PLAIN", MAX_TOKENS)
         return loaded(folder)
 
 
@@ -126,9 +127,9 @@ def test_what_torch_does_faster_is_not_taken(llama: Engine, folder: Path) -> Non
         return flatten(plan.batch, plan.inputs, llama.slots.block_table, BLOCK_SIZE)
 
     takes = llama.model.compiles
-    assert takes(flat((program.MAX_TOKENS,), 0))
-    assert not takes(flat((program.MAX_TOKENS + 1,), 0)), "too many tokens"
-    assert not takes(flat((program.MAX_TOKENS,), 1)), "too many pairs"
+    assert takes(flat((MAX_TOKENS,), 0))
+    assert not takes(flat((MAX_TOKENS + 1,), 0)), "too many tokens"
+    assert not takes(flat((MAX_TOKENS,), 1)), "too many pairs"
     assert takes(flat((1,) * 4, 180)), "rows of one token attend as they always do"
     takes = loaded(folder).model.compiles
     assert takes(flat((program.MAX_PLAIN,), 0))

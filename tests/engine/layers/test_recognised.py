@@ -19,6 +19,11 @@ _LAYERS: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "mamba2": {},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "falcon_h1": {},
+    "mamba": {},
+    "falcon_mamba": {},
+    "jamba": {"num_experts": 1},
 }
 
 
@@ -30,6 +35,6 @@ def test_a_model_with_states_has_parts_that_the_decoder_knows(model_type: str) -
 
 
 def test_what_has_other_parts_is_left_to_the_modules() -> None:
-    config = CONFIG_MAPPING["mamba"](**tiny_args("mamba"))
+    config = CONFIG_MAPPING["kimi_linear"](**tiny_args("kimi_linear"))
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._from_config(config)
     assert not recognised(model.base_model)

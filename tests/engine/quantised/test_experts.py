@@ -16,6 +16,7 @@ from transformers import (
     Ernie4_5_MoeConfig,
     GptOssConfig,
     GraniteMoeConfig,
+    Lfm2MoeConfig,
     MiniMaxM2Config,
     MixtralConfig,
     Qwen3MoeConfig,
@@ -24,6 +25,7 @@ from transformers.models.ernie4_5_moe.modeling_ernie4_5_moe import Ernie4_5_MoeS
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.granitemoe.modeling_granitemoe import GraniteMoeMoE
+from transformers.models.lfm2_moe.modeling_lfm2_moe import Lfm2MoeSparseMoeBlock
 from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2SparseMoeBlock
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralTopKRouter
 
@@ -199,7 +201,7 @@ def test_experts_that_differ_are_computed_one_by_one() -> None:
 
 def route(logits: torch.Tensor, router: Router, team: Team) -> ExpertRows:
     rows = ExpertRows.of(len(logits), router.num_chosen, logits.shape[1], 1)
-    scores, scale = logits.clone(), torch.tensor([router.scale])
+    scores, scale = logits.clone(), torch.tensor([router.scale, router.added])
     team.run(expert_calls.routed(scores, rows, router, scale))
     return rows
 
@@ -213,6 +215,7 @@ def routers() -> list[Router]:
         replace(usual, to_one=True),
         replace(usual, correction=correction, to_one=True, scale=2.5),
         replace(usual, sigmoid=True, scale=1.5),
+        replace(usual, sigmoid=True, to_one=True, added=0.1),
         replace(usual, sigmoid=True, correction=correction, to_one=True),
         replace(usual, sigmoid=True, correction=correction, groups=6, kept_groups=2, num_chosen=5),
         replace(usual, groups=4, kept_groups=3, to_one=True, num_chosen=7),
@@ -304,6 +307,7 @@ def test_a_router_is_known_by_what_it_chooses() -> None:
         (MiniMaxM2SparseMoeBlock, MiniMaxM2Config, {"num_local_experts": 6}),
         (GraniteMoeMoE, GraniteMoeConfig, {"num_local_experts": 6}),
         (Ernie4_5_MoeSparseMoeBlock, Ernie4_5_MoeConfig, {"moe_num_experts": 6}),
+        (Lfm2MoeSparseMoeBlock, Lfm2MoeConfig, {"num_experts": 6}),
     ],
 )
 def test_a_family_s_router_is_two_calls_that_choose_as_it_does(
@@ -368,6 +372,19 @@ def test_what_stands_beside_experts_is_a_part_of_a_program(family: str, tmp_path
         assert all(mlp.shared and mlp.router for mlp in mixtures if isinstance(mlp, Mixture))
         if exact:
             check_greedy_text(engine, folder)
+
+
+@pytest.mark.parametrize("family", ["lfm2_moe", "jamba", "falcon_h1"])
+def test_packed_layers_beside_states_are_a_part_of_a_program(family: str, tmp_path: Path) -> None:
+    """Experts that are chosen with a bias, the products of Mamba 1, and two outputs of a layer."""
+    sizes = "hidden_size", "intermediate_size", "moe_intermediate_size"
+    fields: dict[str, Any] = dict.fromkeys(sizes, 64)
+    build(Variant(family, "packed", fields), tmp_path / "plain")
+    folder = tmp_path / "made"
+    requantise(tmp_path / "plain", folder, "int8", lambda _share: None)
+    engine = engine_of(folder, tmp_path / "trials")
+    assert engine.model.fused and engine.model.compiled
+    check_greedy_text(engine, folder)
 
 
 def test_what_rounds_and_is_wrong_in_the_straight_decoder_is_served_by_modules(

@@ -18,6 +18,7 @@ from daemon.config.pool import demand_of
 from daemon.memory.layout import KVHeads
 from daemon.memory.sizing import (
     KV_DTYPES,
+    NCCL_BYTES,
     PoolSize,
     Room,
     SizingError,
@@ -213,13 +214,16 @@ QUANTISED = {
 }
 
 
-def pool(model: ModelShape, card_gib: float, kv_dtype: str, in_use_gib: float) -> PoolSize | None:
+def pool(
+    model: ModelShape, card_gib: float, kv_dtype: str, in_use_gib: float, nccl_bytes: int = 0
+) -> PoolSize | None:
     """The pool with the default configuration; None where it would be of no use."""
     config = load(None, {"memory.kv_dtype": kv_dtype}).config
     total_bytes = int(card_gib * 2**30)
     room = Room(
         weight_bytes=model.weight_bytes(model.dtype),
         panel_bytes=gpu_panel_bytes(model.packed_bytes),
+        nccl_bytes=nccl_bytes,
         total_bytes=total_bytes,
         free_bytes=total_bytes - int(in_use_gib * 2**30),
         is_cpu=False,
@@ -256,13 +260,20 @@ def side_by_side(kv_dtype: str = "auto") -> Iterator[str]:
             except ModelError:
                 cells.append("-")
             else:
-                cells.append(cell(share, card, kv_dtype, IN_USE_GIB, EACH_TOKENS))
+                cells.append(cell(share, card, kv_dtype, IN_USE_GIB, EACH_TOKENS, NCCL_BYTES))
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
-def cell(model: ModelShape, card: float, kv_dtype: str, in_use_gib: float, each: int) -> str:
+def cell(
+    model: ModelShape,
+    card: float,
+    kv_dtype: str,
+    in_use_gib: float,
+    each: int,
+    nccl_bytes: int = 0,
+) -> str:
     """The longest sequence, and answers at once."""
-    size = pool(model, card, kv_dtype, in_use_gib)
+    size = pool(model, card, kv_dtype, in_use_gib, nccl_bytes)
     if size is None:
         return "-"
     config = load().config

@@ -166,12 +166,14 @@ def _room_lines(room: Room, size: PoolSize) -> Iterator[str]:
     yield f"  weights      {mib(room.weight_bytes)}"
     if room.panel_bytes:
         yield f"  unpacked     {mib(room.panel_bytes)} of their numbers at a time"
+    if room.nccl_bytes:
+        yield f"  nccl         {mib(room.nccl_bytes)} of sums over GPUs"
     yield f"  activations  {mib(size.activation_bytes)}"
     if room.is_cpu:
         how = "min(cpu_fraction * available, available - weights - activations - runtime)"
     else:
-        panel = " - unpacked" if room.panel_bytes else ""
-        how = f"utilization * total - in use - weights{panel} - activations - runtime"
+        further = " - unpacked" * bool(room.panel_bytes) + " - nccl" * bool(room.nccl_bytes)
+        how = f"utilization * total - in use - weights{further} - activations - runtime"
     yield f"  kv           {mib(size.kv_bytes)} = {how}"
 
 

@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from daemon.config.cuda import Devices
 from daemon.config.host_pool import HostPlan, plan_host_pool
-from daemon.config.instance_text import CPU, devices_of, num_ranks
+from daemon.config.instance_text import CPU, devices_of, num_ranks, sums_on_gpus
 from daemon.config.instances import worker_limits
 from daemon.config.machine import available_ram_bytes
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.values.limits import InstanceLimits
 from daemon.memory.sizing import (
+    NCCL_BYTES,
     Demand,
     PoolSize,
     Room,
@@ -249,6 +250,7 @@ def _device_pool(
         panel_bytes = gpu_panel_bytes(model.packed_bytes)
     room = _room(config, device, weight_bytes, panel_bytes, devices)
     if room is not None:
+        room = replace(room, nccl_bytes=NCCL_BYTES if sums_on_gpus(spec) else 0)
         size = size_pool(model, demand, room)
         _refuse_beyond(room, size)
         return demand, room, size

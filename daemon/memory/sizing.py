@@ -35,6 +35,10 @@ SCALE_BYTES = 4
 CHANNEL_BYTES = 2 * 2
 """A scale and a zero of a packed channel, float16 each (`daemon.engine.kv.host_int8`)."""
 MIN_BLOCKS = 2
+NCCL_BYTES = 512 << 20
+"""Taken of each GPU by what NCCL passes sums through, where ranks share layers: assumed, as no card
+has run them.
+"""
 GPU_RUNTIME_BYTES = 1 << 30
 """The CUDA context, cuBLAS workspaces and loaded kernels, which no allocator reports."""
 CPU_RUNTIME_BYTES = 256 << 20
@@ -111,6 +115,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
     weight_bytes: int
     panel_bytes: int = 0  # of numbers that a GPU unpacks of quantised weights
+    nccl_bytes: int = 0  # of what sums over several GPUs pass through
     total_bytes: int  # a GPU's; of a CPU unused
     free_bytes: int  # a GPU's free memory, or the machine's available RAM
     is_cpu: bool
@@ -246,7 +251,7 @@ def _kv_bytes(room: Room, activation: int) -> int:
         return min(int(room.cpu_fraction * room.free_bytes), rest)
     in_use = room.total_bytes - room.free_bytes
     usable = int(room.utilization * room.total_bytes)
-    held = room.weight_bytes + room.panel_bytes
+    held = room.weight_bytes + room.panel_bytes + room.nccl_bytes
     return usable - in_use - held - activation - GPU_RUNTIME_BYTES
 
 

@@ -29,6 +29,7 @@ from daemon.memory.layout import KVLayout
 from daemon.memory.sizing import (
     DTYPE_BYTES,
     GPU_RUNTIME_BYTES,
+    NCCL_BYTES,
     Demand,
     PoolSize,
     Room,
@@ -291,7 +292,8 @@ class _Maker:
         if how.startswith("pp"):
             return self.stages(group)[1]
         share = largest_share(self._model, len(group))
-        return [self._part(place, share) for place in group]
+        nccl_bytes = NCCL_BYTES if len(group) > 1 else 0
+        return [self._part(place, share, nccl_bytes) for place in group]
 
     def stages(self, group: Sequence[PartPlace]) -> tuple[tuple[int, ...], list[_Part]]:
         """The layers of stages, and the stages: as fast as each other where that leaves room for
@@ -338,7 +340,7 @@ class _Maker:
         # Embedding and head lie with the first and the last stage; a step reads the head alone.
         return LayerCosts(read, held, (0.0, end_bytes), (end_bytes, end_bytes))
 
-    def _part(self, place: PartPlace, share: ModelShape) -> _Part:
+    def _part(self, place: PartPlace, share: ModelShape, nccl_bytes: int = 0) -> _Part:
         dtype = instance_dtype(self._config, place.device, share.dtype)
         demand = self._demand(share, dtype)
         weight_bytes = share.weight_bytes(self._held_as)
@@ -346,6 +348,7 @@ class _Maker:
         room = Room(
             weight_bytes=weight_bytes + cpu_copy_bytes(plain_bytes, self._held_as),
             panel_bytes=0 if place.is_cpu else gpu_panel_bytes(share.packed_bytes),
+            nccl_bytes=nccl_bytes,
             total_bytes=place.total_bytes,
             free_bytes=place.free_bytes,
             is_cpu=place.is_cpu,

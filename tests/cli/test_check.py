@@ -477,7 +477,9 @@ def test_several_devices_of_one_instance_are_checked_together(
     pretend(monkeypatch, driver, LARGE, LARGE)
     flags = [*CHECK, "--json", "--model", str(model), "--instance", instance]
     assert main([flag for flag in flags if flag != "--json"]) == 0
-    assert [line[:8] for line in told(capsys, "  rank ")] == ["  rank 0", "  rank 1"]
+    lines = told(capsys, ("  rank ", "  nccl "))
+    assert [line[:8] for line in lines if "rank" in line] == ["  rank 0", "  rank 1"]
+    assert sum("MiB of sums over GPUs" in line for line in lines) == 2 * (":tp" in instance)
     assert main(flags) == 0
     (found,) = json.loads(capsys.readouterr().out)["instances"]
     assert {rank["size"]["num_blocks"] for rank in found["pool"]["ranks"]} == {

@@ -10,7 +10,7 @@ import torch
 from daemon.cost.curve import Curve
 from daemon.cost.forward_size import forward_size
 from daemon.engine.batch.streams import StreamError
-from daemon.engine.layers.ranks import from_all
+from daemon.engine.layers.ranks import from_all, on_all, on_any
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.sampler import Sampler
 from daemon.engine.step.step import Engine
@@ -61,11 +61,13 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
 
     It scribbles on blocks of the still empty pool and leaves its slot again.
     """
-    if engine.cache.blocks.is_cuda:
+    ranks, on_gpu = engine.backend.ranks, engine.cache.blocks.is_cuda
+    if on_all(ranks, on_gpu):  # who is told tokens on a GPU waits for one that draws them there
         warm(engine.sampler, engine.cache.dtype)
+    on_gpu = on_any(ranks, on_gpu)  # all take the same steps
     blocks = _most_blocks(engine)
     room = min(blocks * load.block_size, load.max_len)
-    longest = load.max_batch_tokens if engine.cache.blocks.is_cuda else _CPU_PROMPT_TOKENS
+    longest = load.max_batch_tokens if on_gpu else _CPU_PROMPT_TOKENS
     length = max(1, min(longest, load.max_batch_tokens, room - _DECODE_STEPS))
     sampling = SamplingParams(temperature=0.0, ignore_eos=True)
     join = Join(0, 0, length, sampling, int32())
@@ -75,7 +77,7 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
         for step in range(min(_DECODE_STEPS, room - length))
     ]
     step_s = min(times, default=0.0)
-    row_s = 0.0 if engine.cache.blocks.is_cuda else _row_s(engine, length, room, step_s)
+    row_s = 0.0 if on_gpu else _row_s(engine, length, room, step_s)
     again = min(length, _PROMPT_TOKENS)
     prompt_s = engine.run(_plan(0, again, np.zeros(again, np.int32), (), ())).elapsed_s
     short = min(length, _SHORT_TOKENS)

@@ -10,6 +10,7 @@ import torch
 
 from daemon.engine.batch.slots import Slots
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.model.backend import Backend
 from daemon.engine.model.model import CausalModel
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.warm_up import measure_size, warm_up
@@ -26,6 +27,7 @@ class Noted:
         self._engine = engine
         self.cache: PagedKV = engine.cache
         self.slots: Slots = engine.slots
+        self.backend: Backend = engine.backend
         self.model: CausalModel = engine.model
         self.counts: list[int] = []
         self.replies: list[Reply] = []

@@ -88,7 +88,7 @@ class _Trial:
         layers = [layer for _, layer in quantised_layers(model)]
         # A stage may have all layers of a kind. What the trial goes by is the same on all ranks.
         rounds = pool.backend.rounds and bool(layers) and not load.exact
-        self._products_round = on_any(self._ranks, rounds)
+        self._products_round, self._own_round = on_any(self._ranks, rounds), rounds
         quantised = pool.backend.products(_multiplying(model), load.exact)
         self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
         # A GPU unpacks anew as fast, and the pool has its memory already.
@@ -270,7 +270,7 @@ class _Trial:
             stack.enter_context(
                 eager if kv_dtype is None else reference.rounding(self._model, kv_dtype)
             )
-            if self._products_round:
+            if self._own_round:
                 stack.enter_context(reference.rounding_products(self._model))
             return reference.logits_of(self._model, sequence)
 

@@ -117,7 +117,7 @@ def _or_rank(column: Column[InstanceRow]) -> Column[InstanceRow]:
         sign, colour = state_look(rank.state)
         cells = {
             "name": Cell(f" rank {row.rank}", ink.muted),
-            "device": Cell(str(rank.pid), ink.muted),
+            "device": Cell(f"{rank.device} {rank.pid}".lstrip(), ink.muted),
             "state": Cell(f"{sign} {printable(rank.state)}", colour),
             "kv": Cell(size(rank.memory_bytes), ink.muted),
         }

@@ -219,7 +219,12 @@ def _node(node: str) -> list[str]:
 
 def _rank(number: int, rank: RankStatus) -> list[str]:
     """The row of a rank, below its instance; its memory is that of its process."""
-    named = [f"  rank {number}", "", f"pid {rank.pid}", printable(rank.state)]
+    named = [
+        f"  rank {number}",
+        "",
+        f"{printable(rank.device)} pid {rank.pid}".lstrip(),
+        printable(rank.state),
+    ]
     return [*named, "", "", "", "", "", size(rank.memory_bytes), "", "", ""]
 
 

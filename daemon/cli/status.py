@@ -91,7 +91,8 @@ def _rank_row(numbered: tuple[int, RankStatus]) -> str:
     """A line on a rank, below its instance."""
     number, rank = numbered
     memory = f"{rank.memory_bytes / 2**20:,.0f} MiB"
-    return f"  rank {number}  pid {rank.pid}  {rank.state}  {memory}"
+    device = f"{rank.device}  " if rank.device else ""
+    return f"  rank {number}  {device}pid {rank.pid}  {rank.state}  {memory}"
 
 
 def _predictor(snapshot: Snapshot) -> list[str]:

@@ -102,10 +102,11 @@ class _Rank:
             self.links = None
 
 
-def rank_status(child: Child, is_ready: bool) -> RankStatus:
+def rank_status(child: Child, load: Load, is_ready: bool) -> RankStatus:
     """A rank's process, as viewers see it."""
     state = "stopped" if child.stopped else "ready" if is_ready else "loading"
-    return RankStatus(child.pid, state, child.resident_bytes)
+    device = load.device if load.device.startswith("cuda") else ""
+    return RankStatus(child.pid, state, child.resident_bytes, device)
 
 
 def sent_beside(links: socket.socket | None, payload: bytes) -> bool:
@@ -153,7 +154,8 @@ class OtherRanks:
     @property
     def shown(self) -> list[RankStatus]:
         """Each of them, as viewers see it."""
-        return [rank_status(rank.child, rank.ready is not None) for rank in self._ranks]
+        pairs = zip(self._ranks, self._loads, strict=False)  # fewer while they start
+        return [rank_status(rank.child, load, rank.ready is not None) for rank, load in pairs]
 
     @property
     def is_stopped(self) -> bool:

@@ -303,7 +303,9 @@ class WorkerProcess(ChildKeeper):
         """The processes of an instance of ranks, the first of them first; none of one process."""
         if self._others is None or self._child is None or not self._child.alive:
             return ()
-        return rank_status(self._child, self._own_ready is not None), *self._others.shown
+        return rank_status(
+            self._child, self._load, self._own_ready is not None
+        ), *self._others.shown
 
     @property
     def processes(self) -> tuple[str, tuple[RankStatus, ...]]:

@@ -72,16 +72,17 @@ def test_text_shows_each_instance(socket_path: Path, capsys: pytest.CaptureFixtu
 
 def test_text_and_json_tell_ranks() -> None:
     told = snapshot()
-    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "stopped", 280 << 20))
+    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "stopped", 280 << 20, "cuda:1"))
     one = msgspec.structs.replace(told.instances[1], ranks=ranks)
     told = msgspec.structs.replace(told, instances=(told.instances[0], one))
     assert as_text(told).splitlines()[-2:] == [
         "  rank 0  pid 70  ready  300 MiB",
-        "  rank 1  pid 71  stopped  280 MiB",
+        "  rank 1  cuda:1  pid 71  stopped  280 MiB",
     ]
     first, second = json.loads(as_json(told))["instances"]
     assert first["ranks"] == []
-    assert second["ranks"][1] == {"pid": 71, "state": "stopped", "memory_bytes": 280 << 20}
+    sizes = {"memory_bytes": 280 << 20, "device": "cuda:1"}
+    assert second["ranks"][1] == {"pid": 71, "state": "stopped", **sizes}
 
 
 def test_text_and_json_tell_the_node_of_an_instance() -> None:

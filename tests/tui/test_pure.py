@@ -331,13 +331,13 @@ def test_nice_ceiling(value: float, ceiling: float) -> None:
 
 
 def test_ranks_have_rows_below_their_instance() -> None:
-    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "stopped", 280 << 20))
+    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "stopped", 280 << 20, "cuda:1"))
     one = msgspec.structs.replace(scenario.instance("cpu", 0), device="cpu:tp2", ranks=ranks)
     second = InstanceRow(one, None, 1)
     texts = {column.key: column.cell(second, 12).text for column in INSTANCES}
     assert {key: text for key, text in texts.items() if text} == {
         "name": " rank 1",
-        "device": "71",
+        "device": "cuda:1 71",
         "state": "◌ stopped",
         "kv": "280 MiB",
     }

@@ -65,6 +65,7 @@ class RankStatus(msgspec.Struct, frozen=True, array_like=True):
     pid: int
     state: str  # "loading" | "ready" | "stopped"
     memory_bytes: int  # of the host that the process holds
+    device: str = ""  # a GPU's; empty: the CPU
 
 
 class InstanceStatus(msgspec.Struct, frozen=True):

@@ -1,5 +1,7 @@
 """Warming up computes prompts long and short and decode steps, and leaves an engine as it was."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -10,6 +12,7 @@ import torch
 
 from daemon.engine.batch.slots import Slots
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.layers.ranks import Ranks
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.model import CausalModel
 from daemon.engine.step.step import Engine
@@ -36,6 +39,29 @@ class Noted:
         self.counts.append(plan.batch.num_tokens)
         self.replies.append(self._engine.run(plan))
         return self.replies[-1]
+
+
+class BesideGpu:
+    """The ranks of an instance whose other one is on a GPU."""
+
+    world_size = 2
+
+    def gather(
+        self, rows: torch.Tensor, _widths: Sequence[int], *, reads: bool = True
+    ) -> torch.Tensor:
+        return torch.cat((rows, torch.ones_like(rows)), 1)
+
+
+def test_a_cpu_beside_a_gpu_takes_the_steps_that_the_gpu_takes(tmp_path: Path) -> None:
+    """No drafts, which a GPU takes none of, and prompts as long as they may be."""
+    folder = save("llama", tmp_path)
+    engine = load(folder)
+    message = Load(str(folder), "cpu", "float32", BLOCK_SIZE, 96, 8, CONTEXT_LEN, 96)
+    noted = Noted(engine)
+    noted.backend = replace(engine.backend, ranks=cast(Ranks, BesideGpu()))
+    with torch.inference_mode():
+        _, _, row_s = warm_up(cast(Engine, noted), message)
+    assert row_s == 0.0 and 8 not in noted.counts and noted.counts[0] == 96
 
 
 def test_every_kind_of_step_is_touched_and_nothing_stays(tmp_path: Path) -> None:

@@ -268,6 +268,8 @@ def _plan(
     reason is recorded.
     """
     assert found.shape is not None, "pools are planned for a model that was examined"
+    if num_stages(spec) > 1 and missing(gpus_of(spec), devices):
+        return None  # as is recorded already
     try:
         stages = stage_layers_on(config, found.shape, spec, machine)
         parts = rank_parts(found.shape, spec, stages)

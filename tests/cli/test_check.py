@@ -487,7 +487,9 @@ def test_several_devices_of_one_instance_are_checked_together(
     }
     pretend(monkeypatch, driver, LARGE)
     assert main(flags) == 1
-    assert "cuda:1 is not there: this machine has cuda:0 alone" in capsys.readouterr().out
+    faults = json.loads(capsys.readouterr().out)["faults"]
+    said = "cuda:1 is not there: this machine has cuda:0 alone"
+    assert [fault["text"] for fault in faults] == [said]
 
 
 def test_where_no_gpu_can_the_cpu_serves_and_json_says_why_too(

@@ -315,6 +315,14 @@ def model_notes(folder: Path, shape: ModelShape, cache: Path) -> Iterator[str]:
         yield f"{folder}: {wrong}"
 
 
+def _told(found: Checked) -> Iterator[str]:
+    """The proposals, in words."""
+    asked: int | str = found.served.experts_on_cpu
+    if not asked and found.loaded is not None:
+        asked = found.loaded.config.model.experts_on_cpu
+    return told(found.proposals, found.served.instances, asked)
+
+
 def print_text(found: Checked) -> None:
     """For people: what is known on stdout, what is wrong on stderr."""
     if found.loaded is not None:
@@ -326,7 +334,7 @@ def print_text(found: Checked) -> None:
         print(f"  default sampling: {found.sampling}")
     if lines := list(found.served.lines()):
         print("\n" + "\n".join(lines))
-    if lines := list(told(found.proposals, found.served.instances)):
+    if lines := list(_told(found)):
         print("\non this machine\n" + "\n".join(f"  {line}" for line in lines))
     if found.loaded is not None and by_ray(found.loaded.config):
         print("\n" + "\n".join(cluster_lines(found.loaded.config, found.cluster)))

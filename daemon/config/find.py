@@ -78,6 +78,7 @@ class Found(msgspec.Struct, frozen=True):
     candidates: tuple[DeviceCandidate, ...] = ()  # none where devices were named, or none answers
     why_cpu: str = ""  # where the CPU serves although it was not named
     why_several: str = ""  # where several devices serve together although none was named
+    experts_on_cpu: int = 0  # as `model.experts_on_cpu`, where that was chosen too
 
     def lines(self) -> Iterator[str]:
         """A sentence for each GPU, and one where the CPU serves in their place."""

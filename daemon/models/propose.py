@@ -2,9 +2,11 @@
 
 Whether it fits is the memory formula's affair (`daemon.memory.sizing`). Times are those of reading
 memory alone: a decode step reads a rank's weights and the keys and values of its answers, and reads
-and writes the states that layers keep of them, at a share of the card's bandwidth; ranks then send
-sums over the slowest link among them, stages hand their hidden states on. What computes longer than
-it reads, prompts above all, takes longer.
+and writes the states that layers keep of them, at a share of the card's bandwidth; of a mixture's
+experts it reads as many as its answers likely choose, each choice as likely as any other. Those in
+host memory are read there beside the card's. Ranks then send sums over the slowest link among them,
+stages hand their hidden states on. What computes longer than it reads, prompts above all, takes
+longer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,7 @@ from daemon.config.instance_text import (
     num_stages,
     parse_instance,
     placed,
+    split_devices,
     sums_on_gpus,
 )
 from daemon.config.instances import shared_limits
@@ -79,24 +82,40 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     answers: int  # of EACH_TOKENS at once, of all instances
     token_s: float  # time of a token of one answer alone; 0: not known
     tokens_per_s: float  # with so many answers at once, of all instances; 0: not known
+    experts_on_cpu: int = 0  # layers of whose experts as many lie in host memory, of each instance
+
+    @property
+    def uses_cpu(self) -> bool:
+        """Whether the CPU computes some of it."""
+        named = [split_devices(parse_instance(text).device) for text in self.instances]
+        return self.experts_on_cpu > 0 or any(CPU in devices for devices in named)
 
     def __str__(self) -> str:
         """Its room and its times, in words."""
         times = "times are not known"
         if self.token_s:
             times = f"{1e3 * self.token_s:.1f} ms a token alone, {self.tokens_per_s:,.0f} tokens/s"
+        below = ""
+        if self.experts_on_cpu:
+            below = f" with the experts of {self.experts_on_cpu} layers in RAM"
         return (
-            f"{' '.join(self.instances)}: sequences of up to {self.longest:,} tokens, "
+            f"{' '.join(self.instances)}{below}: sequences of up to {self.longest:,} tokens, "
             f"{self.answers:,} answers of {EACH_TOKENS:,} at once, {times}"
         )
 
 
-def told(proposals: Sequence[Proposal], served: Sequence[InstanceSpec]) -> Iterator[str]:
+def told(
+    proposals: Sequence[Proposal], served: Sequence[InstanceSpec], experts_on_cpu: int | str = 0
+) -> Iterator[str]:
     """The proposal of the instances that serve, and the few best of those that would give more; the
-    best one alone where these were not proposed.
+    best one alone where these were not proposed. `experts_on_cpu`: as configured.
     """
     texts = tuple(map(placed, served))
-    own = [number for number, each in enumerate(proposals) if each.instances == texts]
+    own = [
+        number
+        for number, each in enumerate(proposals)
+        if each.instances == texts and experts_on_cpu in (each.experts_on_cpu, "auto")
+    ]
     if not own:
         for proposal in proposals[:1]:
             yield f"can be served: {proposal}{_waiting(proposal)}"
@@ -160,6 +179,8 @@ class _Part(msgspec.Struct, frozen=True):
 
     place: PartPlace
     weight_bytes: int
+    expert_bytes: float  # of these
+    below_bytes: float  # of experts in host memory
     pool: PoolSize
     layout: KVLayout
 
@@ -205,8 +226,11 @@ def propose(config: Config, model: ModelShape, machine: Workstation) -> tuple[Pr
     """The instances that a model could have there, the best first: those that hold its whole
     context, then by tokens a second, then by the time of one token.
     """
-    found = {proposal.instances: proposal for proposal in _all(config, model, machine)}
-    whole = min(model.context_len, config.model.max_len or model.context_len)
+    whole = whole_context(config, model)
+    found = {
+        (proposal.instances, proposal.experts_on_cpu): proposal
+        for proposal in _all(config, model, machine)
+    }
     return tuple(
         sorted(
             found.values(),
@@ -220,10 +244,20 @@ def propose(config: Config, model: ModelShape, machine: Workstation) -> tuple[Pr
     )
 
 
+def whole_context(config: Config, model: ModelShape) -> int:
+    """The tokens of the longest sequence that is to be served."""
+    return min(model.context_len, config.model.max_len or model.context_len)
+
+
 def _all(config: Config, model: ModelShape, machine: Workstation) -> Iterator[Proposal]:
     """Every proposal that fits."""
     maker = _Maker(config, model, machine)
     cards = machine.places
+    if model.num_expert_layers:
+        yield from maker.with_experts_below()
+    if config.model.experts_on_cpu:  # which an instance on several devices cannot have
+        yield from maker.of_groups([[machine.ram]] if machine.ram_bytes else [], "")
+        return
     yield from maker.of_groups([[card] for card in cards], "")
     for degree in DEGREES:
         if degree <= len(cards):
@@ -263,13 +297,31 @@ class _Maker:
     def __init__(self, config: Config, model: ModelShape, machine: Workstation) -> None:
         self._config, self._model, self._machine = config, model, machine
         self._held_as = weight_dtype(config, model.dtype)
+        self._whole = whole_context(config, model)
 
-    def of_groups(self, groups: Sequence[Sequence[PartPlace]], how: str) -> Iterator[Proposal]:
+    def with_experts_below(self) -> Iterator[Proposal]:
+        """An instance on each card alone, host memory holding the experts of as many layers as
+        configured, else of as few as leave room for the whole context.
+        """
+        asked = self._config.model.experts_on_cpu
+        counts: Sequence[int] = range(self._model.num_expert_layers + 1)
+        if asked and isinstance(asked, int):
+            counts = [asked]
+        for card in self._machine.places:
+            found = [each for count in counts for each in self.of_groups([[card]], "", count)]
+            enough = [each for each in found if each.longest >= self._whole]
+            for proposal in enough[:1] or found[-1:]:
+                if asked or proposal.experts_on_cpu:
+                    yield proposal
+
+    def of_groups(
+        self, groups: Sequence[Sequence[PartPlace]], how: str, experts_on_cpu: int = 0
+    ) -> Iterator[Proposal]:
         """One instance on each group that it fits; nothing where it fits none."""
         able = []
         for group in groups:
             try:
-                able.append((group, self._parts(group, how)))
+                able.append((group, self._parts(group, how, experts_on_cpu)))
             except (SizingError, ModelError):
                 continue
         if not able:
@@ -285,12 +337,15 @@ class _Maker:
             tokens_per_s=sum(first[3] for first in given)
             if all(first[3] for first in given)
             else 0.0,
+            experts_on_cpu=experts_on_cpu,
         )
 
-    def _parts(self, group: Sequence[PartPlace], how: str) -> list[_Part]:
+    def _parts(self, group: Sequence[PartPlace], how: str, experts_on_cpu: int = 0) -> list[_Part]:
         """The ranks or stages of an instance. Raises SizingError, ModelError."""
         if how.startswith("pp"):
             return self.stages(group)[1]
+        if experts_on_cpu:
+            return [self._part(group[0], self._model, experts_on_cpu=experts_on_cpu)]
         share = largest_share(self._model, len(group))
         nccl_bytes = NCCL_BYTES if len(group) > 1 else 0
         return [self._part(place, share, nccl_bytes) for place in group]
@@ -340,10 +395,17 @@ class _Maker:
         # Embedding and head lie with the first and the last stage; a step reads the head alone.
         return LayerCosts(read, held, (0.0, end_bytes), (end_bytes, end_bytes))
 
-    def _part(self, place: PartPlace, share: ModelShape, nccl_bytes: int = 0) -> _Part:
+    def _part(
+        self, place: PartPlace, share: ModelShape, nccl_bytes: int = 0, experts_on_cpu: int = 0
+    ) -> _Part:
+        all_bytes = share.weight_bytes(self._held_as)
+        share = share.on_device(experts_on_cpu)
         dtype = instance_dtype(self._config, place.device, share.dtype)
         demand = self._demand(share, dtype)
         weight_bytes = share.weight_bytes(self._held_as)
+        below_bytes = all_bytes - weight_bytes
+        if below_bytes > self._machine.ram_bytes:
+            raise SizingError(f"{below_bytes} bytes of experts are more than RAM has room for")
         plain_bytes = share.plain_bytes(self._held_as) if place.is_cpu else 0
         room = Room(
             weight_bytes=weight_bytes + cpu_copy_bytes(plain_bytes, self._held_as),
@@ -356,7 +418,31 @@ class _Maker:
             cpu_fraction=self._config.memory.cpu_fraction,
         )
         pool = size_pool(share, demand, room)
-        return _Part(place, weight_bytes, pool, layout_for(share, demand))
+        expert_bytes = self._expert_share * all_bytes - below_bytes
+        layout = layout_for(share, demand)
+        return _Part(
+            place=place,
+            weight_bytes=weight_bytes,
+            expert_bytes=expert_bytes,
+            below_bytes=below_bytes,
+            pool=pool,
+            layout=layout,
+        )
+
+    @property
+    def _expert_share(self) -> float:
+        """The share of the model's weights that are experts'."""
+        if self._model.experts is None:
+            return 0.0
+        held_bytes = self._model.experts.size_bytes(self._held_as)
+        return held_bytes / self._model.weight_bytes(self._held_as)
+
+    def _read_share(self, answers: int) -> float:
+        """The share of its experts that a step of so many answers reads."""
+        experts = self._model.experts
+        if experts is None:
+            return 1.0
+        return 1.0 - (1.0 - experts.chosen / experts.count) ** answers
 
     def _demand(self, share: ModelShape, dtype: str) -> Demand:
         return demand_of(self._config, share, dtype, shared_limits(self._config))
@@ -368,7 +454,10 @@ class _Maker:
         longest = min(part.pool.max_len for part in parts)
         most = self._config.scheduler.max_running
         answers = max(1, min(most, *(part.answers(min(EACH_TOKENS, longest)) for part in parts)))
-        if not all(part.place.bytes_per_s for part in parts):
+        rates = [part.place.bytes_per_s for part in parts]
+        if any(part.below_bytes for part in parts):
+            rates.append(self._machine.ram_bytes_per_s)
+        if not all(rates):
             return longest, answers, 0.0, 0.0
         is_pipe = how.startswith("pp")
         batch = -(-answers // len(parts)) if is_pipe else answers
@@ -386,7 +475,14 @@ class _Maker:
         layout = part.layout
         written_bytes = layout.state_pages * layout.page_bytes
         each_bytes = layout.bytes_at(EACH_TOKENS // 2) + written_bytes
-        return (part.weight_bytes + answers * each_bytes) / (READ_SHARE * part.place.bytes_per_s)
+        plain_bytes = part.weight_bytes - part.expert_bytes + answers * each_bytes
+        chosen, rate = self._read_share(answers), READ_SHARE * part.place.bytes_per_s
+        experts_s = chosen * part.expert_bytes / rate
+        if part.below_bytes:
+            below_s = chosen * part.below_bytes / (READ_SHARE * self._machine.ram_bytes_per_s)
+            hops_s = 2 * self._model.num_expert_layers * HOST_S  # there and back
+            experts_s = max(experts_s, below_s) + hops_s
+        return plain_bytes / rate + experts_s
 
     def _sums_s(self, group: Sequence[PartPlace], answers: int) -> float:
         """The time of two sums a layer; each rank sends and takes nearly twice what it has."""

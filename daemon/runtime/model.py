@@ -213,10 +213,10 @@ def find_model(
     in_place = bool(found.why_cpu and devices.cards)
     for line in found.lines():
         log.log(logging.WARNING if in_place else logging.INFO, "%s", line)
-    if proposals:
-        for line in told(proposals, found.instances):
-            log.info("%s", line)
     config = with_instances(config, found)
+    if proposals:
+        for line in told(proposals, found.instances, config.model.experts_on_cpu):
+            log.info("%s", line)
     stages = [stage_layers_on(config, shape, spec, machine) for spec in found.instances]
     pools = tuple(
         plan_pools(config, rank_parts(shape, *each), each[0], devices)
@@ -278,5 +278,10 @@ def this_machine(devices: Devices) -> Workstation:
 
 
 def with_instances(config: Config, found: Found) -> Config:
-    """The configuration with the instances that serve: pools and cores are divided among them."""
-    return msgspec.structs.replace(config, instance=found.instances)
+    """The configuration with the instances that serve: pools and cores are divided among them; and
+    with where a mixture's experts lie, where that was chosen for them.
+    """
+    model = config.model
+    if found.experts_on_cpu:
+        model = msgspec.structs.replace(model, experts_on_cpu=found.experts_on_cpu)
+    return msgspec.structs.replace(config, instance=found.instances, model=model)

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from benchmarks.sizing import MODELS
+from daemon.config.card_links import CardSeat
 from daemon.config.cuda import Card, Devices
 from daemon.config.find import find
 from daemon.config.instance_text import parse_instance, placed
@@ -23,8 +24,9 @@ from daemon.models.propose import (
     stage_layers_on,
     told,
 )
-from daemon.models.shape import ModelError, ModelShape
+from daemon.models.shape import ExpertShape, ModelError, ModelShape
 from daemon.models.stages import rank_parts
+from daemon.runtime.model import with_instances
 from tests.models.machines import NAMES, machine
 from tests.shapes import LLAMA_3_8B
 
@@ -174,6 +176,86 @@ def test_what_is_a_little_too_large_takes_the_host_s_memory() -> None:
     lines = list(told(found, [parse_instance("cpu")]))
     assert lines[-1].startswith("can be served: cpu: sequences of up to 8,192 tokens, ")
     assert list(told(found, [parse_instance("cpu:tp2")])) == [f"can be served: {found[0]}"]
+
+
+# A mixture of 30 billion weights, 3 of which a token reads, in 4.5 bits each: 17 GB.
+MIXTURE = msgspec.structs.replace(
+    LLAMA_3_8B,
+    num_params=30_500_000_000,
+    packed_params=30_000_000_000,
+    packed_bytes=16_875_000_000,
+    experts=ExpertShape(
+        num_layers=32,
+        count=128,
+        chosen=8,
+        num_params=29_000_000_000,
+        packed_params=29_000_000_000,
+        packed_bytes=16_312_500_000,
+    ),
+)
+
+
+def mixture_on(gib: int, ram_gib: int, **keys: object) -> tuple[Proposal, ...]:
+    seat = CardSeat(500e9, 16e9)
+    card = Card("NVIDIA A", "", (8, 9), gib * GIB, gib * GIB, seat=seat)
+    config = load(None, {f"model.{key}": value for key, value in keys.items()}).config
+    return propose(config, MIXTURE, machine_of(Devices((card,)), ram_gib * GIB, 60e9))
+
+
+def test_a_mixture_that_is_a_little_too_large_has_some_experts_in_ram() -> None:
+    found = mixture_on(12, 64)
+    best = found[0]
+    assert best.instances == ("cuda:0",) and 0 < best.experts_on_cpu < 32
+    assert f"cuda:0 with the experts of {best.experts_on_cpu} layers in RAM" in str(best)
+    others = [each for each in found if each.longest == best.longest and each != best]
+    assert {text for each in others for text in each.instances} == {"cpu", "cuda:0,cpu:pp2"}
+    assert all(best.token_s < each.token_s for each in others)
+    less = mixture_on(16, 64)[0]
+    assert 0 < less.experts_on_cpu < best.experts_on_cpu and less.token_s < best.token_s
+    assert mixture_on(24, 64)[0].experts_on_cpu == 0
+    assert all(each.experts_on_cpu == 0 for each in mixture_on(12, 4)), "RAM has no room"
+
+
+def test_serve_has_experts_in_ram_where_no_card_holds_the_model_and_nothing_was_asked() -> None:
+    card = Card("NVIDIA A", "", (8, 9), 12 * GIB, 12 * GIB, seat=CardSeat(500e9, 16e9))
+    proposals = mixture_on(12, 64)
+    found = choose_instances(find(CONFIG, MIXTURE, Devices((card,))), proposals)
+    assert [spec.device for spec in found.instances] == ["cuda:0"]
+    config = with_instances(CONFIG, found)
+    assert config.model.experts_on_cpu == proposals[0].experts_on_cpu > 0
+    told_of = list(told(proposals, found.instances, config.model.experts_on_cpu))
+    assert told_of == [f"can be served: {proposals[0]}"]
+
+
+def test_experts_in_ram_are_proposed_as_configured() -> None:
+    (five,) = (each for each in mixture_on(24, 64, experts_on_cpu=5) if each.instances != ("cpu",))
+    assert (five.instances, five.experts_on_cpu) == (("cuda:0",), 5)
+    found = mixture_on(12, 64, experts_on_cpu="auto")
+    assert found[0] == mixture_on(12, 64)[0]
+
+
+def test_a_step_reads_the_experts_that_its_answers_choose() -> None:
+    """One answer 8 of 128 in each layer, many nearly all."""
+    dense = msgspec.structs.replace(MIXTURE, experts=None)
+    (mixed,), (whole,) = (
+        [each for each in on("four-l40s", model) if len(each.instances) == 4]
+        for model in (MIXTURE, dense)
+    )
+    assert MIXTURE.experts is not None
+    unread_bytes = (1 - 8 / 128) * MIXTURE.experts.packed_bytes
+    rate = READ_SHARE * machine("four-l40s").cards[0].seat.memory_bytes_per_s
+    assert whole.token_s - mixed.token_s == pytest.approx(unread_bytes / rate, rel=0.01)
+    assert mixed.tokens_per_s == pytest.approx(whole.tokens_per_s, rel=0.1)
+
+
+def test_a_card_that_holds_it_with_less_context_is_not_slowed_down() -> None:
+    longer = msgspec.structs.replace(MIXTURE, context_len=262_144)
+    card = Card("NVIDIA A", "", (8, 9), 24 * GIB, 24 * GIB, seat=CardSeat(500e9, 16e9))
+    machine = machine_of(Devices((card,)), 64 * GIB, 60e9)
+    found = choose_instances(
+        find(CONFIG, longer, Devices((card,))), propose(CONFIG, longer, machine)
+    )
+    assert found.experts_on_cpu == 0 and [spec.device for spec in found.instances] == ["cuda:0"]
 
 
 def test_cards_that_nobody_may_use_are_not_proposed() -> None:

@@ -1,11 +1,14 @@
 """Faults within a step: no memory, logits that are no numbers, and what they leave in blocks."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
 
 from daemon.engine.batch.streams import StreamError
+from daemon.engine.layers.ranks import Ranks
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.faults import FaultyEngine
 from daemon.protocol.worker import Plan, Reply
@@ -81,6 +84,16 @@ def test_a_row_without_memory_of_its_own_ends_the_step(engine: Engine) -> None:
     run, plans = faulty(engine, {"worker.oom": At(0, 1)}), driver()
     with pytest.raises(torch.OutOfMemoryError):
         step(run, plans, added(plans))
+
+
+def test_a_rank_without_memory_ends_the_step(engine: Engine) -> None:
+    """The others have theirs, and would compute something else."""
+    backend = replace(engine.backend, ranks=cast(Ranks, object()))
+    fault = At(0)
+    run, plans = faulty(replace(engine, backend=backend), {"worker.oom": fault}), driver()
+    with pytest.raises(torch.OutOfMemoryError):
+        step(run, plans, added(plans))
+    assert fault.visited == 1
 
 
 def test_logits_that_are_no_numbers_end_their_own_row(engine: Engine) -> None:

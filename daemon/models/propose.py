@@ -71,6 +71,7 @@ CPU_SLOWNESS = 10.0
 """
 NO_NCCL = "sums over GPUs need NCCL, which is not found where builds of torch have it"
 _TOLD = 3
+_FLOAT32 = 'model.dtype = "float32"'
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -354,6 +355,10 @@ class _Maker:
         """The layers of stages, and the stages: as fast as each other where that leaves room for
         KV, else with room for less. Raises SizingError, ModelError.
         """
+        kinds = {instance_dtype(self._config, it.device, self._model.dtype) for it in group}
+        if len(kinds) > 1 and self._model.layer_states:
+            said = "a GPU and the CPU compute in unlike types, and would count its states otherwise"
+            raise ModelError(f"{self._model.model_type}: {said} ({_FLOAT32} makes them alike)")
         error: ModelError | SizingError = SizingError("no split of the layers fits")
         devices = self._devices(group)
         for answers in STAGES_ANSWERS:

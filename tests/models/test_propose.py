@@ -108,6 +108,9 @@ def test_a_configured_instance_has_layers_by_its_devices() -> None:
     assert [part.num_layers for _, part in by_rank] == [last, first]
     first, last = stage_layers_on(CONFIG, LLAMA_3_8B, parse_instance("cuda:0,cpu:pp2"), here)
     assert first > 4 * last, "a CPU takes ten times as long, where rates are not known"
+    states = msgspec.structs.replace(LLAMA_3_8B, layer_states=(STATES,) * 32)
+    with pytest.raises(ModelError, match=r'would count its states otherwise .model.dtype = "float'):
+        stage_layers_on(CONFIG, states, parse_instance("cuda:0,cpu:pp2"), here)
     with pytest.raises(ModelError, match="cuda:2 cannot have a stage"):
         stage_layers_on(CONFIG, whole, parse_instance("cuda:0,2:pp2"), here)
 

@@ -34,6 +34,11 @@ class ModelSpec(
     layer_heads: tuple[KVHeads, ...] = ()  # of each layer; empty: all have the same
     layer_states: tuple[tuple[StatePart, ...], ...] = ()  # of each; empty: none is recurrent
 
+    @property
+    def beside(self) -> tuple["ModelSpec", ...]:
+        """None: a profile is of a whole model."""
+        return ()
+
     def weight_bytes(self, dtype: str) -> int:
         """Bytes of the weights, those that are not packed held as `dtype`."""
         return self.packed_bytes + (self.num_params - self.packed_params) * DTYPE_BYTES[dtype]

@@ -11,6 +11,7 @@ Recurrent layers need a state of each sequence instead, of the same size however
 pages more, which a sequence holds from its first token on (`daemon.memory.state_layout`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -143,6 +144,28 @@ class KVLayout(msgspec.Struct, frozen=True):
     def bytes_at(self, num_tokens: int) -> int:
         """Bytes of these pages."""
         return self.pages_at(num_tokens) * self.page_bytes
+
+
+def agreed(own: KVLayout, others: Sequence[KVLayout]) -> KVLayout:
+    """The layout of a pipeline stage whose pages one block table counts as those of `others`: of
+    each window as many groups, some of no layer, and as many pages of states.
+    """
+    most = Counter[int]()
+    for layout in (own, *others):
+        most |= Counter(layout.windows)
+    groups = list[LayerGroup]()
+    for window, count in sorted(most.items()):
+        mine = [group for group in own.groups if group.window == window]
+        theirs = [group for it in others for group in it.groups if group.window == window]
+        empty = [msgspec.structs.replace(it, layers=(), parts=(), chunked=False) for it in theirs]
+        groups += mine + empty[:1] * (count - len(mine))
+    num_pages = max(layout.state_pages for layout in (own, *others))
+    states = own.states
+    if num_pages:
+        pieces = () if states is None else states.pieces
+        layers = () if states is None else states.layers
+        states = StateLayout(layers, num_pages, pieces)
+    return msgspec.structs.replace(own, groups=tuple(groups), states=states)
 
 
 def held_blocks(num_blocks: int, window: int, block_size: int, chunk: int = 0) -> int:

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from daemon.memory.layout import KVHeads, KVLayout, layout_of, token_bytes
+from daemon.memory.layout import KVHeads, KVLayout, agreed, layout_of, token_bytes
 from daemon.memory.state_layout import StatePart, own_page_bytes
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -95,6 +95,10 @@ class Shape(Protocol):
     def layer_states(self) -> tuple[tuple[StatePart, ...], ...]:
         """The state that each layer keeps of a sequence; empty: no layer is recurrent."""
 
+    @property
+    def beside(self) -> Sequence["Shape"]:
+        """The other stages of the instance, where it is one of several."""
+
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """The demands on the pool: what it must serve, and what the operator fixed."""
@@ -136,8 +140,11 @@ class PoolSize(msgspec.Struct, frozen=True):
 
 def block_bytes(shape: Shape, block_size: int, dtype: str, kv_dtype: str = "auto") -> int:
     """Bytes of one block of all layers, keys and values, and their scales where it has some; of a
-    page of states where no layer has keys.
+    page of states where no layer has keys. Of a stage all that its pages take, padding too.
     """
+    if shape.beside:
+        layout = configured_layout(shape, block_size, dtype, kv_dtype)
+        return layout.page_bytes * max(len(layout.groups), 1)
     sizes = _head_bytes(dtype, kv_dtype)
     own = [heads for heads in heads_of(shape) if heads.is_own]
     if not own:
@@ -212,8 +219,18 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 
 def layout_for(shape: Shape, demand: Demand) -> KVLayout:
     """The layout of a model's KV memory, by its configured windows."""
-    kinds = demand.dtype, demand.kv_dtype
-    return model_layout(shape, shape.windows, demand.block_size, *kinds)
+    return configured_layout(shape, demand.block_size, demand.dtype, demand.kv_dtype)
+
+
+def configured_layout(
+    shape: Shape, block_size: int, dtype: str, kv_dtype: str = "auto"
+) -> KVLayout:
+    """The layout of a model, or of a stage beside others, by the configured windows."""
+    own, *others = (
+        model_layout(part, part.windows, block_size, dtype, kv_dtype)
+        for part in (shape, *shape.beside)
+    )
+    return agreed(own, others) if others else own
 
 
 def size_pool(shape: Shape, demand: Demand, room: Room) -> PoolSize:

@@ -66,7 +66,7 @@ def head_shares(num_heads: int, num_kv_heads: int, world_size: int) -> tuple[Hea
 
 
 def split_refusals(shape: ModelShape) -> Iterator[str]:
-    """Every reason why a model of this shape cannot be split over ranks or into stages."""
+    """Every reason why a model of this shape cannot be split over ranks."""
     if shape.layer_states:
         yield "it has recurrent layers"
     if any(heads.latent for heads in shape.layer_heads):

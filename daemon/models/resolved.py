@@ -87,6 +87,10 @@ CONTEXT_LEN_OF_STATES = 1 << 17
 """Tokens of the longest sequence where no layer attends, which has no bound, and none is said."""
 
 
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
     """The shape of the model in `folder`. Raises ModelError where its files do not tell it."""
     sizes = {name: getattr(resolved, name) for name in _SIZES}
@@ -104,6 +108,7 @@ def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
         windows=resolved.windows,
         layer_heads=resolved.layer_heads,
         layer_states=resolved.layer_states,
+        layer_inputs=_whole(resolved.fields.get("hidden_size_per_layer_input")),
         experts=experts_of(folder, resolved.fields),
         eos_token_ids=end_token_ids(folder, resolved.eos_token_ids, resolved.vocab_size),
         **sizes,

@@ -5,7 +5,7 @@ are the stages from the first one on.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import eq
 
@@ -13,7 +13,10 @@ import msgspec
 
 from daemon.config.instance_text import gpus_of, num_ranks, num_stages, rank_devices
 from daemon.config.schema import InstanceSpec
-from daemon.models.rank_shares import Range, largest_share, split_refusals
+from daemon.memory.layout import KVHeads
+from daemon.memory.sizing import block_bytes, heads_of
+from daemon.memory.state_layout import StatePart
+from daemon.models.rank_shares import Range, largest_share
 from daemon.models.shape import ModelError, ModelShape
 
 
@@ -33,11 +36,31 @@ def layers_of(stage: int, stage_layers: Sequence[int]) -> Range:
     return Range(begins[stage], begins[stage + 1])
 
 
+_BLOCK_TOKENS = 16
+"""Tokens of a block, by which pages of stages are compared."""
+
+
+def stage_refusals(shape: ModelShape) -> Iterator[str]:
+    """Every reason why a model of this shape cannot be split into stages."""
+    if shape.layer_inputs:
+        yield "its layers read tokens' embeddings beside the states of the layer before"
+    if any(heads.source >= 0 for heads in shape.layer_heads):
+        yield "some of its layers read the keys and values of others"
+
+
 def _check(shape: ModelShape, num_stages: int) -> None:
-    for reason in split_refusals(shape):
+    for reason in stage_refusals(shape):
         raise ModelError(f"{shape.model_type} cannot be split into stages yet: {reason}")
-    if shape.num_layers < num_stages:
-        raise ModelError(f"{shape.num_layers} layers cannot be split into {num_stages} stages")
+    counts = {"": shape.num_layers, " with keys and values": sum(_have_keys(shape))}
+    for which, count in counts.items():
+        if 0 < count < num_stages:
+            said = f"{count} layers{which} cannot be split into {num_stages} stages"
+            raise ModelError(f"{shape.model_type}: {said}")
+
+
+def _have_keys(shape: ModelShape) -> list[bool]:
+    """Whether each layer has keys and values of its own."""
+    return [heads.is_own for heads in heads_of(shape)]
 
 
 class StageDevice(msgspec.Struct, frozen=True):
@@ -54,6 +77,7 @@ class LayerCosts(msgspec.Struct, frozen=True):
     layer_bytes: tuple[float, ...]  # of each, with its keys and values
     ends: tuple[float, float] = (0.0, 0.0)
     ends_bytes: tuple[float, float] = (0.0, 0.0)
+    has_keys: tuple[bool, ...] = ()  # of which each stage has one: a block is one of all stages
 
 
 def split_layers(costs: LayerCosts, devices: Sequence[StageDevice]) -> tuple[int, ...]:
@@ -65,6 +89,7 @@ def split_layers(costs: LayerCosts, devices: Sequence[StageDevice]) -> tuple[int
     time = [0.0, *accumulate(costs.layers)]
     size = [0.0, *accumulate(costs.layer_bytes)]
     num_layers, num_stages = len(costs.layers), len(devices)
+    keys = [0, *accumulate(map(int, costs.has_keys or (True,) * num_layers))]
     # The slowest of the stages so far, and their layers, by how many of the first these are.
     slowest: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
     for stage, device in enumerate(devices):
@@ -81,7 +106,8 @@ def split_layers(costs: LayerCosts, devices: Sequence[StageDevice]) -> tuple[int
                     (*counts, last - first),
                 )
                 for first, (before, counts) in slowest.items()
-                if first < last and size[last] - size[first] + beside_bytes <= device.room_bytes
+                if keys[first] < keys[last]
+                and size[last] - size[first] + beside_bytes <= device.room_bytes
             ]
             if splits:
                 found[last] = min(splits)
@@ -94,22 +120,23 @@ def split_layers(costs: LayerCosts, devices: Sequence[StageDevice]) -> tuple[int
 def split_model(
     shape: ModelShape, costs: LayerCosts, devices: Sequence[StageDevice]
 ) -> tuple[int, ...]:
-    """The layers of each stage of a model, as `split_layers` finds them: whole periods of windows.
+    """The layers of each stage of a model, as `split_layers` finds them: whole periods of kinds of
+    layers, if there are enough, so that no stage pads its pages to count them as the others do.
 
     Raises ModelError where the model cannot be split so.
     """
     _check(shape, len(devices))
-    period = _period(shape.windows)
+    period = _period(_kinds(shape))
     num_periods, left = divmod(shape.num_layers, period)
     if left or num_periods < len(devices):
-        beyond = "no multiple of that" if left else f"too few for {len(devices)} stages"
-        said = f"its windows repeat every {period} layers, and {shape.num_layers} are {beyond}"
-        raise ModelError(f"{shape.model_type} cannot be split into stages yet: {said}")
+        period = 1
     begins = range(0, shape.num_layers, period)
+    has_keys = _have_keys(shape)
     periods = msgspec.structs.replace(
         costs,
         layers=tuple(sum(costs.layers[at : at + period]) for at in begins),
         layer_bytes=tuple(sum(costs.layer_bytes[at : at + period]) for at in begins),
+        has_keys=tuple(any(has_keys[at : at + period]) for at in begins) if any(has_keys) else (),
     )
     return tuple(period * count for count in split_layers(periods, devices))
 
@@ -125,12 +152,23 @@ def stage_layers(shape: ModelShape, num_stages: int) -> tuple[int, ...]:
     return split_model(shape, costs, [StageDevice()] * num_stages)
 
 
-def _period(windows: Sequence[int]) -> int:
-    """The fewest layers after which windows are the same again: stages of whole periods have pages
-    of the same kinds, and so one block table.
+_Kind = tuple[int, KVHeads, tuple[StatePart, ...]]
+"""The window, the heads and the state of a layer, by which it holds a sequence."""
+
+
+def _kinds(shape: ModelShape) -> list[_Kind]:
+    """The kind of each layer."""
+    windows = shape.windows or (0,) * shape.num_layers
+    states = shape.layer_states or ((),) * shape.num_layers
+    return [*zip(windows, heads_of(shape), states, strict=True)]
+
+
+def _period(kinds: Sequence[_Kind]) -> int:
+    """The fewest layers after which kinds are the same again: stages of whole periods have as many
+    pages of each.
     """
-    lengths = range(1, len(windows) + 1)
-    return next((n for n in lengths if all(map(eq, windows, windows[n:]))), 1)
+    lengths = range(1, len(kinds) + 1)
+    return next((n for n in lengths if all(map(eq, kinds, kinds[n:]))), 1)
 
 
 def _numbers(shape: ModelShape) -> tuple[float, float]:
@@ -140,11 +178,21 @@ def _numbers(shape: ModelShape) -> tuple[float, float]:
 
 
 def shape_of_stage(shape: ModelShape, stage: int, stage_layers: Sequence[int]) -> ModelShape:
-    """The shape of what a stage holds, its weights too. Raises ModelError."""
+    """The shape of what a stage holds, its weights too, beside the others. Raises ModelError."""
     _check(shape, len(stage_layers))
     if sum(stage_layers) != shape.num_layers:
         said = f"{shape.num_layers} layers are not those of stages of {[*stage_layers]}"
         raise ModelError(f"{shape.model_type}: {said}")
+    numbers = range(len(stage_layers))
+    own, *others = (
+        _alone(shape, number, stage_layers)
+        for number in (stage, *(each for each in numbers if each != stage))
+    )
+    return msgspec.structs.replace(own, beside=tuple(others))
+
+
+def _alone(shape: ModelShape, stage: int, stage_layers: Sequence[int]) -> ModelShape:
+    """The shape of a stage without the others."""
     own = layers_of(stage, stage_layers)
     head, layer = _numbers(shape)
     ends = (stage == 0) + (stage + 1 == len(stage_layers) and len(stage_layers) > 1)
@@ -153,6 +201,8 @@ def shape_of_stage(shape: ModelShape, stage: int, stage_layers: Sequence[int]) -
         shape,
         num_layers=own.size,
         windows=shape.windows[own.first : own.last],
+        layer_heads=shape.layer_heads[own.first : own.last],
+        layer_states=shape.layer_states[own.first : own.last],
         num_params=-int(-shape.num_params * part),
         packed_params=-int(-shape.packed_params * part),
         packed_bytes=-int(-shape.packed_bytes * part),
@@ -165,9 +215,12 @@ def largest_part(shape: ModelShape, spec: InstanceSpec) -> ModelShape:
         return largest_share(shape, num_ranks(spec))
     counts = stage_layers(shape, num_stages(spec))
     parts = [shape_of_stage(shape, stage, counts) for stage in range(len(counts))]
-    most = max(part.num_layers for part in parts)
+    widest = max(parts, key=lambda part: block_bytes(part, _BLOCK_TOKENS, part.dtype))
     largest = max(parts, key=lambda part: part.num_params)
-    return msgspec.structs.replace(largest, num_layers=most)
+    sizes = largest.num_params, largest.packed_params, largest.packed_bytes
+    return msgspec.structs.replace(
+        widest, **dict(zip(("num_params", "packed_params", "packed_bytes"), sizes, strict=True))
+    )
 
 
 def rank_parts(

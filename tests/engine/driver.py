@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from daemon.engine.step.step import Engine
-from daemon.protocol.worker import Join, Plan
+from daemon.protocol.worker import Join, Plan, Ready
 from daemon.state.batch import Batch
 from daemon.state.request import SamplingParams
 from daemon.wire.columns import int32
@@ -55,12 +55,55 @@ class Driver:
     def fit(self, engine: Engine) -> None:
         """Give sequences blocks for each of an engine's groups of layers."""
         cache, num_cells = engine.cache, engine.slots.block_table.shape[1]
-        self.num_groups, self.num_state_pages = cache.num_groups, cache.state_pages
-        num_blocks = cache.num_blocks - self.num_state_pages * len(engine.slots.block_table)
+        kinds = cache.num_groups, cache.state_pages
+        width = cache.row_blocks(num_cells) if cache.num_groups else 0
+        self.fit_pages(cache.num_blocks, kinds, len(engine.slots.block_table), width)
+
+    def fit_ready(self, ready: Ready, num_slots: int, width: int) -> None:
+        """The same of a worker that is ready; `width`: cells of a group in a row of the table."""
+        num_groups = len(ready.windows) if ready.state_pages else max(len(ready.windows), 1)
+        self.fit_pages(ready.num_blocks, (num_groups, ready.state_pages), num_slots, width)
+
+    def fit_pages(self, num_pages: int, kinds: tuple[int, int], num_slots: int, width: int) -> None:
+        """The same of so many pages; `kinds`: groups, and pages of a sequence's states."""
+        self.num_groups, self.num_state_pages = kinds
+        num_blocks = num_pages - self.num_state_pages * num_slots
         self.first_state = num_blocks
         self.apart = num_blocks // max(self.num_groups, 1)
         self.free_blocks[:] = [block for block in self.free_blocks if block < self.apart]
-        self.width = cache.row_blocks(num_cells) if self.num_groups else 0
+        self.width = width
+
+    def take_out(self, running: Running) -> None:
+        """Send a sequence's pages to the host pool, to places from 0 on."""
+        pages = [
+            group * self.apart + block
+            for group in range(self.num_groups)
+            for block in running.blocks
+        ]
+        pages += self._state_pages(running.slot)
+        self.outs = [(page, place) for place, page in enumerate(pages)]
+
+    def bring_back(self, running: Running, spare_slot: int) -> None:
+        """Bring them back elsewhere: into free blocks, and into the states of a slot not in use."""
+        running.blocks = [self.free_blocks.pop() for _ in running.blocks]
+        self.table += [(running.slot, index, block) for index, block in enumerate(running.blocks)]
+        pages = [
+            group * self.apart + block
+            for group in range(self.num_groups)
+            for block in running.blocks
+        ]
+        states = self._state_pages(spare_slot)
+        self._name_states(running.slot, states)
+        self.ins = [(place, page) for place, page in enumerate(pages + states)]
+        self.awaits = self.step + 1  # this very plan's
+
+    def _state_pages(self, slot: int) -> list[int]:
+        first = self.first_state + slot * self.num_state_pages
+        return list(range(first, first + self.num_state_pages))
+
+    def _name_states(self, slot: int, pages: list[int]) -> None:
+        cell = self.num_groups * self.width
+        self.states += [(slot, cell + number, page) for number, page in enumerate(pages)]
 
     def add(
         self, slot: int, prompt: list[int], sampling: SamplingParams = GREEDY, shared: Any = ()
@@ -70,11 +113,7 @@ class Driver:
         self.joins.append(Join(slot, slot + 100, len(prompt), sampling, history))
         running = Running(slot, list(prompt), len(prompt), list(shared), sampling=sampling)
         running.num_computed = len(running.blocks) * self.block_size
-        first = self.first_state + slot * self.num_state_pages
-        self.states += [
-            (slot, self.num_groups * self.width + page, first + page)
-            for page in range(self.num_state_pages)
-        ]
+        self._name_states(slot, self._state_pages(slot))
         self.table += [(slot, index, block) for index, block in enumerate(running.blocks)]
         return running
 

@@ -16,7 +16,7 @@ from daemon.memory.layout import KVHeads
 from daemon.memory.state_layout import SSM, StatePart
 from daemon.models.rank_shares import shape_of_rank
 from daemon.models.resolved import Resolved
-from daemon.models.shape import ModelError, ModelShape
+from daemon.models.shape import ModelError
 from daemon.models.stages import stage_layers
 from daemon.models.supported import refusals
 from tests.house.source import ROOT, name_of
@@ -128,26 +128,27 @@ def refuses_roles_of_ranks() -> bool:
     return refuses("scheduler.roles", "auto", instance=[ranks, one])
 
 
-def refuses_parts_of_unlike_layers() -> bool:
-    """As ranks, and as stages."""
-
-    def rank(of: ModelShape) -> object:
-        return shape_of_rank(of, 0, 2)
-
-    def stages(of: ModelShape) -> object:
-        return stage_layers(of, 2)
-
+def refuses_ranks_of_unlike_layers() -> bool:
     state = StatePart(SSM, 2, 4)
     for kinds in (
         {"layer_states": ((state,), ())},
         {"layer_heads": (KVHeads(1, 24, latent=16),) * 2},
         {"layer_heads": (KVHeads(2, 16), KVHeads(1, 32))},
     ):
-        shape = tiny_shape(**kinds)
-        for split in (rank, stages):
-            split(tiny_shape())
-            with pytest.raises(ModelError, match="yet: it"):
-                split(shape)
+        shape_of_rank(tiny_shape(), 0, 2)
+        with pytest.raises(ModelError, match="yet: it"):
+            shape_of_rank(tiny_shape(**kinds), 0, 2)
+    return True
+
+
+def refuses_stages_that_read_others() -> bool:
+    for kinds in (
+        {"layer_heads": (KVHeads(2, 16), KVHeads(2, 16, 0))},
+        {"layer_inputs": 8},
+    ):
+        stage_layers(tiny_shape(), 2)
+        with pytest.raises(ModelError, match=r"stages yet: (its|some of its) layers read"):
+            stage_layers(tiny_shape(**kinds), 2)
     return True
 
 
@@ -176,10 +177,10 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
             refuses_roles_of_ranks
         ),
         "by name models with recurrent layers, latent rows or unlike heads; the worker alone": (
-            refuses_parts_of_unlike_layers
+            refuses_ranks_of_unlike_layers
         ),
-        "refuse by name models with recurrent layers, latent rows or unlike heads. Where": (
-            refuses_parts_of_unlike_layers
+        "(Gemma 3n, Gemma 4 E2B and E4B); another that reads them": (
+            refuses_stages_that_read_others
         ),
         "GPUs and ranks are refused on a cluster.": refuses_gpus_and_ranks_on_a_cluster,
         "Keys and values do not move between nodes": refuses_gpus_and_ranks_on_a_cluster,

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.config.instance_text import parse_instance
-from daemon.memory.layout import KVHeads
+from daemon.memory.layout import NO_KEYS, KVHeads
+from daemon.memory.sizing import block_bytes, configured_layout
+from daemon.memory.state_layout import SSM, StatePart
 from daemon.models.shape import ModelError
 from daemon.models.stages import (
     LayerCosts,
@@ -24,6 +26,8 @@ from daemon.models.stages import (
     stage_of,
 )
 from tests.shapes import tiny_shape
+
+STATE = (StatePart(SSM, 2, 4),)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=7), st.data())
@@ -98,15 +102,15 @@ def test_a_stage_holds_its_layers_and_an_end_the_tokens_too() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"layer_inputs": 8}, "its layers read tokens' embeddings beside the states"),
         (
-            {"windows": (0, 8)},
-            "its windows repeat every 2 layers, and 2 are too few for 2 stages",
+            {"layer_heads": (KVHeads(2, 16), KVHeads(2, 16, 0))},
+            "some of its layers read the keys and values of others",
         ),
         (
-            {"num_layers": 5, "windows": (0, 8, 0, 8, 0)},
-            "its windows repeat every 2 layers, and 5 are no multiple of that",
+            {"layer_heads": (KVHeads(2, 16), NO_KEYS), "layer_states": ((), STATE)},
+            "1 layers with keys and values cannot be split into 2 stages",
         ),
-        ({"layer_heads": (KVHeads(2, 16), KVHeads(1, 32))}, "its layers have unlike heads"),
         ({"num_layers": 1}, "1 layers cannot be split into 2 stages"),
     ],
 )
@@ -128,3 +132,32 @@ def test_stages_have_whole_periods_of_windows() -> None:
     assert shape_of_stage(local, 1, (12, 6)).windows == (8, 8, 8, 8, 8, 0)
     same = msgspec.structs.replace(shape, windows=(8,) * 18)
     assert stage_layers(same, 2) == (10, 8)
+    left = msgspec.structs.replace(shape, num_layers=17, windows=local.windows[:17])
+    assert stage_layers(left, 2) == (10, 7), "no whole periods"
+    states = (STATE, STATE, ()) * 6
+    heads = tuple(NO_KEYS if state else KVHeads(2, 16) for state in states)
+    mixed = msgspec.structs.replace(shape, layer_states=states, layer_heads=heads)
+    assert stage_layers(mixed, 2) == (9, 9)
+    assert shape_of_stage(mixed, 1, (9, 9)).layer_states == states[9:]
+
+
+def test_each_stage_has_a_layer_with_keys() -> None:
+    costs = LayerCosts((1.0,) * 6, (1.0,) * 6, has_keys=(True, True, *[False] * 4))
+    assert split_layers(costs, [StageDevice()] * 2) == (1, 5)
+
+
+def test_stages_count_pages_alike_and_the_formula_has_their_padding() -> None:
+    """Two windows in one stage and one in the other; the recurrent layer is in the second."""
+    heads = (*[KVHeads(2, 16)] * 5, NO_KEYS)
+    states = (*[()] * 5, STATE)
+    shape = tiny_shape(num_layers=6, windows=(8, 8, 0, 8, 0, 0), layer_heads=heads)
+    shape = msgspec.structs.replace(shape, layer_states=states)
+    stages = [shape_of_stage(shape, stage, (3, 3)) for stage in (0, 1)]
+    layouts = [configured_layout(stage, 16, "float32") for stage in stages]
+    assert [layout.windows for layout in layouts] == [(0, 8, 8)] * 2
+    assert [layout.state_pages for layout in layouts] == [1, 1]
+    assert [[*group.layers] for group in layouts[1].groups] == [[1], [0], []]
+    for stage, layout in zip(stages, layouts, strict=True):
+        assert block_bytes(stage, 16, "float32") == 3 * layout.page_bytes
+    largest = largest_part(shape, parse_instance("cpu:pp2"))
+    assert largest.beside and largest.num_params == max(stage.num_params for stage in stages)

@@ -46,9 +46,11 @@ class StageEntry(nn.Module):
         return self._received.new_empty(0)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """States [..., width] of `tokens` [...]."""
+        """No numbers [..., width] of `tokens` [...]: what reads embeddings beside the first layer
+        would read another stage's, and shows in logits that are no numbers.
+        """
         self._received = self.links.receive().view(*tokens.shape, self.width)
-        return self._received.clone()
+        return torch.full_like(self._received, torch.nan)
 
     def enter(self, _layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of the first layer: what was received, whatever was done to it since, such
@@ -70,6 +72,12 @@ class StageHead(RankPart):
         self.out_features = width
         self.trial = StageTrial()
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """See `RankPart`; without a head, no numbers of the type that states have."""
+        found: torch.Tensor = self.trial.like if self.inner is None else self.inner.weight
+        return found
+
     def over(self, inner: Any) -> "StageHead":
         """See `RankPart`."""
         found = StageHead(inner, self.links, self.out_features)
@@ -83,6 +91,7 @@ class StageHead(RankPart):
     def leave(self, _layer: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         """Hand over what the last layer of a stage gives, where one is behind it."""
         states = output[0] if isinstance(output, tuple) else output
+        self.trial.like = states.new_empty(0)
         self.links.send(states.flatten(0, -2))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -105,6 +114,7 @@ class StageTrial:
     """Whether a model is being tried, for all heads that are made of one."""
 
     goes_on = True
+    like = torch.empty(0)  # of the type of what was handed over last
 
 
 class ReceivedRows:

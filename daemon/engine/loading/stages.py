@@ -12,8 +12,12 @@ from torch import nn
 
 from daemon.engine.layers.stages import StageEntry, StageHead, StageLinks
 from daemon.engine.loading.shards import StoredParts, place_of
+from daemon.models.rank_shares import Range
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
+
+_KINDS = ("layer_types", "layers_block_type")
+"""The fields of configurations by which modelling code chooses the mask of each layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,8 @@ class StageShare:
     def join(self, model: Any) -> None:
         """Put the ends of a stage around a loaded model's layers, which count from 0 now."""
         config = model.config
+        _keep_kinds(config, self.links.layers)
         config.num_hidden_layers = self.links.layers.size
-        if getattr(config, "layer_types", None):
-            config.layer_types = config.layer_types[
-                self.links.layers.first : self.links.layers.last
-            ]
         layers = list(model.get_submodule(self.layers))
         for layer in layers:
             for module in layer.modules():
@@ -61,6 +62,22 @@ class StageShare:
             entry = StageEntry(self.links, config.hidden_size)
             setattr(owner, own, entry)
             layers[0].register_forward_pre_hook(entry.enter)
+
+
+def _keep_kinds(config: Any, own: Range) -> None:
+    """Have a configuration name the kinds of a stage's layers alone, as modelling code asks it."""
+    found = {name: getattr(config, name, None) for name in _KINDS}
+    lists = {name: [*kinds] for name, kinds in found.items() if isinstance(kinds, list)}
+    for name, whole in lists.items():
+        kinds = whole[own.first : own.last]
+        if getattr(config, name) == kinds:
+            continue  # another name of what was set
+        held = config.attribute_map.get(name, name)
+        if isinstance(getattr(type(config), held, None), property):
+            # What it computes of a layer's number, a class of its own says.
+            config.__class__ = type(type(config).__name__, (type(config),), {held: kinds})
+        else:
+            setattr(config, name, kinds)
 
 
 def share_of(

@@ -1,8 +1,8 @@
 """From a `Load` message to an engine that has computed its first token."""
 
 import os
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.attention import BY_ROWS
 from daemon.engine.layers.latent import keep_rows
-from daemon.engine.layers.ranks import Ranks, from_all, on_any
+from daemon.engine.layers.ranks import Ranks, from_all, on_all, on_any
 from daemon.engine.layers.rotary import settle_rotary
 from daemon.engine.layers.stages import StageHead
 from daemon.engine.loading.loader import load_model, torch_dtype
@@ -46,7 +46,7 @@ from daemon.engine.verify.model.reading import check_reading
 from daemon.engine.verify.model.served import TrialPool
 from daemon.engine.verify.model.trial import fastest
 from daemon.engine.worker.warm_up import warm_up
-from daemon.memory.layout import row_blocks
+from daemon.memory.layout import agreed, row_blocks
 from daemon.memory.sizing import block_bytes, model_layout, packed_block_bytes
 from daemon.models.grammar import Compiler
 from daemon.models.rank_shares import shape_of_rank
@@ -158,8 +158,10 @@ def assemble(
     asked = _asked(model, shape, load, backend.ranks)
     cache = _kv_cache(load, shape, device, asked, backend.ranks)
     progress("host pool", 0.75)
-    compress = load.compress and cache.is_uniform  # packing knows one shape of blocks
+    # Packing knows one shape of blocks; places are the same on all ranks.
+    compress = load.compress and on_all(backend.ranks, cache.is_uniform)
     num_places = _host_bytes(load, shape) // host_block_bytes(cache, compress)
+    num_places = _least(backend.ranks, num_places)
     swap = swap_link(cache, num_places, compress, backend.by_torch)
     num_cells = cache.num_groups * row_blocks(load.max_len, load.block_size)
     num_cells += cache.state_pages
@@ -235,20 +237,41 @@ def _kv_cache(
     if ranks is not None:  # one block table serves all, and cards may be unlike
         num_blocks = min(from_all(ranks, num_blocks))
     layout = model_layout(shape, asked.windows, load.block_size, *kinds, asked.chunked)
-    dtype = torch_dtype(load.dtype)
     if ranks is not None and load.stage_layers:
-        kinds_here = zlib.crc32(repr([(it.window, it.chunked) for it in layout.groups]).encode())
-        if len(set(from_all(ranks, kinds_here))) > 1:
-            said = "its stages do not have layers of the same kinds"
-            raise ModelError(f"{load.model}: {said}, which one block table serves")
+        heard = _heard_beside(asked.windows, load, ranks)
+        others = (
+            model_layout(part, windows, load.block_size, *kinds)
+            for part, windows in zip(shape.beside, heard, strict=True)
+        )
+        layout = agreed(layout, [*others])
+    dtype = torch_dtype(load.dtype)
+    if not layout.is_plain or shape.beside:
+        num_blocks = _least(ranks, num_blocks * per_block // layout.page_bytes)
     if not layout.is_plain:
-        num_pages = num_blocks * per_block // layout.page_bytes
-        if ranks is not None:
-            num_pages = min(from_all(ranks, num_pages))
-        return PagedKV.of_layout(num_pages, layout, dtype, device, kv_dtype)
-    sizes = shape.num_layers, load.block_size, shape.num_kv_heads, shape.head_dim
-    latent = layout.groups[0].latent
-    return PagedKV(num_blocks, *sizes, dtype, device, kv_dtype, latent=latent)
+        return PagedKV.of_layout(num_blocks, layout, dtype, device, kv_dtype)
+    (group,) = layout.groups
+    sizes = shape.num_layers, load.block_size, group.num_kv_heads, group.head_dim
+    return PagedKV(num_blocks, *sizes, dtype, device, kv_dtype, latent=group.latent)
+
+
+def _heard_beside(windows: Sequence[int], load: Load, ranks: Ranks) -> list[tuple[int, ...]]:
+    """The windows of the other stages' layers, as these heard them, in the order of stages."""
+    num_stages, own = len(load.stage_layers), stage_of(load.rank, load.world_size)
+    order = [stage_of(rank, num_stages) for rank in range(num_stages)]
+    counts = [load.stage_layers[stage] for stage in order]
+    here = torch.tensor([[*windows] or [0] * load.stage_layers[own]], dtype=torch.int64)
+    whole = ranks.gather(here, counts)[0].tolist()
+    ends = [*accumulate(counts)]
+    found = {
+        stage: tuple(whole[end - count : end])
+        for stage, count, end in zip(order, counts, ends, strict=True)
+    }
+    return [found[stage] for stage in range(num_stages) if stage != own]
+
+
+def _least(ranks: Ranks | None, count: int) -> int:
+    """The least of all ranks' counts."""
+    return count if ranks is None else min(from_all(ranks, count))
 
 
 def _host_bytes(load: Load, shape: ModelShape) -> int:

@@ -8,10 +8,12 @@ from typing import Self
 
 import msgspec
 
+from daemon.memory.layout import row_blocks
 from daemon.protocol.worker import Copied, Failed, Load, Plan, RankMemory, Ready, Reply, Shutdown
 from daemon.wire.columns import encoder
 from tests.engine.driver import Driver
 from tests.engine.process import WorkerProcess
+from tests.engine.tiny import CONTEXT_LEN
 
 
 class RankGroup:
@@ -72,22 +74,19 @@ class RankGroup:
 def texts_of(
     group: RankGroup, texts: Sequence[list[int]], block_size: int, num_blocks: int, num_outputs: int
 ) -> list[list[int]]:
-    """The answers to all texts at once; in the middle the last one's blocks go to the host pool,
-    and come back elsewhere.
+    """The answers to all texts at once; in the middle the last one's blocks and states go to the
+    host pool, and come back elsewhere.
     """
-    plans = Driver(block_size, list(range(num_blocks)))
+    plans, spare_slot = Driver(block_size, list(range(num_blocks))), len(texts)
+    ready = next(ready for ready in group.readies if isinstance(ready, Ready))
+    plans.fit_ready(ready, spare_slot + 1, row_blocks(CONTEXT_LEN, block_size))
     sequences = [plans.add(slot, tokens) for slot, tokens in enumerate(texts)]
     moved = sequences[-1]
     while going := [s for s in sequences if len(s.outputs) < num_outputs]:
         work = [(s, len(s.tokens) - s.num_computed) for s in going]
         if len(moved.outputs) == 3:
-            plans.outs = [(block, place) for place, block in enumerate(moved.blocks)]
+            plans.take_out(moved)
             plans.take([], group.run(plans.plan([])))
-            for place in range(len(moved.blocks)):
-                block = plans.free_blocks.pop()
-                plans.table.append((moved.slot, place, block))
-                plans.ins.append((place, block))
-                moved.blocks[place] = block
-            plans.awaits = plans.step + 1  # this very plan's
+            plans.bring_back(moved, spare_slot)
         plans.take(work, group.run(plans.plan(work)))
     return [sequence.outputs for sequence in sequences]

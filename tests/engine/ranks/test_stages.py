@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from transformers import Gemma2Config, LlamaConfig, MixtralConfig, PreTrainedConfig
 
-from daemon.memory.layout import row_blocks
 from daemon.protocol.worker import Failed, Ready
 from tests.engine.driver import Driver, Running
 from tests.engine.ranks.group import RankGroup, texts_of
@@ -18,7 +17,6 @@ from tests.engine.ranks.test_shards import (
     tiny_load,
 )
 from tests.engine.tiny import (
-    CONTEXT_LEN,
     deeper,
     greedy,
     random_model,
@@ -66,31 +64,25 @@ def test_three_stages_mixtures_and_unlike_windows(
 def answer_as_one(
     config: PreTrainedConfig, stage_layers: tuple[int, ...], quick: dict[str, str], folder: Path
 ) -> None:
-    """A random model's stages answer, one prompt after the other, as the whole model does."""
+    """A random model's stages answer as the whole model does, and count pages alike."""
     whole = random_model(config, 5)
-    load = tiny_load(save_model(whole, folder / "model"), folder, stage_layers=stage_layers)
+    sizes = {"stage_layers": stage_layers, "num_host_blocks": 64}
+    load = tiny_load(save_model(whole, folder / "model"), folder, **sizes)
     with RankGroup(load, len(stage_layers), **quick) as group:
         readies = group.ready()
         assert all(isinstance(ready, Ready) for ready in readies), readies
-        outputs = [answer_of(group, tokens) for tokens in prompts()]
-        assert outputs == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
+        kinds = [
+            (ready.num_blocks, ready.num_host_blocks, ready.windows, ready.state_pages)
+            for ready in readies
+            if isinstance(ready, Ready)
+        ]
+        assert len(set(kinds)) == 1, kinds
+        assert answers_of(group) == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
 
 
-def answer_of(group: RankGroup, tokens: list[int]) -> list[int]:
-    """The answer to one prompt, whose blocks are free afterwards."""
-    plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
-    width = row_blocks(CONTEXT_LEN, BLOCK_SIZE)
-    first = next(ready for ready in group.readies if isinstance(ready, Ready))
-    plans.num_groups = max(len(first.windows), 1)
-    plans.apart, plans.width = NUM_BLOCKS // plans.num_groups, width
-    plans.free_blocks[:] = range(plans.apart)
-    sequence = plans.add(0, tokens)
-    while len(sequence.outputs) < NUM_OUTPUTS:
-        work = [(sequence, len(sequence.tokens) - sequence.num_computed)]
-        plans.take(work, group.run(plans.plan(work)))
-    plans.leave(sequence)
-    group.run(plans.plan([]))
-    return sequence.outputs
+def answers_of(group: RankGroup) -> list[list[int]]:
+    """The answers to all prompts."""
+    return texts_of(group, prompts(), BLOCK_SIZE, NUM_BLOCKS, NUM_OUTPUTS)
 
 
 def test_batches_in_flight_have_the_text_of_one_at_a_time(
@@ -134,8 +126,7 @@ def test_batches_in_flight_have_the_text_of_one_at_a_time(
     ("name", "stage_layers", "said"),
     [
         ("llama", (1, 1, 1), "2 layers cannot be split into 3 stages"),
-        ("gemma4", (1, 2), "its layers have unlike heads"),
-        ("deepseek_v3", (1, 2), "its layers keep latent rows"),
+        ("gemma4_shared", (3, 3), "its layers read tokens' embeddings beside the states"),
     ],
 )
 def test_a_model_that_cannot_be_split_is_refused_by_name(

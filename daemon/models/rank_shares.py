@@ -65,13 +65,17 @@ def head_shares(num_heads: int, num_kv_heads: int, world_size: int) -> tuple[Hea
     return tuple(found)
 
 
+NO_PLAN = "transformers has no plan of its layers"
+"""Why a type cannot be split over ranks of which nobody says which layers are cut."""
+
+
 def split_refusals(shape: ModelShape) -> Iterator[str]:
     """Every reason why a model of this shape cannot be split over ranks."""
+    if not shape.can_share:
+        yield NO_PLAN
     if shape.layer_states:
         yield "it has recurrent layers"
-    if any(heads.latent for heads in shape.layer_heads):
-        yield "its layers keep latent rows"
-    elif shape.layer_heads:
+    if len(set(shape.layer_heads)) > 1:
         yield "its layers have unlike heads"
 
 
@@ -82,8 +86,13 @@ def shape_of_rank(shape: ModelShape, rank: int, world_size: int) -> ModelShape:
     for reason in split_refusals(shape):
         raise ModelError(f"{shape.model_type} cannot be split over ranks yet: {reason}")
     share = head_shares(shape.num_heads, shape.num_kv_heads, world_size)[rank]
-    heads = share.queries.size, share.keys.size
-    return msgspec.structs.replace(shape, num_heads=heads[0], num_kv_heads=heads[1])
+    is_latent = any(heads.latent for heads in shape.layer_heads)
+    return msgspec.structs.replace(
+        shape,
+        num_heads=share.queries.size,
+        num_kv_heads=share.keys.size,
+        layer_heads=shape.layer_heads if is_latent else (),  # rows are the same on all ranks
+    )
 
 
 def largest_share(shape: ModelShape, world_size: int) -> ModelShape:

@@ -56,6 +56,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True):
     chunk: int = 0  # tokens of a chunk, of which some layers see their own; 0: none does
     layer_heads: tuple[KVHeads, ...] = ()  # of each layer's keys; empty: all have the same
     layer_states: tuple[tuple[StatePart, ...], ...] = ()  # of each; empty: none is recurrent
+    can_share: bool = True  # it is known which layers ranks may cut
     ropes: tuple[Rope, ...] = ()
     by_layer: tuple[str, ...] = ()  # what differs from layer to layer
     unread: dict[str, Any] = {}  # what the file says and the type's code never asks for
@@ -108,6 +109,7 @@ def read_shape(folder: Path, resolved: Resolved) -> ModelShape:
         windows=resolved.windows,
         layer_heads=resolved.layer_heads,
         layer_states=resolved.layer_states,
+        can_share=resolved.can_share,
         layer_inputs=_whole(resolved.fields.get("hidden_size_per_layer_input")),
         experts=experts_of(folder, resolved.fields),
         eos_token_ids=end_token_ids(folder, resolved.eos_token_ids, resolved.vocab_size),

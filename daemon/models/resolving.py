@@ -19,7 +19,7 @@ from daemon.base.files import write_whole
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
 
-RESOLVER_VERSION = 10
+RESOLVER_VERSION = 11
 """Part of every kept answer's key: raise it when `Resolved` or what fills it changes."""
 
 _CONFIGS = ("config.json", "generation_config.json")

@@ -48,6 +48,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     windows: tuple[int, ...] = ()  # of each layer, as configured; 0: it sees all; empty: all do
     layer_heads: tuple[KVHeads, ...] = ()  # of each layer; empty: all have the same
     layer_states: tuple[tuple[StatePart, ...], ...] = ()  # of each; empty: none is recurrent
+    can_share: bool = True  # it is known which layers ranks may cut
     layer_inputs: int = 0  # numbers that each layer takes of a token beside its state
     beside: tuple["ModelShape", ...] = ()  # of a stage: the others, which count pages alike
     eos_token_ids: tuple[int, ...] = ()

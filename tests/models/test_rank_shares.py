@@ -56,6 +56,14 @@ def test_a_rank_has_a_shape_of_its_own() -> None:
     assert largest_share(shape, 2).num_params == 600
 
 
+def test_latent_rows_are_the_same_on_all_ranks() -> None:
+    rows = (KVHeads(1, 24, latent=16),) * 2
+    shape = tiny_shape(num_heads=5, num_kv_heads=1, head_dim=24, layer_heads=rows)
+    parts = [shape_of_rank(shape, rank, 2) for rank in (0, 1)]
+    assert [part.num_heads for part in parts] == [2, 3]
+    assert {(part.num_kv_heads, part.layer_heads) for part in parts} == {(1, rows)}
+
+
 def test_shapes_that_are_not_split_are_named() -> None:
     unlike = tiny_shape(layer_heads=(KVHeads(1, 16), KVHeads(2, 8)))
     with pytest.raises(ModelError, match="its layers have unlike heads"):

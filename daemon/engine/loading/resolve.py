@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from daemon.base.logs import in_a_line
+from daemon.engine.loading.rank_plans import plan_of
 from daemon.engine.loading.state_shapes import keys_of_kinds, layer_states
 from daemon.engine.process import stay_offline
 from daemon.memory.layout import KVHeads
@@ -140,6 +141,7 @@ def resolved_of(config: Any) -> Resolved:
         chunk=_size(config, "attention_chunk_size"),
         layer_heads=layers if len(set(layers)) > 1 or layers[0].latent else (),
         layer_states=states,
+        can_share=bool(plan_of(config)),
         ropes=tuple(_ropes(config)),
         by_layer=tuple(_by_layer(config)),
         fields={

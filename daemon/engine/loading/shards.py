@@ -1,9 +1,9 @@
 """This rank's part of a model: which weights are cut, how, and what joins the parts again.
 
-transformers knows of many families which layers may be split (`base_model_tp_plan`); a few more
-are named here. Layers are cut by heads in attention, and by the inner width elsewhere, experts too:
-a layer of rows first, whose output nobody else needs, then one of columns, followed by a sum. The
-head and the embedding are cut by tokens. What is in blocks is cut between blocks.
+`daemon.engine.loading.rank_plans` says which layers are cut: by heads in attention, by the inner
+width elsewhere, experts too: a layer of rows first, whose output nobody else needs, then one of
+columns, followed by a sum. The head and the embedding are cut by tokens. What is in blocks is cut
+between blocks.
 """
 
 import re
@@ -15,24 +15,22 @@ import torch
 from torch import nn
 
 from daemon.engine.layers.ranks import GatheredHead, Ranks, SplitEmbedding, SummedPart
+from daemon.engine.loading.rank_plans import TO_HEADS, plan_of
 from daemon.engine.quantised.cut import Cut
 from daemon.engine.quantised.parts import stored_parts, target_of
-from daemon.models.rank_shares import HeadShare, Range, even_shares, head_shares
+from daemon.models.rank_shares import NO_PLAN, HeadShare, Range, even_shares, head_shares
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
 
-_OWN_PLANS = {
-    "opt": {
-        **dict.fromkeys((f"decoder.layers.*.self_attn.{part}_proj" for part in "qkv"), "colwise"),
-        "decoder.layers.*.self_attn.out_proj": "rowwise",
-        "decoder.layers.*.fc1": "colwise",
-        "decoder.layers.*.fc2": "rowwise",
-    }
-}
-"""Plans of types that transformers has none for."""
-_BY_QUERIES = {"q_proj", "o_proj", "out_proj", "dense", "query_key_value"}
+_BY_QUERIES = {"q_proj", "o_proj", "out_proj", "dense", "query_key_value", *TO_HEADS}
 _BY_KEYS = {"k_proj", "v_proj"}
-_COLUMNS, _ROWS, _EXPERTS, _PACKED = "rowwise", "colwise", "moe_tp_experts", "packed_colwise"
+_COLUMNS, _ROWS, _EXPERTS = "rowwise", "colwise", "moe_tp_experts"
+_ON_ALL = "mla_kv_a_proj"
+"""A layer that transformers has on all ranks, as others that it calls replicated."""
+_ALIGNED = 8
+"""Numbers of an expert's inner width that stay together: torch's product of all experts at once
+takes rows of 16 bytes.
+"""
 _COUNTS = {
     **dict.fromkeys(("num_heads", "num_attention_heads"), "queries"),
     **dict.fromkeys(("num_key_value_heads", "num_kv_heads"), "keys"),
@@ -161,9 +159,9 @@ def shards_of(
     """
     with torch.device("meta"):
         model = model_class(config)
-    plan = getattr(config, "base_model_tp_plan", None) or _OWN_PLANS.get(resolved.model_type)
+    plan = plan_of(config)
     if not plan:
-        raise _cannot(resolved, "transformers has no plan of its layers")
+        raise _cannot(resolved, NO_PLAN)
     parts = StoredParts(model, stored)
     lens = dict[str, int]()
     for name, length in block_lens.items():
@@ -172,6 +170,10 @@ def shards_of(
     shards = _Planner(model, resolved, ranks, plan, lens).shards()
     unused = {name for name, parameter in parts.parameters.items() if not shards.has(parameter)}
     return replace(shards, unused=frozenset(unused)), parts.cuts(shards.cuts)
+
+
+def _is_latent(resolved: Resolved) -> bool:
+    return any(heads.latent for heads in resolved.layer_heads)
 
 
 def _cannot(resolved: Resolved, why: str) -> ModelError:
@@ -195,13 +197,17 @@ class _Planner:
         self._world_size = ranks.world_size
         counts = resolved.num_heads, resolved.num_kv_heads
         self._share = head_shares(*counts, self._world_size)[ranks.rank]
-        prefix = f"{model.base_model_prefix}." if model.base_model is not model else ""
-        parts = [*model.base_model.named_modules(), *model.base_model.named_parameters()]
+        if _is_latent(resolved):  # keys are made for each head
+            self._share = HeadShare(self._share.queries, self._share.queries)
+        inner = model.base_model if model.base_model is not model else model.model
+        prefix = next(f"{name}." for name, module in model.named_modules() if module is inner)
+        parts = [*inner.named_modules(), *inner.named_parameters()]
         self._kinds = {
             f"{prefix}{name}": kind
             for name, _ in parts
             if (kind := plan.get(re.sub(r"(?<=\.)\d+(?=\.)", "*", name), "replicated"))
             and not kind.startswith("replicated")
+            and kind != _ON_ALL
         }
         if not self._kinds:
             raise _cannot(resolved, "transformers' plan names no layer that it has")
@@ -304,10 +310,12 @@ class _Planner:
         biases = {"gate_up_proj_bias", "down_proj_bias"}
         if not {"gate_up_proj", "down_proj"} <= held <= {"gate_up_proj", "down_proj"} | biases:
             raise _cannot(self._resolved, f"{name} holds its weights in another way")
-        is_transposed = getattr(experts, "is_transposed", False)
+        is_transposed = are_transposed(experts)
         inner = 1 if is_transposed else 2
         width = experts.down_proj.shape[inner]
         unit = self._block_lens.get(f"{name}.down_proj", 1)
+        if width >= _ALIGNED * self._world_size:
+            unit = max(unit, _ALIGNED)
         own = even_shares(width, self._world_size, unit)[self._ranks.rank]
         halves = (own, Range(own.first + width, own.last + width))
         gates = halves if getattr(experts, "is_concatenated", True) else (own.times(2),)
@@ -317,6 +325,12 @@ class _Planner:
             self._cuts[f"{name}.gate_up_proj_bias"] = Cut(1, gates)
             self._once.append(f"{name}.down_proj_bias")
         self._summed.append(name)
+
+
+def are_transposed(experts: Any) -> bool:
+    """Whether each of some experts holds its matrices as columns times rows."""
+    inner = experts.down_proj.shape[1]
+    return bool(experts.gate_up_proj.shape[2] == 2 * inner)
 
 
 class StoredParts:
@@ -332,6 +346,13 @@ class StoredParts:
         rename = target_of(model)
         self.parameters = {name: in_parts.get(name) or rename(name) for name in stored}
         self._apart = {self.parameters[name] for name, below in self._of_experts.items() if below}
+        self._transposed = {
+            name
+            for name, module in model.named_modules()
+            if hasattr(module, "gate_up_proj")
+            and isinstance(module.gate_up_proj, nn.Parameter)
+            and are_transposed(module)
+        }
 
     def cuts(self, cuts: Mapping[str, Cut]) -> dict[str, Cut]:
         """The cuts of tensors by those of parameters: an expert's matrix is cut as all of them
@@ -344,9 +365,20 @@ class StoredParts:
             if cut is None:
                 continue
             if name in self._of_experts:
-                is_apart = parameter in self._apart
-                cut = Cut(cut.dim - 1, cut.ranges[:1] if is_apart else cut.ranges)
+                cut = self._of_expert(parameter, cut)
             elif len(sides) <= cut.dim:
                 raise ModelError(f"{name} has {len(sides)} sides, and is not cut as {parameter} is")
             found[name] = cut
         return found
+
+    def _of_expert(self, parameter: str, cut: Cut) -> Cut:
+        """The cut of an expert's matrix, which is stored as rows times columns, or of one of two
+        that lie below each other, or whose rows take turns in the parameter.
+        """
+        dim = cut.dim - 1
+        if parameter.rpartition(".")[0] in self._transposed:
+            dim = 1 - dim
+        if parameter not in self._apart:
+            return Cut(dim, cut.ranges)
+        first, *others = cut.ranges
+        return Cut(dim, (first if others else Range(first.first // 2, first.last // 2),))

@@ -20,12 +20,11 @@ from transformers import (
     Qwen3_5TextConfig,
 )
 
-from daemon.protocol.worker import Failed, Ready
+from daemon.protocol.worker import Ready
 from tests.engine.ranks.group import RankGroup
 from tests.engine.ranks.test_shards import prompts, tiny_load
 from tests.engine.ranks.test_stages import answer_as_one, answers_of
 from tests.engine.tiny import CONFIGS, deeper, random_model, save_model
-from tests.house.source import ROOT
 
 _LOCAL = ["sliding_attention"] * 2
 _DELTA = ["linear_attention", "full_attention"]
@@ -168,23 +167,3 @@ def test_a_stage_hands_states_to_one_that_computes_in_another_type(
             logits = whole(torch.tensor([tokens + answer])).logits[0, len(tokens) - 1 : -1]
             missing = logits.max(-1).values - logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
             assert bool((missing < 0.2 * logits.std(-1)).all())
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("gpt_oss", "gpt_oss cannot be split over ranks yet: transformers has no plan of its"),
-        ("llama4", "llama4_text cannot be split over ranks yet: transformers' plan names no layer"),
-    ],
-)
-def test_a_type_whose_layers_cannot_be_cut_is_refused_by_name(
-    name: str, said: str, quick: dict[str, str], tmp_path: Path
-) -> None:
-    """As ranks; as stages it is served."""
-    page = (ROOT / "docs" / "instances.md").read_text(encoding="utf-8")
-    assert "those of which transformers does not say it (gpt-oss, Llama 4)" in page
-    config, _ = CASES[name]
-    folder = save_model(random_model(config, 5), tmp_path / "model")
-    with RankGroup(tiny_load(folder, tmp_path), 2, **quick) as group:
-        for failed in group.ready():
-            assert isinstance(failed, Failed) and said in failed.message

@@ -1,0 +1,38 @@
+"""gpt-oss in blocks, as published and in GGUF files: ranks give the text of one worker."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.engine.loading.convert import convert
+from daemon.models.embedded import ensure_converted
+from tests.engine.loading.gguf_files import write
+from tests.engine.loading.test_mxfp4 import mixed, published
+from tests.engine.ranks.group import RankGroup, texts_of
+from tests.engine.ranks.test_packed import PROMPTS, texts
+from tests.engine.ranks.test_shards import BLOCK_SIZE, NUM_BLOCKS, NUM_OUTPUTS, tiny_load
+from tests.engine.tiny import greedy
+
+__all__ = ["published"]
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.soak)])
+def test_experts_in_blocks_are_cut_between_blocks(
+    world_size: int, published: tuple[Path, Any], quick: dict[str, str], tmp_path: Path
+) -> None:
+    """Their inner width is three blocks."""
+    folder, reference = published
+    load = tiny_load(folder, tmp_path, num_host_blocks=64, exact=True)
+    with RankGroup(load, world_size, **quick) as group:
+        group.ready()
+        found = texts_of(group, PROMPTS, BLOCK_SIZE, NUM_BLOCKS, NUM_OUTPUTS)
+    assert found == [greedy(reference, tokens, NUM_OUTPUTS) for tokens in PROMPTS]
+
+
+@pytest.mark.soak
+def test_gates_and_ups_apart_are_cut_alike(quick: dict[str, str], tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", mixed, "gpt-oss")
+    folder = ensure_converted(path, tmp_path / "cache", convert, lambda _share: None)
+    load = tiny_load(folder, tmp_path, num_host_blocks=64, exact=True)
+    assert texts(load, 2, quick) == texts(load, 1, quick)

@@ -32,6 +32,12 @@ class StatePart(msgspec.Struct, frozen=True):
     num_units: int  # heads, or channels
     unit_numbers: int
     is_float32: bool = False  # whatever type the model computes in; else that type
+    num_shares: int = 0  # parts of equal units that may lie apart, on several ranks; 0: all do not
+
+    def share(self, first: int, last: int) -> "StatePart":
+        """What some of these parts have."""
+        units = self.num_units * (last - first) // self.num_shares
+        return msgspec.structs.replace(self, num_units=units, num_shares=last - first)
 
     def unit_bytes(self, number_bytes: int) -> int:
         """Bytes of a unit; `number_bytes` are those of a number of the model's type."""

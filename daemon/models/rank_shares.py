@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from daemon.memory.layout import NO_KEYS, KVHeads
 from daemon.models.shape import ModelError, ModelShape
 
 
@@ -73,26 +74,53 @@ def split_refusals(shape: ModelShape) -> Iterator[str]:
     """Every reason why a model of this shape cannot be split over ranks."""
     if not shape.can_share:
         yield NO_PLAN
-    if shape.layer_states:
-        yield "it has recurrent layers"
-    if len(set(shape.layer_heads)) > 1:
+    if any(not part.num_shares for parts in shape.layer_states for part in parts):
+        yield "its recurrent layers have states that ranks do not share"
+    if len({heads for heads in shape.layer_heads if heads != NO_KEYS}) > 1:
         yield "its layers have unlike heads"
 
 
 def shape_of_rank(shape: ModelShape, rank: int, world_size: int) -> ModelShape:
-    """The shape of what a rank holds of keys and values. Raises ModelError."""
+    """The shape of what a rank holds of keys, values and states. Raises ModelError."""
     if world_size == 1:
         return shape
+    if not shape.layer_states:
+        return _alone(shape, rank, world_size)
+    ranks = (rank, *(other for other in range(world_size) if other != rank))
+    own, *others = (_alone(shape, each, world_size) for each in ranks)
+    return msgspec.structs.replace(own, beside=tuple(others))
+
+
+def _alone(shape: ModelShape, rank: int, world_size: int) -> ModelShape:
+    """The shape of a rank without the others."""
     for reason in split_refusals(shape):
         raise ModelError(f"{shape.model_type} cannot be split over ranks yet: {reason}")
     share = head_shares(shape.num_heads, shape.num_kv_heads, world_size)[rank]
-    is_latent = any(heads.latent for heads in shape.layer_heads)
     return msgspec.structs.replace(
         shape,
         num_heads=share.queries.size,
         num_kv_heads=share.keys.size,
-        layer_heads=shape.layer_heads if is_latent else (),  # rows are the same on all ranks
+        layer_heads=tuple(_heads_of_rank(heads, share) for heads in shape.layer_heads),
+        layer_states=tuple(
+            tuple(part.share(*state_shares(part.num_shares, world_size)[rank]) for part in parts)
+            for parts in shape.layer_states
+        ),
     )
+
+
+def _heads_of_rank(heads: KVHeads, share: HeadShare) -> KVHeads:
+    """A layer's heads of keys on a rank; latent rows are the same on all."""
+    if heads.latent or heads == NO_KEYS:
+        return heads
+    return msgspec.structs.replace(heads, num_kv_heads=share.keys.size)
+
+
+def state_shares(num_shares: int, world_size: int) -> tuple[Range, ...]:
+    """The parts of a recurrent layer's state that each rank has. Raises ModelError."""
+    if num_shares < world_size:
+        said = f"{num_shares} heads of keys of recurrent layers"
+        raise ModelError(f"{said} cannot be split over {world_size} ranks")
+    return even_shares(num_shares, world_size)
 
 
 def largest_share(shape: ModelShape, world_size: int) -> ModelShape:

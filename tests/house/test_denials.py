@@ -176,7 +176,7 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
         "an instance that alone divides the model so has the role `mixed`": (
             refuses_roles_of_ranks
         ),
-        "by name models with recurrent layers or unlike heads, and types of which nobody": (
+        "by name models with other recurrent layers or with unlike heads, and types of which": (
             refuses_ranks_of_unlike_layers
         ),
         "(Gemma 3n, Gemma 4 E2B and E4B); another that reads them": (

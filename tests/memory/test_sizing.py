@@ -32,6 +32,7 @@ GEMMA_3_27B: Any = SimpleNamespace(
     windows=tuple(0 if layer % 6 == 5 else 1024 for layer in range(62)),
     layer_heads=(),
     layer_states=(),
+    beside=(),
 )
 DEMAND = Demand(
     dtype="bfloat16", block_size=16, max_running=128, max_len=8192, max_batch_tokens=512

@@ -1,10 +1,13 @@
 """Shares of ranks: each head, width and row is one rank's, or of few keys that of its queries."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daemon.memory.layout import KVHeads
+from daemon.memory.layout import NO_KEYS, KVHeads
+from daemon.memory.sizing import configured_layout
+from daemon.memory.state_layout import CONV, SSM, StatePart
 from daemon.models.rank_shares import (
     HeadShare,
     Range,
@@ -62,6 +65,25 @@ def test_latent_rows_are_the_same_on_all_ranks() -> None:
     parts = [shape_of_rank(shape, rank, 2) for rank in (0, 1)]
     assert [part.num_heads for part in parts] == [2, 3]
     assert {(part.num_kv_heads, part.layer_heads) for part in parts} == {(1, rows)}
+
+
+def test_states_are_shared_by_heads_and_pages_are_counted_alike() -> None:
+    """Three heads of keys, each with four channels and two matrices, over two ranks."""
+    net = (StatePart(CONV, 12, 3, num_shares=3), StatePart(SSM, 6, 64, True, num_shares=3))
+    heads = (NO_KEYS, KVHeads(4, 16))
+    shape = tiny_shape(num_kv_heads=4, layer_heads=heads, layer_states=(net, ()))
+    parts = [shape_of_rank(shape, rank, 2) for rank in (0, 1)]
+    units = [[part.num_units for part in it.layer_states[0]] for it in parts]
+    assert units == [[4, 2], [8, 4]]
+    assert {part.layer_heads for part in parts} == {(NO_KEYS, KVHeads(2, 16))}
+    layouts = [configured_layout(part, 4, "float32") for part in parts]
+    own = [len({piece.page for piece in it.states.pieces}) for it in layouts if it.states]
+    assert own[0] < own[1] and {it.state_pages for it in layouts} == {own[1]}
+    with pytest.raises(ModelError, match="3 heads of keys of recurrent layers cannot be split"):
+        shape_of_rank(shape, 0, 4)
+    other = msgspec.structs.replace(shape, layer_states=((StatePart(SSM, 6, 64),), ()))
+    with pytest.raises(ModelError, match="its recurrent layers have states that ranks do not"):
+        shape_of_rank(other, 0, 2)
 
 
 def test_shapes_that_are_not_split_are_named() -> None:

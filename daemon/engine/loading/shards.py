@@ -14,11 +14,20 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from daemon.engine.layers.delta_net import is_delta_net
 from daemon.engine.layers.ranks import GatheredHead, Ranks, SplitEmbedding, SummedPart
 from daemon.engine.loading.rank_plans import TO_HEADS, plan_of
+from daemon.engine.loading.state_shards import NetCuts, delta_cuts
 from daemon.engine.quantised.cut import Cut
 from daemon.engine.quantised.parts import stored_parts, target_of
-from daemon.models.rank_shares import NO_PLAN, HeadShare, Range, even_shares, head_shares
+from daemon.models.rank_shares import (
+    NO_PLAN,
+    HeadShare,
+    Range,
+    even_shares,
+    head_shares,
+    state_shares,
+)
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
 
@@ -27,6 +36,8 @@ _BY_KEYS = {"k_proj", "v_proj"}
 _COLUMNS, _ROWS, _EXPERTS = "rowwise", "colwise", "moe_tp_experts"
 _ON_ALL = "mla_kv_a_proj"
 """A layer that transformers has on all ranks, as others that it calls replicated."""
+_SIDES = 2
+"""Of a matrix; a convolution's weight has one more."""
 _ALIGNED = 8
 """Numbers of an expert's inner width that stay together: torch's product of all experts at once
 takes rows of 16 bytes.
@@ -52,6 +63,7 @@ class Shards:
     embedding: str
     head: str
     tokens: tuple[Range, ...]  # of each rank
+    sizes: dict[str, dict[str, int]]  # attributes of other modules, by their names
     unused: frozenset[str] = frozenset()  # stored tensors that this rank does not take
 
     def has(self, parameter: str) -> bool:
@@ -66,12 +78,15 @@ class Shards:
             sides = [*whole.shape]
             sides[cut.dim] = cut.size
             setattr(owner, own, nn.Parameter(whole.new_empty(sides), requires_grad=False))
-            if own == "weight":
+            if own == "weight" and len(sides) == _SIDES:
                 _count_sides(owner)
         for name in self.once:
             if not self.has(name):
                 owner, own = place_of(model, name)
                 setattr(owner, own, None)
+        for name, counts in self.sizes.items():
+            for counted, size in counts.items():
+                setattr(model.get_submodule(name), counted, size)
         for name, share in self.heads.items():
             module = model.get_submodule(name)
             for counted, part in _COUNTS.items():
@@ -214,11 +229,19 @@ class _Planner:
         self._cuts = dict[str, Cut]()
         self._summed, self._once = list[str](), list[str]()
         self._heads = dict[str, HeadShare]()
+        self._net_cuts = dict[str, NetCuts]()
+        self._nets = {
+            name: module for name, module in model.named_modules() if is_delta_net(module)
+        }
 
     def shards(self) -> Shards:
         """All cuts. Raises ModelError."""
+        for name, net in self._nets.items():
+            self._delta_net(name, net)
         for name, kind in self._kinds.items():
             parent, _, own = name.rpartition(".")
+            if parent in self._nets:
+                continue
             if kind in (_ROWS, _COLUMNS) and name in dict(self._model.named_modules()):
                 self._layer(parent, own, kind)
             elif kind == _EXPERTS:
@@ -249,7 +272,22 @@ class _Planner:
             names[embedding],
             names[head],
             tokens,
+            {name: cuts.sizes for name, cuts in self._net_cuts.items()},
         )
+
+    def _delta_net(self, name: str, net: Any) -> None:
+        """Cut a recurrent layer by its heads of keys."""
+        shares = state_shares(net.num_k_heads, self._world_size)
+        found = delta_cuts(net, shares[self._ranks.rank])
+        self._net_cuts[name] = found
+        for own, cut in found.cuts.items():
+            parameter = f"{name}.{own}"
+            is_inner = own == f"{found.summed}.weight"
+            side = net.value_dim
+            self._cuts[parameter] = (
+                self._between_blocks(parameter, side, cut.ranges[0]) if is_inner else cut
+            )
+        self._summed.append(f"{name}.{found.summed}")
 
     def _layer(self, parent: str, own: str, kind: str) -> None:
         """Cut a linear layer."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from daemon.memory.layout import NO_KEYS, KVHeads
 from daemon.memory.state_layout import CONV, SSM, StatePart
 from daemon.models.resolved import RECURRENT
@@ -10,6 +12,9 @@ from daemon.models.shape import ModelError
 
 _ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention", "hybrid"})
 """transformers' names of layers with keys and values; a hybrid one has both, side by side."""
+
+_BY_HEADS = frozenset({"qwen3_5_text", "qwen3_5_moe_text"})
+"""Types whose delta nets are cut by heads of keys (`daemon.engine.loading.state_shards`)."""
 
 Parts = tuple[StatePart, ...]
 
@@ -56,8 +61,13 @@ def _delta_net(config: Any) -> Parts:
     num_keys, num_values = config.linear_num_key_heads, config.linear_num_value_heads
     _check_shared(num_values, num_keys, "heads of keys")
     channels = 2 * num_keys * key_dim + num_values * value_dim
-    matrices = StatePart(SSM, num_values, key_dim * value_dim, is_float32=True)
-    return _convolution(channels, config.linear_conv_kernel_dim), matrices
+    parts = (
+        _convolution(channels, config.linear_conv_kernel_dim),
+        StatePart(SSM, num_values, key_dim * value_dim, is_float32=True),
+    )
+    if config.model_type not in _BY_HEADS:
+        return parts
+    return tuple(msgspec.structs.replace(part, num_shares=num_keys) for part in parts)
 
 
 def _kimi_delta(config: Any) -> Parts:

@@ -237,8 +237,10 @@ def _kv_cache(
     if ranks is not None:  # one block table serves all, and cards may be unlike
         num_blocks = min(from_all(ranks, num_blocks))
     layout = model_layout(shape, asked.windows, load.block_size, *kinds, asked.chunked)
-    if ranks is not None and load.stage_layers:
-        heard = _heard_beside(asked.windows, load, ranks)
+    if ranks is not None and shape.beside:
+        heard = [asked.windows] * len(shape.beside)
+        if load.stage_layers:
+            heard = _heard_beside(asked.windows, load, ranks)
         others = (
             model_layout(part, windows, load.block_size, *kinds)
             for part, windows in zip(shape.beside, heard, strict=True)

@@ -27,6 +27,8 @@ NETS: dict[str, Any] = {
 EVEN = {"linear_num_key_heads": 2, "linear_num_value_heads": 4}
 UNEVEN = {"linear_num_key_heads": 3, "linear_num_value_heads": 6}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+OF_BLOCKS = {"head_dim": 64, "linear_value_head_dim": 64}
+"""Each rank's heads have whole blocks."""
 CASES: dict[str, PreTrainedConfig] = {
     "uneven": Qwen3_5TextConfig(
         **{**deeper(3), "num_attention_heads": 6, "num_key_value_heads": 3}, **NETS, **UNEVEN
@@ -65,8 +67,9 @@ def test_ranks_of_packed_weights_give_the_text_of_one(
     quick: dict[str, str], tmp_path: Path
 ) -> None:
     whole = random_model(
-        Qwen3_5TextConfig(**{**deeper(3), "hidden_size": 128}, **{**NETS, **EVEN}), 5
+        Qwen3_5TextConfig(**{**deeper(3), "hidden_size": 128}, **{**NETS, **EVEN, **OF_BLOCKS}),
+        5,
     )
     plain = save_model(whole, tmp_path / "model")
-    folder = ensure_quantised(plain, "Q8_0", tmp_path / "cache", lambda _share: None)
+    folder = ensure_quantised(plain, "int8", tmp_path / "cache", lambda _share: None)
     assert texts(folder, tmp_path, 2, quick) == texts(folder, tmp_path, 1, quick)

@@ -160,12 +160,16 @@ def agreed(own: KVLayout, others: Sequence[KVLayout]) -> KVLayout:
         empty = [msgspec.structs.replace(it, layers=(), parts=(), chunked=False) for it in theirs]
         groups += mine + empty[:1] * (count - len(mine))
     num_pages = max(layout.state_pages for layout in (own, *others))
-    states = own.states
-    if num_pages:
-        pieces = () if states is None else states.pieces
-        layers = () if states is None else states.layers
-        states = StateLayout(layers, num_pages, pieces)
-    return msgspec.structs.replace(own, groups=tuple(groups), states=states)
+    return with_state_pages(msgspec.structs.replace(own, groups=tuple(groups)), num_pages)
+
+
+def with_state_pages(layout: KVLayout, num_pages: int) -> KVLayout:
+    """A layout with so many pages of states, some of them empty."""
+    if num_pages == layout.state_pages:
+        return layout
+    states = layout.states or StateLayout((), 0, ())
+    states = msgspec.structs.replace(states, num_pages=num_pages)
+    return msgspec.structs.replace(layout, states=states)
 
 
 def held_blocks(num_blocks: int, window: int, block_size: int, chunk: int = 0) -> int:

@@ -46,7 +46,7 @@ from daemon.engine.verify.model.reading import check_reading
 from daemon.engine.verify.model.served import TrialPool
 from daemon.engine.verify.model.trial import fastest
 from daemon.engine.worker.warm_up import warm_up
-from daemon.memory.layout import agreed, row_blocks
+from daemon.memory.layout import agreed, row_blocks, with_state_pages
 from daemon.memory.sizing import block_bytes, model_layout, packed_block_bytes
 from daemon.models.grammar import Compiler
 from daemon.models.rank_shares import shape_of_rank
@@ -246,6 +246,8 @@ def _kv_cache(
             for part, windows in zip(shape.beside, heard, strict=True)
         )
         layout = agreed(layout, [*others])
+        # Numbers may be wider on other devices, and pages beside them smaller.
+        layout = with_state_pages(layout, max(from_all(ranks, layout.state_pages)))
     dtype = torch_dtype(load.dtype)
     if not layout.is_plain or shape.beside:
         num_blocks = _least(ranks, num_blocks * per_block // layout.page_bytes)

@@ -35,7 +35,7 @@ class StatePart(msgspec.Struct, frozen=True):
     num_shares: int = 0  # parts of equal units that may lie apart, on several ranks; 0: all do not
 
     def share(self, first: int, last: int) -> "StatePart":
-        """What some of these parts have."""
+        """The part of some of these shares."""
         units = self.num_units * (last - first) // self.num_shares
         return msgspec.structs.replace(self, num_units=units, num_shares=last - first)
 

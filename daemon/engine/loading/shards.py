@@ -37,7 +37,7 @@ _COLUMNS, _ROWS, _EXPERTS = "rowwise", "colwise", "moe_tp_experts"
 _ON_ALL = "mla_kv_a_proj"
 """A layer that transformers has on all ranks, as others that it calls replicated."""
 _SIDES = 2
-"""Of a matrix; a convolution's weight has one more."""
+"""Dimensions of a matrix; those of a convolution's weight are more."""
 _ALIGNED = 8
 """Numbers of an expert's inner width that stay together: torch's product of all experts at once
 takes rows of 16 bytes.

@@ -178,6 +178,7 @@ def first_token(model: Path, cache: Path) -> dict[str, float]:
 
     preload("cpu")
     from daemon.engine.loading.convert import convert
+    from daemon.engine.loading.gguf_speed import hurry
     from daemon.engine.worker.start import start
     from daemon.models.embedded import ensure_converted
     from daemon.protocol.worker import Load
@@ -185,6 +186,7 @@ def first_token(model: Path, cache: Path) -> dict[str, float]:
 
     folder = model
     if model.is_file():
+        hurry()  # as the process that converts does
         folder = ensure_converted(model, cache, convert, lambda _share: None)
     forget(model)
     begin_s = time.perf_counter()

@@ -68,8 +68,8 @@ def keep_to(cpus: Collection[int]) -> None:
 def give_back() -> None:
     """Have the C library return to the kernel what is free between what is in use.
 
-    A trial of the model frees some 400 MB, which is not needed again. Without malloc_trim, no
-    effect.
+    A trial of the model frees some 400 MB, which is not needed again, and long prompts as much as
+    their states take. Without malloc_trim, no effect.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -84,6 +84,8 @@ _TELL_EXPERTS_S = 1.0
 """Time between two reports of where experts were computed."""
 _IDLE_S = 0.02
 """Time without a message after which a worker prepares things for later steps."""
+_REST_S = 2.0
+"""Time without a message after which a worker gives back memory: a few ms, of nobody's step."""
 
 
 class EngineWorker:
@@ -99,6 +101,7 @@ class EngineWorker:
         self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
         self._unprepared = True
         self._tells_at_s = 0.0
+        self._has_worked = True  # since it gave back what it does not need
         self._encoder = encoder()
         self._decoder = decoder(ToWorker)
 
@@ -242,6 +245,7 @@ class EngineWorker:
         answers = AnswersBeside(self._answer, self._ended) if beside else AnswersHere(self._answer)
         with torch.inference_mode():
             while isinstance(message := self._next(engine, answers), _ORDERS):
+                self._has_worked = True
                 if isinstance(message, Plan):
                     begun = steps.begin(message, time.perf_counter())
                     links.after_step()
@@ -254,11 +258,16 @@ class EngineWorker:
         answers.close()
 
     def _next(self, engine: "Engine", answers: AnswersHere) -> ToWorker | None:
-        """The next message. While there is nothing to do, things for later steps are prepared."""
+        """The next message. While there is nothing to do, things for later steps are prepared, and
+        later memory that steps have freed goes back to the kernel.
+        """
         while self._unprepared and not self._channel.wait(_IDLE_S):
             if answers.idle:
                 self._unprepared = engine.prepare()
                 self._tell_experts(engine, after_step=False)
+        if self._has_worked and not self._channel.wait(_REST_S):
+            give_back()
+            self._has_worked = False
         return self._receive()
 
     def _answer(self, reply: Reply) -> None:

@@ -27,6 +27,46 @@ def test_a_worker_bounds_the_caches_before_torch_is_imported() -> None:
     assert done.stdout.strip() == str([str(CACHED_PRIMITIVES)] * 2)
 
 
+RESTING = """
+import ctypes, socket, time
+from daemon.engine.worker import main
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+def own_kb():
+    lines = open("/proc/self/status").read().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1])
+ours, theirs = socket.socketpair()
+worker = main.EngineWorker(main.BlockingChannel(ours))
+worker._unprepared = False
+blocks = [libc.malloc(100_000) for _ in range(1000)]
+for block in blocks:
+    ctypes.memset(block, 1, 100_000)
+for block in blocks[:-1]:  # the last one keeps the heap from shrinking by itself
+    libc.free(block)
+before = own_kb()
+theirs.sendall(b"\\0")  # a piece of a frame: there is something to do
+ready = worker._channel.wait(0)
+main._REST_S = 0.01
+theirs.close()
+worker._next(None, None)
+kept = own_kb()
+theirs_too, ours_too = socket.socketpair()
+resting = main.EngineWorker(main.BlockingChannel(ours_too))
+resting._unprepared = False
+resting._receive = lambda: None
+resting._next(None, None)
+print(ready, before - kept > 50_000, before - own_kb() > 50_000, resting._has_worked)
+"""
+
+
+def test_a_worker_that_rests_gives_back_what_steps_have_freed() -> None:
+    """Not where there is something to do."""
+    done = subprocess.run(
+        [sys.executable, "-c", RESTING], stdout=subprocess.PIPE, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "False", "True", "False"]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_memory_does_not_grow_with_the_sizes_of_steps(tmp_path: Path) -> None:

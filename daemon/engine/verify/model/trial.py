@@ -101,6 +101,8 @@ class _Trial:
                 layer.unpack = unpack  # of experts in host memory, which no GPU reads
         num_cells = pool.slots.block_table.shape[1]
         self._num_positions = pool.cache.row_blocks(num_cells) * pool.cache.block_size
+        if not pool.cache.num_groups:  # states alone have room for any length
+            self._num_positions = max(self._num_positions, load.max_len)
         self._room = _room(load, pool, shape)
         self._borders = script.thresholds(model.config.to_dict(), self._room.longest)
         num_params = count_params(model)

@@ -71,13 +71,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"llmd {__version__}\n"
 
 
-def test_several_devices_of_one_instance_are_refused_in_one_line(
+def test_several_devices_that_are_not_said_to_work_together_are_refused_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["serve", "--instance", "cuda:0,1:tp2"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("llmd: command line: instance[0].parallel: tp2 over cuda:0,1 is not")
-    assert error.count("\n") == 1
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--instance", "cuda:0,1"])
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(
+        "llmd serve: argument --instance: cuda:0,1 are 2 devices: say tp2 or pp2"
+    )
 
 
 def test_a_wrong_configuration_is_one_line_and_status_2(

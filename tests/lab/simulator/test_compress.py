@@ -30,7 +30,7 @@ def test_a_packed_block_is_as_large_as_the_daemons_own() -> None:
     pool = pool_of_one(loaded(True))
     memory = MemoryConfig(block_size=16, compress=True, host_bytes=10_000_000)
     spec = InstanceSpec(device="cpu")
-    daemons = plan_host_pool(Config(memory=memory), MODEL, spec, MODEL.dtype, None)
+    daemons = plan_host_pool(Config(memory=memory), MODEL, spec, spec.device, MODEL.dtype, None)
     assert pool.host_block_bytes == daemons.block_bytes
 
 

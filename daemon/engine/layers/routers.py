@@ -29,8 +29,10 @@ _LEAST = 1e-20
 """The least divisor of shares."""
 _ADDED = 1e-6
 """The number that LFM2's mixtures add to the divisor of shares."""
-_FAINT = -10.0
-"""A logit whose score shows such an addition."""
+_FAINT = -11.0, -13.0
+"""Logits whose scores show such an addition, and are far above the least divisor."""
+_RIDGE = 1e-3
+"""The share of rows' squares that keeps a state finite where rows are alike."""
 _FROM_GROUP = 2
 """Experts whose scores make that of their group."""
 
@@ -138,11 +140,7 @@ def _same(block: Any, gate: nn.Module, router: Router) -> bool:
     """Whether a block of transformers chooses as a router does, in the same shares, and adds up
     its experts and the MLP beside them.
     """
-    weight = router.weight
-    states = torch.randn(_TRIED, weight.shape[1], generator=torch.Generator().manual_seed(0))
-    states = states.to(weight) * (4 / weight.float().std().clamp_min(1e-6) / weight.shape[1] ** 0.5)
-    least = weight.float().square().sum(1).mean().clamp_min(1e-6)
-    states[0] = (weight.float().sum(0) * (_FAINT / least)).to(states)
+    states = _probes(router.weight)
     apart = CORRECTIONS & {name for name, _ in block.named_buffers(recurse=False)}
     taken = [states, router.correction] if apart else [states]
     try:
@@ -166,6 +164,20 @@ def _same(block: Any, gate: nn.Module, router: Router) -> bool:
         )
     whole = whole[0] if isinstance(whole, tuple) else whole
     return torch.allclose(whole.view(states.shape).float(), expected, rtol=1e-3, atol=1e-4)
+
+
+def _probes(weight: torch.Tensor) -> torch.Tensor:
+    """Random states [T, width], of which the first one's logits are nearly all faint, however
+    alike the rows of `weight` are.
+    """
+    states = torch.randn(_TRIED, weight.shape[1], generator=torch.Generator().manual_seed(0))
+    states = states.to(weight) * (4 / weight.float().std().clamp_min(1e-6) / weight.shape[1] ** 0.5)
+    rows = weight.detach().cpu().double()
+    squares = rows @ rows.T
+    squares += _RIDGE * squares.diagonal().mean().clamp_min(1e-6) * torch.eye(len(rows)).double()
+    wanted = torch.linspace(*_FAINT, len(rows)).double()
+    states[0] = (rows.T @ torch.linalg.solve(squares, wanted)).to(states)
+    return states
 
 
 class _Shown(nn.Module):

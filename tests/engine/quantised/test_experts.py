@@ -25,7 +25,10 @@ from transformers.models.ernie4_5_moe.modeling_ernie4_5_moe import Ernie4_5_MoeS
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeTopkRouter
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.granitemoe.modeling_granitemoe import GraniteMoeMoE
-from transformers.models.lfm2_moe.modeling_lfm2_moe import Lfm2MoeSparseMoeBlock
+from transformers.models.lfm2_moe.modeling_lfm2_moe import (
+    Lfm2MoeSparseMoeBlock,
+    Lfm2MoeTopKRouter,
+)
 from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2SparseMoeBlock
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts, MixtralTopKRouter
 
@@ -272,6 +275,19 @@ class Beside(Block):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """The MLP's output is added."""
         return super().forward(states) + self.share * self.shared_expert(states)
+
+
+@pytest.mark.parametrize("alike", [0.0, 1.0, 1.5, 1.75, 3.0])
+def test_a_router_is_known_however_alike_its_rows_are(alike: float) -> None:
+    own: Any = config(n_group=3, topk_group=2, routed_scaling_factor=1.5)
+    own.norm_topk_prob, own.num_local_experts = True, 6
+    own.num_experts, own.use_expert_bias = 6, False
+    generator = torch.Generator().manual_seed(1)
+    for gate, added in ((Glm4MoeTopkRouter(own), 0.0), (Lfm2MoeTopKRouter(own), 1e-6)):
+        nn.init.normal_(gate.weight, generator=generator)
+        gate.weight.data += alike * torch.randn(gate.weight.shape[1], generator=generator)
+        found = router_of(Block(gate))
+        assert found is not None and found.sigmoid and found.added == added, type(gate)
 
 
 def test_a_router_is_known_by_what_it_chooses() -> None:

@@ -79,6 +79,7 @@ def convert(source: Path, target: Path, tell: Tell = lambda share: None) -> None
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, GenerationConfig
 
+    from daemon.base.logs import in_a_line
     from daemon.engine.loading.gguf_blocks import Indexer
     from daemon.engine.loading.gguf_fields import recommended
     from daemon.engine.loading.gguf_tokenizer import write_tokenizer
@@ -91,8 +92,12 @@ def convert(source: Path, target: Path, tell: Tell = lambda share: None) -> None
     config.pad_token_id = None  # a default of the type's, and no row of the embedding here
     tell(2 / _PARTS)
     unused = _put_all(source, config, header)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)
+    try:
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config)
+    except Exception as error:  # whatever a model's own code raises
+        said = f"transformers makes no model of it: {in_a_line(error)}"
+        raise ModelError(f"{source}: {said}") from error
     tell(3 / _PARTS)
     indexer = Indexer(source, header, model)
     index, computed = indexer.index()

@@ -275,11 +275,15 @@ def read_gemma_4(own: Own, num_layers: int, tensors: Collection[str]) -> LayerFi
     shared = own.get(SHARED, 0)
     if not 0 <= shared < num_layers:
         raise ModelError(f"{SHARED} is {shared}, and there are {num_layers} layers")
+    if {*map(bool, windows[: num_layers - shared])} != {*map(bool, windows)}:
+        raise ModelError(f"{SHARED} is {shared}: all layers of a kind would have others' keys")
     width, is_wider = _widths(own[WIDTH], num_layers, shared)
     said_keys = {f"blk.{at}.attn_v.weight" in tensors for at in seeing if at < num_layers - shared}
     if len(said_keys) > 1:
         raise ModelError(f"{PATTERN}: some layers that see all have values of their own, some not")
     experts = own.get("expert_count", 0)
+    if experts and not own.get("expert_feed_forward_length"):
+        raise ModelError("expert_feed_forward_length is missing")
     settings = {
         "layer_types": [SLIDING if window else _FULL for window in windows],
         "sliding_window": own[WINDOW],

@@ -143,7 +143,7 @@ def scaled_rope(config: Any, tensors: Any) -> None:
         return
     unknown = f"{FACTORS} scales its rotary positions in a way that llmd does not know"
     kinds = rope_parameters(config)
-    if "full_attention" in kinds and _put_share(kinds["full_attention"], found[0].data):
+    if "full_attention" in kinds and _put_share(config, found[0].data):
         return
     if "" not in kinds:
         raise ModelError(unknown)  # none, or each kind of layer has its own
@@ -162,14 +162,23 @@ def scaled_rope(config: Any, tensors: Any) -> None:
     raise ModelError(unknown)
 
 
-def _put_share(parameters: dict[str, Any], factors: Any) -> bool:
-    """Put into parameters which share of a head turns, where factors say it: 1 where it does, and
-    otherwise so much that nothing turns. Whether they do.
+def _put_share(config: Any, factors: Any) -> bool:
+    """Put into a configuration which share of a head turns in layers that see all, where there is a
+    factor for each pair of a head that says it: 1 where it does, and otherwise so much that nothing
+    turns. Whether they do.
     """
     turning = int(np.count_nonzero(factors == 1))
     if not np.all(factors[:turning] == 1) or not np.all(factors[turning:] >= _STILL):
         return False
-    parameters |= {"rope_type": "proportional", "partial_rotary_factor": turning / len(factors)}
+    tried = copy.deepcopy(config)
+    tried.rope_parameters["full_attention"] |= {
+        "rope_type": "proportional",
+        "partial_rotary_factor": turning / len(factors),
+    }
+    made, _ = ROPE_INIT_FUNCTIONS["proportional"](tried, "cpu", layer_type="full_attention")
+    if len(made) != len(factors) or int(made.count_nonzero()) != turning:
+        return False
+    config.rope_parameters = tried.rope_parameters
     return True
 
 

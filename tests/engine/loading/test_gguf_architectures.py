@@ -122,6 +122,7 @@ def test_softmax_and_queries_of_one_step_make_a_deepseek_v2(
         ("gemma4", "rope.dimension_count_swa", 16),
         ("gemma4", "feed_forward_length", [128, 64, 128, 64]),
         ("gemma4", "attention.scale", 0.5),
+        ("gemma4", "attention.shared_kv_layers", 3),
         ("kimi-linear", "expert_gating_func", 1),
         ("kimi-linear", "attention.key_length", 64),
         ("llama4", "expert_gating_func", 1),
@@ -147,6 +148,17 @@ def test_what_llama_cpp_computes_otherwise_is_refused(
         convert(path, tmp_path / "made")
 
 
+@pytest.mark.parametrize("factors", [[1.0] * 8 + [1e30] * 8, [1e30] * 8 + [1.0] * 24, [0.5] * 32])
+def test_factors_that_are_not_those_of_a_head_are_refused(
+    factors: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES["gemma4"]._replace(tensors={"rope_freqs.weight": factors})
+    monkeypatch.setitem(CASES, "gemma4", case)
+    write_model(path := tmp_path / "tiny.gguf", "gemma4", tiny(case), "F32")
+    with pytest.raises(ModelError, match=r"rope_freqs\.weight scales its rotary positions"):
+        convert(path, tmp_path / "made")
+
+
 def test_logits_are_not_scaled_where_a_file_does_not_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +175,7 @@ def test_logits_are_not_scaled_where_a_file_does_not_say(
         ("dots1", "expert_shared_count"),
         ("glm4moe", "expert_shared_count"),
         ("gemma4", "attention.key_length_swa"),
+        ("gemma4", "expert_feed_forward_length"),
         ("kimi-linear", "kda.head_dim"),
         ("llama4", "interleave_moe_layer_step"),
         ("nemotron_h_moe", "expert_shared_feed_forward_length"),

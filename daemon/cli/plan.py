@@ -40,6 +40,7 @@ from daemon.lab.report.numbers import aligned, percent, seconds, three_digits
 from daemon.lab.simulator.journal import read_incident
 from daemon.lab.simulator.scenario import Scenario, ScenarioLimits
 from daemon.lab.workload.workload import SloClass
+from daemon.models.embedded import EMBEDDED_NAME
 from daemon.scheduler.policies import POLICIES
 
 _POLICIES = ("gittins", "sarathi", "vllm")
@@ -244,13 +245,14 @@ def _answer(arguments: argparse.Namespace, problem: Problem, found: DeploymentPl
     else:
         print(reasons, flush=True)
     if arguments.out is not None:
-        model = arguments.model or ""
-        known = {name.partition("@")[0] for name in names()}
-        path = "" if model in known or not model else model
         chosen = found.best.candidate
         if found.keeps_present and found.present is not None:
             chosen = found.present.candidate
-        text = configuration(chosen, problem.goal, path, reasons)
+        # A profile knows its model's name alone: `serve` says that this is no folder, where without
+        # it the embedded model would have the plan of another.
+        name = chosen.profiles()[0][1].model.name
+        model = "" if name == EMBEDDED_NAME else arguments.model or name
+        text = configuration(chosen, problem.goal, model, reasons)
         write_whole(arguments.out, text.encode())
     if arguments.html is not None:
         write_whole(arguments.html, page_of_plan(problem, found, reasons).encode())

@@ -40,6 +40,7 @@ def test_a_plan_is_a_configuration_with_its_reasons(
     assert config.scheduler.policy == "vllm" and config.scheduler.roles == "mixed"
     assert sum(spec.device.count(",") + 1 for spec in config.instance) == 2
     assert config.slo.ttft_s == 0.1
+    assert config.model.path == "toy"  # and not the embedded one, which it was not made for
     assert main([*words, "--resume", str(kept)]) == 0
     page = capsys.readouterr().out
     assert page.startswith("plan: ") and "runner-up: " in page and "binds: " in page

@@ -545,8 +545,8 @@ class _Program:
         if isinstance(product, QuantisedProduct):
             return output, product.calls(states, output, self._buffers.products) or []
         assert product.plain is not None
-        plain = product.plain
-        return output, [calls.linear(plain, product.bias, states, output, self._in_turn)]
+        in_turn = self._in_turn and len(states) > 0  # of one token, and none may be sampled
+        return output, [calls.linear(product.plain, product.bias, states, output, in_turn)]
 
     def _gathered(
         self, written: "_Calls", head: GatheredHead, logits: torch.Tensor

@@ -99,6 +99,22 @@ def test_rows_of_several_tokens_are_so_many_of_one(llama: Engine, counts: Sequen
     torch.testing.assert_close(found[1], expected[1], rtol=CLOSE, atol=CLOSE)
 
 
+def test_a_chunk_of_one_token_alone_samples_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "reads_in_turn", lambda _weights, _team: True)
+    engine, found = loaded(folder), list[torch.Tensor]()
+    with torch.inference_mode():
+        for compiled in (True, False):
+            plans = Driver(BLOCK_SIZE, list(range(NUM_BLOCKS)))
+            row = plans.add(0, [5, 7, 3])
+            found += [step(engine, plans, [(row, 1)], compiled) for _ in range(3)]
+            plans.leave(row)
+            engine.run(plans.plan([]))
+    assert [len(logits) for logits in found] == [0, 0, 1] * 2
+    torch.testing.assert_close(found[2], found[5], rtol=CLOSE, atol=CLOSE)
+
+
 @pytest.mark.parametrize(("name", "kv_dtype"), [("qwen3", ""), ("llama", "int8")])
 def test_norms_of_queries_and_8_bit_caches(name: str, kv_dtype: str, tmp_path: Path) -> None:
     engine = loaded(save(name, tmp_path / name), kv_dtype)

@@ -31,6 +31,7 @@ from daemon.config.instance_text import (
     gpus_of,
     num_ranks,
     num_stages,
+    parse_instance,
     placed,
     rank_devices,
     split_devices,
@@ -66,7 +67,7 @@ from daemon.models.quantisation import read_quantisation
 from daemon.models.quantised_folder import NONE, plain_folder, planned, quantised_shape
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape, read_json
-from daemon.models.stages import rank_parts
+from daemon.models.stages import rank_parts, unlinked
 from daemon.models.unread import unread_notes
 from daemon.models.vocabulary import read_tokenizer
 from daemon.models.weights import predicting_weights
@@ -77,7 +78,7 @@ DISTRIBUTION = "llmd-server"
 
 
 KEY = "engine.kernels"
-_Planned = tuple[PoolPlan, list[tuple[str, ModelShape]]]
+_Planned = tuple[PoolPlan, list[tuple[str, ModelShape]], tuple[int, ...]]
 
 
 def kernel_notes(config: Config, instances: Iterable[InstanceSpec]) -> Iterator[str]:
@@ -170,9 +171,8 @@ def examine(arguments: argparse.Namespace) -> Checked:
     _serve_by(found, config, Found(config.instance))
     named = [device for spec in config.instance for device in split_devices(spec.device)]
     now = holder(config)
-    held = (
-        [device for spec in now.instances for device in split_devices(spec.device)] if now else ()
-    )
+    serving = [parse_instance(each.device) for each in now.instances] if now else []
+    held = [device for spec in serving for device in gpus_of(spec)]
     devices = released(ask_for(named), held)
     absent = missing(named, devices)
     for text in absent:
@@ -247,25 +247,29 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
     except (ModelError, OSError) as error:
         found.cannot(error_text(error))
         return
-    machine = this_machine(devices)
+    machine = this_machine(config, devices)
     found.proposals = propose(config, found.shape, machine)
     served = choose_instances(find(config, found.shape, devices), found.proposals)
     config = _serve_by(found, config, served)
     # What alike instances can have is asked once: available RAM is another number a moment later.
     planned: dict[InstanceSpec, _Planned | None] = {}
+    layers: dict[str, tuple[int, ...]] = {}
     for spec in found.served.instances:
         alike = msgspec.structs.replace(spec, name="")
         if alike not in planned:
             planned[alike] = _plan(found, config, spec, devices, machine)
         if (own := planned[alike]) is not None:
-            found.plans[spec.name], found.parts[spec.name] = own
+            found.plans[spec.name], found.parts[spec.name], layers[spec.name] = own
+    known = [spec for spec in found.served.instances if spec.name in layers]
+    for text in unlinked(known, [layers[spec.name] for spec in known]):
+        found.notes.append(ConfigFault("", "instance", text))
 
 
 def _plan(
     found: Checked, config: Config, spec: InstanceSpec, devices: Devices, machine: Workstation
 ) -> _Planned | None:
-    """The pools of an instance, and its ranks' parts; None where it cannot have them, and every
-    reason is recorded.
+    """The pools of an instance, its ranks' parts, and the layers of its stages; None where it
+    cannot have them, and every reason is recorded.
     """
     assert found.shape is not None, "pools are planned for a model that was examined"
     if num_stages(spec) > 1 and missing(gpus_of(spec), devices):
@@ -277,7 +281,7 @@ def _plan(
         found.cannot(str(error))
         return None
     try:
-        return plan_pools(config, parts, spec, devices), parts
+        return plan_pools(config, parts, spec, devices), parts, stages
     except SizingError as error:
         faults = [
             text

@@ -153,7 +153,6 @@ def needs_of(config: Config, model: PooledModel) -> Needs:
     asked_bytes = demand.kv_blocks * per_block or demand.kv_bytes
     num_blocks = max(blocks_for(demand.max_len, demand.block_size), MIN_BLOCKS)
     longest_tokens = num_blocks * demand.block_size
-    fp8 = demand.kv_dtype == "fp8"
     return Needs(
         weight_bytes=model.weight_bytes(dtype),
         work_bytes=activation_bytes(model, demand)
@@ -162,13 +161,24 @@ def needs_of(config: Config, model: PooledModel) -> Needs:
         kv_bytes=asked_bytes or layout.pages_at(longest_tokens, chunk) * layout.page_bytes,
         # As for a named device: a pool of a configured size need only fit free memory.
         utilization=1.0 if asked_bytes else config.memory.utilization,
-        capability=FP8_CAPABILITY if fp8 else LEAST_CAPABILITY,
-        what='memory.kv_dtype = "fp8" needs' if fp8 else "llmd's kernels need",
+        capability=least_capability(demand.kv_dtype),
+        what='memory.kv_dtype = "fp8" needs' if demand.kv_dtype == "fp8" else "llmd's kernels need",
         tokens=0 if asked_bytes else longest_tokens,
         layout=layout,
         chunk=chunk,
         least_tokens=max(demand.required_len, MIN_BLOCKS * demand.block_size),
     )
+
+
+def least_capability(kv_dtype: str) -> tuple[int, int]:
+    """The least compute capability for a KV cache of such numbers."""
+    return FP8_CAPABILITY if kv_dtype == "fp8" else LEAST_CAPABILITY
+
+
+def is_too_new(card: Card, torch_cuda: tuple[int, int] | None) -> bool:
+    """Whether torch's build for this CUDA, if known, has no kernels for a card."""
+    is_old = torch_cuda is not None and torch_cuda < FIRST_CUDA_OF_BLACKWELL
+    return is_old and card.capability >= BLACKWELL
 
 
 def _judged(
@@ -196,7 +206,7 @@ def _generation_fault(card: Card, needs: Needs, torch_cuda: tuple[int, int] | No
     own = f"not supported: its compute capability is {_dotted(card.capability)}"
     if card.capability < needs.capability:
         return f"{own}, and {needs.what} {_dotted(needs.capability)} or higher"
-    if torch_cuda and card.capability >= BLACKWELL and torch_cuda < FIRST_CUDA_OF_BLACKWELL:
+    if torch_cuda and is_too_new(card, torch_cuda):
         return (
             f"{own}, and torch's build for CUDA {_dotted(torch_cuda)} ends below "
             f"{_dotted(BLACKWELL)}: driver 580 and `make venv TORCH=cuda` bring one that does not"

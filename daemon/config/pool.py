@@ -252,7 +252,7 @@ def _device_pool(
     if room is not None:
         room = replace(room, nccl_bytes=NCCL_BYTES if sums_on_gpus(spec) else 0)
         size = size_pool(model, demand, room)
-        _refuse_beyond(room, size)
+        refuse_beyond(room, size)
         return demand, room, size
     if not demand.kv_blocks and not demand.kv_bytes:
         return demand, None, None
@@ -286,7 +286,7 @@ def refuse_too_long(config: Config, model: PooledModel) -> None:
         )
 
 
-def _refuse_beyond(room: Room, size: PoolSize) -> None:
+def refuse_beyond(room: Room, size: PoolSize) -> None:
     """Raise SizingError for a pool of a configured size that does not fit beside the weights."""
     pool_bytes = size.num_blocks * size.block_bytes
     left_bytes = max(room.free_bytes - room.weight_bytes, 0)

@@ -15,7 +15,7 @@ import msgspec
 
 from daemon.config.card_links import CardLink
 from daemon.config.cuda import Card, Devices
-from daemon.config.find import LEAST_CAPABILITY
+from daemon.config.find import is_too_new, least_capability
 from daemon.config.instance_text import (
     CPU,
     devices_of,
@@ -26,7 +26,7 @@ from daemon.config.instance_text import (
     sums_on_gpus,
 )
 from daemon.config.instances import shared_limits
-from daemon.config.pool import demand_of, instance_dtype, weight_dtype
+from daemon.config.pool import demand_of, instance_dtype, refuse_beyond, weight_dtype
 from daemon.config.schema import Config, InstanceSpec
 from daemon.memory.layout import KVLayout
 from daemon.memory.sizing import (
@@ -191,12 +191,18 @@ class _Part(msgspec.Struct, frozen=True):
         return num_pages // self.layout.pages_at(num_tokens)
 
 
-def machine_of(devices: Devices, ram_bytes: int, ram_bytes_per_s: float = 0.0) -> Workstation:
-    """The machine that the driver describes, with its RAM."""
+def machine_of(
+    devices: Devices, ram_bytes: int, ram_bytes_per_s: float = 0.0, kv_dtype: str = "auto"
+) -> Workstation:
+    """The machine that the driver describes, with its RAM, and those of its cards that can have a
+    KV cache of such numbers.
+    """
+    least = least_capability(kv_dtype)
     places = tuple(
         _place(number, card)
         for number, card in enumerate(devices.cards)
-        if not (devices.fault or card.taken or card.capability < LEAST_CAPABILITY)
+        if not (devices.fault or card.taken or card.capability < least)
+        and not is_too_new(card, devices.torch_cuda)
     )
     return Workstation(places, devices.links, ram_bytes, ram_bytes_per_s, devices.nccl)
 
@@ -349,7 +355,7 @@ class _Maker:
             return [self._part(group[0], self._model, experts_on_cpu=experts_on_cpu)]
         share = largest_share(self._model, len(group))
         nccl_bytes = NCCL_BYTES if len(group) > 1 else 0
-        return [self._part(place, share, nccl_bytes) for place in group]
+        return [self._part(place, share, len(group), nccl_bytes) for place in group]
 
     def stages(self, group: Sequence[PartPlace]) -> tuple[tuple[int, ...], list[_Part]]:
         """The layers of stages, and the stages: as fast as each other where that leaves room for
@@ -366,7 +372,8 @@ class _Maker:
                 costs = self._costs(answers * EACH_TOKENS)
                 counts = split_model(self._model, costs, devices)
                 shares = [shape_of_stage(self._model, n, counts) for n in range(len(counts))]
-                return counts, [self._part(*pair) for pair in zip(group, shares, strict=True)]
+                pairs = zip(group, shares, strict=True)
+                return counts, [self._part(*pair, len(group)) for pair in pairs]
             except (ModelError, SizingError) as fault:
                 error = fault
         raise error
@@ -401,12 +408,18 @@ class _Maker:
         return LayerCosts(read, held, (0.0, end_bytes), (end_bytes, end_bytes))
 
     def _part(
-        self, place: PartPlace, share: ModelShape, nccl_bytes: int = 0, experts_on_cpu: int = 0
+        self,
+        place: PartPlace,
+        share: ModelShape,
+        num_parts: int = 1,
+        nccl_bytes: int = 0,
+        experts_on_cpu: int = 0,
     ) -> _Part:
+        """One of so many parts of an instance. Raises SizingError where it does not fit."""
         all_bytes = share.weight_bytes(self._held_as)
         share = share.on_device(experts_on_cpu)
         dtype = instance_dtype(self._config, place.device, share.dtype)
-        demand = self._demand(share, dtype)
+        demand = self._demand(share, dtype, num_parts)
         weight_bytes = share.weight_bytes(self._held_as)
         below_bytes = all_bytes - weight_bytes
         if below_bytes > self._machine.ram_bytes:
@@ -423,6 +436,7 @@ class _Maker:
             cpu_fraction=self._config.memory.cpu_fraction,
         )
         pool = size_pool(share, demand, room)
+        refuse_beyond(room, pool)
         expert_bytes = self._expert_share * all_bytes - below_bytes
         layout = layout_for(share, demand)
         return _Part(
@@ -449,8 +463,9 @@ class _Maker:
             return 1.0
         return 1.0 - (1.0 - experts.chosen / experts.count) ** answers
 
-    def _demand(self, share: ModelShape, dtype: str) -> Demand:
-        return demand_of(self._config, share, dtype, shared_limits(self._config))
+    def _demand(self, share: ModelShape, dtype: str, num_parts: int) -> Demand:
+        demand = demand_of(self._config, share, dtype, shared_limits(self._config))
+        return msgspec.structs.replace(demand, kv_bytes=demand.kv_bytes // num_parts)
 
     def _gives(
         self, group: Sequence[PartPlace], parts: Sequence[_Part], how: str

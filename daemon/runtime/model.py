@@ -44,7 +44,7 @@ from daemon.models.propose import Workstation, machine_of, propose, stage_layers
 from daemon.models.quantised_folder import ensure_quantised, plain_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
-from daemon.models.stages import rank_parts
+from daemon.models.stages import rank_parts, unlinked
 from daemon.protocol.worker import Load
 from daemon.runtime.rank_links import RankSplit
 from daemon.runtime.start_times import StartTimes, start_name
@@ -206,8 +206,9 @@ def find_model(
     if folder != source:
         shape = checked_shape(folder, cache, ask)
     found, devices = _found(config, shape, devices)
-    ram_bytes = available_ram_bytes()
-    machine = this_machine(devices) if devices.cards else machine_of(devices, ram_bytes)
+    machine = machine_of(devices, available_ram_bytes())
+    if devices.cards:
+        machine = this_machine(config, devices)
     proposals = propose(config, shape, machine) if devices.cards and not config.instance else ()
     found = choose_instances(found, proposals)
     in_place = bool(found.why_cpu and devices.cards)
@@ -218,6 +219,8 @@ def find_model(
         for line in told(proposals, found.instances, config.model.experts_on_cpu):
             log.info("%s", line)
     stages = [stage_layers_on(config, shape, spec, machine) for spec in found.instances]
+    for line in unlinked(found.instances, stages):
+        log.warning("%s", line)
     pools = tuple(
         plan_pools(config, rank_parts(shape, *each), each[0], devices)
         for each in zip(found.instances, stages, strict=True)
@@ -266,11 +269,11 @@ def _free(devices: Devices) -> int:
     return sum(card.free_bytes or 0 for card in devices.cards)
 
 
-def this_machine(devices: Devices) -> Workstation:
-    """This machine, with the measured rate of its RAM, unless there is a card whose rate is not
-    known: neither is taken to be faster then.
+def this_machine(config: Config, devices: Devices) -> Workstation:
+    """This machine as a configuration can use it, with the measured rate of its RAM, unless there
+    is a card whose rate is not known: neither is taken to be faster then.
     """
-    here = machine_of(devices, available_ram_bytes())
+    here = machine_of(devices, available_ram_bytes(), kv_dtype=config.memory.kv_dtype)
     if not all(place.bytes_per_s for place in here.places):
         return here
     rate = measured_ram_bytes_per_s(min(read_cores().granted, 8))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from huggingface_hub import constants
@@ -519,6 +520,19 @@ def test_a_gpu_that_the_running_daemon_holds_comes_free(
     assert main(flags) == 0
     (line,) = told(capsys, "cuda:0")
     assert line.startswith("cuda:0 (NVIDIA H100) serves: needs 1.")
+
+
+def test_all_gpus_that_the_running_daemons_instance_holds_come_free(
+    model: Path, driver: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, driver, *["90:81920:512:0:NVIDIA H100"] * 3)
+    shown = scenario.snapshot(1)
+    together = msgspec.structs.replace(shown.instances[0], device="cuda:0,2:tp2")
+    serving = msgspec.structs.replace(shown, instances=(together,))
+    monkeypatch.setattr(preflight, "fetch_snapshot", lambda _path: serving)
+    assert main([*CHECK, "--model", str(model)]) == 0
+    verdicts = [line.partition(") ")[2].partition(":")[0] for line in told(capsys, "cuda:")]
+    assert verdicts == ["serves", "does not serve", "serves"]
 
 
 def test_what_files_say_and_nobody_uses_is_noted(

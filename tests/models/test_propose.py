@@ -91,6 +91,22 @@ def test_a_model_that_fits_nothing_is_the_cpu_s() -> None:
     assert choose_instances(found, ()) == found and found.why_cpu
 
 
+def test_a_pool_of_a_configured_size_is_that_of_all_parts_and_has_to_fit() -> None:
+    """16 GiB of keys and values are 32 answers of 4,096 tokens, however many cards hold them."""
+    devices = machine("two-3090")
+
+    def served(kv_gib: int) -> tuple[list[str], list[Proposal]]:
+        config = load(None, {"memory.kv_bytes": kv_gib * GIB}).config
+        proposals = propose(config, LLAMA_3_8B, machine_of(devices, 0))
+        found = choose_instances(find(config, LLAMA_3_8B, devices), proposals)
+        return [placed(spec) for spec in found.instances], list(proposals)
+
+    together, proposals = served(16)
+    assert together in (["cuda:0,1:tp2"], ["cuda:0,1:pp2"])
+    assert max(each.answers for each in proposals if "," in each.instances[0]) == 32
+    assert served(64) == (["cpu"], []), "no pool of that size fits, and the CPU is tried"
+
+
 def test_a_configured_instance_has_layers_by_its_devices() -> None:
     cards = (
         Card("NVIDIA A", "", (8, 9), 24 * GIB, 24 * GIB),
@@ -267,3 +283,10 @@ def test_cards_that_nobody_may_use_are_not_proposed() -> None:
     assert machine_of(Devices((old, taken)), 7) == Workstation((), (), 7)
     fine = Card("NVIDIA C", "", (8, 9), 48 * GIB, 48 * GIB)
     assert machine_of(Devices((fine,), "torch has no CUDA"), 0).places == ()
+    assert machine_of(Devices((fine,)), 0, kv_dtype="fp8").places
+    ampere, blackwell = (
+        msgspec.structs.replace(fine, capability=capability) for capability in ((8, 6), (12, 0))
+    )
+    assert not machine_of(Devices((ampere,)), 0, kv_dtype="fp8").places
+    assert not machine_of(Devices((blackwell,), torch_cuda=(12, 6)), 0).places
+    assert machine_of(Devices((ampere, blackwell), torch_cuda=(12, 8)), 0).places[1:]

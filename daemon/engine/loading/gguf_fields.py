@@ -125,6 +125,8 @@ _LISTS = frozenset({"attention.sliding_window_pattern", *_NOTHING} - {*_ATTRIBUT
 """Fields that may have a value for each layer."""
 _NEEDED = ("context_length", "embedding_length", "block_count", "attention.head_count")
 _EPSILONS = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+_FRACTIONS = _FACTORS | {*_EPSILONS, "final_logit_softcapping", "rope.freq_base"}
+"""Fields whose numbers may have fractions, which a file may leave out."""
 _HEAD_DIMS = (
     "attention.key_length",
     "attention.value_length",
@@ -304,6 +306,8 @@ class _Fields:
         fixed = name in _CHOSEN and not self._read_here
         if fixed and bool(getattr(self._config, has[0])) != bool(value):
             raise self._refused(name)
+        if name in _FRACTIONS and type(value) is int:
+            value = float(value)  # some types of configuration take no whole number there
         setattr(self._config, has[0], value)
         self._left.discard(name)
 

@@ -273,7 +273,7 @@ def read_gemma_4(own: Own, num_layers: int, tensors: Collection[str]) -> LayerFi
         raise ModelError(f"{KEY_HEADS} is {each[:8]}: not one number for all layers of a kind")
     heads = {window: min(counts, default=1) for window, counts in kinds.items()}
     shared = own.get(SHARED, 0)
-    if not 0 <= shared < num_layers:
+    if type(shared) is not int or not 0 <= shared < num_layers:
         raise ModelError(f"{SHARED} is {shared}, and there are {num_layers} layers")
     if {*map(bool, windows[: num_layers - shared])} != {*map(bool, windows)}:
         raise ModelError(f"{SHARED} is {shared}: all layers of a kind would have others' keys")

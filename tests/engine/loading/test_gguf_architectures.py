@@ -1,5 +1,6 @@
 """GGUF files of many architectures: logits are those of the same numbers in a folder."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,7 @@ def test_softmax_and_queries_of_one_step_make_a_deepseek_v2(
         ("gemma4", "feed_forward_length", [128, 64, 128, 64]),
         ("gemma4", "attention.scale", 0.5),
         ("gemma4", "attention.shared_kv_layers", 3),
+        ("gemma4", "attention.shared_kv_layers", [1, 1, 1, 1]),
         ("kimi-linear", "expert_gating_func", 1),
         ("kimi-linear", "attention.key_length", 64),
         ("llama4", "expert_gating_func", 1),
@@ -146,6 +148,19 @@ def test_what_llama_cpp_computes_otherwise_is_refused(
     write_model(path := tmp_path / "tiny.gguf", architecture, tiny(case), "F32")
     with pytest.raises(ModelError, match=re.escape(f"{architecture}.{name} is ")):
         convert(path, tmp_path / "made")
+
+
+def test_a_whole_number_is_taken_where_there_may_be_fractions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {"attention.layer_norm_rms_epsilon": 1, "final_logit_softcapping": 30}
+    case = CASES["gemma4"]._replace(fields={**CASES["gemma4"].fields, **fields})
+    monkeypatch.setitem(CASES, "gemma4", case)
+    write_model(path := tmp_path / "tiny.gguf", "gemma4", tiny(case), "F32")
+    convert(path, tmp_path / "made")
+    made = json.loads((tmp_path / "made" / "config.json").read_text())
+    text = made.get("text_config", made)
+    assert (text["rms_norm_eps"], text["final_logit_softcapping"]) == (1.0, 30.0)
 
 
 @pytest.mark.parametrize("factors", [[1.0] * 8 + [1e30] * 8, [1e30] * 8 + [1.0] * 24, [0.5] * 32])

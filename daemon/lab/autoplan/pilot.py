@@ -12,6 +12,10 @@ from daemon.lab.autoplan.settings import LiveSettings
 
 LEAST_GAIN = 0.02
 """A smaller gain of attainment is not worth a change."""
+LARGE_GAIN = 0.1
+"""A gain that is sure where no slice loses, however unlike the slices are: in overload attainment
+falls from one to the next.
+"""
 MARGIN = 0.02
 """Attainment that a prediction may be short of, beside chance."""
 _DEVIATIONS = 2.0
@@ -90,13 +94,15 @@ class Pilot:
 
         The prediction is what was measured plus the simulated gain, so that what a profile gets
         wrong of all settings alike does not count. A gain is sure where its mean is above its
-        spread over slices.
+        spread over slices, or where it is large and no slice loses.
         """
         here = next(each for each in forecasts if each.settings == self.present)
         best = max(forecasts, key=lambda each: each.mean)
         gains = [a - b for a, b in zip(best.shares, here.shares, strict=True)]
         gain = sum(gains) / len(gains)
-        if gain < LEAST_GAIN or gain <= max(gains) - min(gains):
+        above_spread = gain > max(gains) - min(gains)
+        loses_nowhere = gain >= LARGE_GAIN and min(gains) >= 0.0
+        if gain < LEAST_GAIN or not (above_spread or loses_nowhere):
             return None
         self.plan = AppliedPlan(
             settings=best.settings,

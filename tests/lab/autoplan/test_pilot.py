@@ -29,6 +29,8 @@ def applied(pilot: Pilot) -> AppliedPlan:
         ((0.7, 0.8, 0.6), (0.9, 0.95, 0.85), True),  # alike slices are compared, not all with all
         ((0.7, 0.7, 0.7), (0.71, 0.71, 0.71), False),  # too little
         ((0.7, 0.7, 0.7), (0.9, 0.72, 0.6), False),  # less than its spread
+        ((0.4, 0.1, 0.0), (0.9, 0.6, 0.05), True),  # in overload slices differ, and none loses
+        ((0.4, 0.1, 0.1), (0.9, 0.6, 0.05), False),
         ((0.7, 0.7, 0.7), (0.6, 0.6, 0.6), False),
     ],
 )

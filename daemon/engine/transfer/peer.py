@@ -33,7 +33,8 @@ class LinkPeer:
     """A thread that joins links as they come, and closes them; each follows the one before.
 
     It reports every link that it joined, and the end of each: then no copy over it touches blocks
-    of this worker, and its transfers are answered.
+    of this worker, and its transfers are answered. A link that it does not join is down at once:
+    other ranks may have joined theirs.
     """
 
     def __init__(
@@ -94,10 +95,12 @@ class LinkPeer:
 
     def _open(self, link: int, sock: socket.socket) -> None:
         with self._lock:
-            if link != self._newest:
-                sock.close()
-                return
-            self._meeting = sock
+            is_newest = link == self._newest
+            self._meeting = sock if is_newest else None
+        if not is_newest:
+            sock.close()
+            self._tell_state(link, False, "a newer link follows")
+            return
         try:
             end = (connect_sender if self._sends else connect_receiver)(sock, self._here)
         except Exception as error:  # noqa: BLE001 - a link that cannot be is no fault of the worker's

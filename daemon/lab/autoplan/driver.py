@@ -50,11 +50,11 @@ class SelfDriver:
         self._follow(now, seen)
         load_s = self._window.since_s
         fresh = seen.between(load_s, now)
-        is_new, lacking = load_s != self._load_s, fresh.needed - len(fresh)
+        is_new, lacking = load_s != self._load_s, fresh.lacking(self._search.slo)
         if is_new:
             self.pilot.load_changed()
-        if lacking > 0 and not self.pilot.on_trial:
-            self.note = f"{len(fresh)} requests of this load: too few for a search"
+        if lacking and not self.pilot.on_trial:
+            self.note = f"{len(fresh)} requests of this load: a search needs {lacking} more"
             return []
         here = fresh.between(max(self._since_s, now - 2 * self._period_s), now)
         before, measured = self.pilot.present, here.attainment
@@ -65,7 +65,7 @@ class SelfDriver:
             if measured >= 1.0 - MARGIN:
                 self.note = f"{measured:.1%} keep both SLOs: there is nothing to gain"
                 self._load_s = load_s
-            elif lacking <= 0 and self._choose(now, measured, fresh, is_cancelled):
+            elif not lacking and self._choose(now, measured, fresh, is_cancelled):
                 self._load_s = load_s
         if self.pilot.present == before:
             return []

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +23,21 @@ FINALISTS = 2
 """Settings that are simulated on the held-out slices, beside the present ones."""
 HELD_OUT = 3
 """Held-out slices: spans of one run over the later half of what has come."""
-LEAST_REQUESTS = 600
-"""Requests to search on, at least."""
+LEAST_REQUESTS = 200
+"""Requests of a load to search on, at least."""
+STAYS = 6
+"""As many times those that are there at once are needed too, up to `MOST_REQUESTS`."""
+LEAST_ANSWERS = 50
+"""Answers that are over: their lengths are those of answers that are not."""
 MOST_REQUESTS = 2400
-"""The newest so many are searched on: a search is bounded."""
-REQUESTS_EACH = 24
-"""Requests to search on for each that runs or waits beside others, up to `MOST_REQUESTS`."""
+"""The newest so many are searched on, and no run has more: a search is bounded."""
+LEAST_RUN, RUN_EACH = 600, 24
+"""Requests of both halves' runs: at least, and for each that is there at once. On fewer no queue
+has time to build that settings cannot keep up with, so each half repeats what has come.
+"""
 LEAD_SHARE = 8
 """One in so many leads in: it fills the instances, and a run's attainment leaves it out. With
-`REQUESTS_EACH` that is three times those that are there at once."""
+`RUN_EACH` that is three times those that are there at once."""
 
 
 @dataclass(frozen=True)
@@ -53,30 +59,85 @@ class SeenRequests:
     def between(self, begin_s: float, end_s: float) -> "SeenRequests":
         """Those that arrived in this time."""
         first, last = np.searchsorted(self.arrival_s, (begin_s, end_s))
-        return SeenRequests(
-            self.arrival_s[first:last],
-            self.prompt_tokens[first:last],
-            self.output_tokens[first:last],
-            self.ended[first:last],
-            self.kept[first:last],
-            self.over[first:last],
-            self.stay_s[first:last],
-            self.hash_ids[first:last],
-        )
+        return self._rows(slice(first, last))
+
+    def _rows(self, rows: slice | npt.NDArray[np.intp]) -> "SeenRequests":
+        """Some of them."""
+        index = np.arange(len(self))[rows]
+        columns = {
+            each.name: getattr(self, each.name)[rows]
+            for each in fields(self)
+            if each.name != "hash_ids"
+        }
+        ids = [self.hash_ids[row] for row in index.tolist()] if self.hash_ids else []
+        return SeenRequests(**columns, hash_ids=ids)
 
     @property
     def attainment(self) -> float:
         """Share of the ended requests that kept both SLOs; 1 where none has ended."""
         return float(self.kept[self.ended].mean()) if self.ended.any() else 1.0
 
-    @property
-    def needed(self) -> int:
-        """Requests that a search needs, by how many of these are there at once (Little's law): on
-        fewer no queue has time to build that settings cannot keep up with.
+    def at_once(self, slo: Slo) -> float:
+        """The mean number that is there at once (Little's law), each for no longer than the SLOs
+        let it stay: a backlog grows under settings that do not keep up.
         """
         span_s = float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
-        at_once = float(self.stay_s.sum()) / span_s if span_s > 0.0 else 0.0
-        return int(min(MOST_REQUESTS, max(LEAST_REQUESTS, REQUESTS_EACH * at_once)))
+        promised_s = slo.ttft_s + slo.tpot_s * self.likely_tokens()
+        return float(np.minimum(self.stay_s, promised_s).sum()) / span_s if span_s > 0.0 else 0.0
+
+    def lacking(self, slo: Slo) -> int:
+        """Requests that a search needs beyond these; answers, where only those are too few."""
+        needed = min(MOST_REQUESTS, max(LEAST_REQUESTS, STAYS * self.at_once(slo)))
+        num_answers = np.count_nonzero(self.over & (self.output_tokens > 0))
+        return max(0, int(needed) - len(self), LEAST_ANSWERS - int(num_answers))
+
+    def repeated(self, count: int) -> "SeenRequests":
+        """As many as `count`, in turns at the same mean rate that share no prompts."""
+        turns = np.arange(count) // max(1, len(self))
+        found = self._rows(np.resize(np.arange(len(self)), count))
+        ids = self._num_ids
+        return replace(
+            found,
+            arrival_s=found.arrival_s + turns * self._turn_s,
+            hash_ids=[
+                tuple(key + turn * ids for key in row)
+                for row, turn in zip(found.hash_ids, turns.tolist(), strict=False)
+            ],
+        )
+
+    def then(self, other: "SeenRequests") -> "SeenRequests":
+        """These and those, one mean gap later, which share no prompt."""
+        later_s = float(self.arrival_s[0]) + self._turn_s - float(other.arrival_s[0])
+        columns = {
+            each.name: np.concatenate([getattr(self, each.name), getattr(other, each.name)])
+            for each in fields(self)
+            if each.name not in ("arrival_s", "hash_ids")
+        }
+        times_s = np.concatenate([self.arrival_s, other.arrival_s + later_s])
+        ids = self._num_ids
+        rows = [tuple(key + ids for key in row) for row in other.hash_ids]
+        return SeenRequests(arrival_s=times_s, **columns, hash_ids=[*self.hash_ids, *rows])
+
+    @property
+    def _turn_s(self) -> float:
+        """From the first to one that would come a mean gap behind the last."""
+        if len(self) < 2:
+            return 0.0
+        span_s = float(self.arrival_s[-1] - self.arrival_s[0])
+        return span_s * len(self) / (len(self) - 1)
+
+    @property
+    def _num_ids(self) -> int:
+        """A number above all ids."""
+        return 1 + max((max(row, default=0) for row in self.hash_ids), default=0)
+
+    def prolonged(self, count: int) -> "SeenRequests":
+        """At least so many: the older half repeated, then the newer."""
+        if len(self) >= count:
+            return self
+        half = len(self) // 2
+        older, newer = self._rows(slice(0, half)), self._rows(slice(half, None))
+        return older.repeated(count // 2).then(newer.repeated(count - count // 2))
 
     def likely_tokens(self) -> npt.NDArray[np.int32]:
         """The tokens of answers, where all are over. One that is under way, or had no token, is as
@@ -90,9 +151,9 @@ class SeenRequests:
             tokens[rest] = np.maximum(tokens[rest], others)
         return tokens
 
-    def write(self, path: Path) -> int:
-        """Write them as a Mooncake trace; how many there are. None, where none has a token."""
-        tokens = self.likely_tokens()
+    def write(self, path: Path, max_len: int) -> int:
+        """Write them as a Mooncake trace, within so many tokens each; how many there are."""
+        tokens = np.minimum(self.likely_tokens(), max_len - self.prompt_tokens)
         lines = [
             json.dumps(
                 {
@@ -120,7 +181,7 @@ class SettingsSearch:
         session: Session | None = None,
         limits: ScenarioLimits = ScenarioLimits(),  # noqa: B008
     ) -> None:
-        self._unit, self._knobs, self._slo = unit, knobs, slo
+        self._unit, self._knobs, self.slo = unit, knobs, slo
         self._folder, self._session = folder, session or Session()
         self._limits = limits
         self._traces = 0
@@ -143,11 +204,13 @@ class SettingsSearch:
         The slices are spans of one run: what queues behind one is there in the next. A run begins
         empty, so its first requests lead in.
         """
-        first = max(0, len(seen) - MOST_REQUESTS)
-        newest = seen.between(float(seen.arrival_s[first]), np.inf) if len(seen) else seen
-        problem, count = self._problem(newest)
-        if count < seen.needed:
+        if seen.lacking(self.slo):
             return []
+        at_once = seen.at_once(self.slo)
+        first = max(0, len(seen) - MOST_REQUESTS)
+        newest = seen.between(float(seen.arrival_s[first]), np.inf)
+        wanted = min(MOST_REQUESTS, max(LEAST_RUN, int(RUN_EACH * at_once)))
+        problem, count = self._problem(newest.prolonged(wanted), present)
         half, lead = count // 2, count // LEAD_SHARE
         searched = WorkloadSlice(0, half, lead=lead)
         held_out = WorkloadSlice(half - lead, count - half + lead, lead=lead, parts=HELD_OUT)
@@ -163,14 +226,16 @@ class SettingsSearch:
             for each in (present, *best)
         ]
 
-    def _problem(self, seen: SeenRequests) -> tuple[Problem, int]:
+    def _problem(self, seen: SeenRequests, present: LiveSettings) -> tuple[Problem, int]:
         self._traces += 1
         path = self._folder / f"seen-{self._traces}.jsonl"
-        promised = SloClass(ttft_s=self._slo.ttft_s, tpot_s=self._slo.tpot_s)
+        promised = SloClass(ttft_s=self.slo.ttft_s, tpot_s=self.slo.tpot_s)
         spec = WorkloadSpec(trace=path, classes=(promised,))
         scenario = Scenario(workload=spec, instance=(), limits=self._limits)
         goal = Goal(attainment=0.0, unserved_fraction=1.0)  # no run ends early
-        return Problem(base=scenario, goal=goal), seen.write(path)
+        problem = Problem(base=scenario, goal=goal)
+        max_len = longest(problem, present.candidate(self._unit, self._knobs))
+        return problem, seen.write(path, max_len)
 
     def _shares(
         self, problem: Problem, settings: LiveSettings, part: WorkloadSlice

@@ -1,5 +1,6 @@
 """A simulated daemon that drives itself: the load grows, and the policy changes with it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -8,9 +9,10 @@ import numpy as np
 from daemon.lab.autoplan.driver import SelfDriver
 from daemon.lab.autoplan.pilot import Pilot, SettingsForecast
 from daemon.lab.autoplan.search import (
+    LEAST_ANSWERS,
     LEAST_REQUESTS,
     MOST_REQUESTS,
-    REQUESTS_EACH,
+    STAYS,
     SeenRequests,
     SettingsSearch,
 )
@@ -19,7 +21,7 @@ from daemon.lab.autoplan.simulated import SimulatedOperator, seen_of
 from daemon.lab.planner.candidate import CandidatePool, Knobs, scenario_of
 from daemon.lab.report.records import RequestLog
 from daemon.lab.simulator.run import Options, configured, prepare, run
-from daemon.lab.simulator.scenario import Scenario
+from daemon.lab.simulator.scenario import Scenario, ScenarioLimits
 from daemon.lab.workload.workload import SloClass, Workload, WorkloadSpec
 from daemon.protocol.control import ChoosePolicy
 from daemon.state.role import Role
@@ -49,10 +51,10 @@ def grown(calm_s: float = 15.0, busy_s: float = 30.0, rate: float = 36.0) -> Wor
     )
 
 
-def scenario(unit: CandidatePool) -> Scenario:
+def scenario(unit: CandidatePool, start: LiveSettings = START) -> Scenario:
     spec = WorkloadSpec(name="sharegpt", rate=1.0, classes=grown().classes)
     base = Scenario(workload=spec, instance=(), predictor="none")
-    return scenario_of(base, START.candidate(unit, KNOBS))
+    return scenario_of(base, start.candidate(unit, KNOBS))
 
 
 def kept(log: RequestLog) -> float:
@@ -109,22 +111,64 @@ def test_a_plan_whose_queues_build_slowly_is_not_chosen(tmp_path: Path) -> None:
     log, search = logs[mixed], SettingsSearch(unit, KNOBS, slo, tmp_path)
     few = seen_of(log, slo, float(log.arrival_s[150]))
     assert search.forecasts(few, mixed, [split]) == []
-    seen = seen_of(log, slo, 8.4)
-    assert len(seen) >= seen.needed
-    forecasts = search.forecasts(seen, mixed, [split])
-    assert forecasts
-    assert Pilot(mixed).choose(8.4, seen.attainment, forecasts) is None
+    for until_s in (float(log.arrival_s[LEAST_REQUESTS]), 8.4):  # the fewest are repeated
+        seen = seen_of(log, slo, until_s)
+        assert not seen.lacking(slo)
+        forecasts = search.forecasts(seen, mixed, [split])
+        assert forecasts
+        assert Pilot(mixed).choose(until_s, seen.attainment, forecasts) is None
+
+
+def test_a_search_begins_soon_in_overload(tmp_path: Path) -> None:
+    """Requests come faster than they are served from the start on: a period is enough."""
+    unit, static = toy_units(tmp_path, 1)[0], msgspec.structs.replace(START, policy="static")
+    prepared = prepare(scenario(unit, static), grown(0.0, 1.5 * PERIOD_S))
+    names = [instance.name for instance in configured(prepared).instances]
+    search = SettingsSearch(unit, KNOBS, SLO, tmp_path)
+    driver = SelfDriver(static, names, ("static", "gittins"), search, PERIOD_S)
+    operator = SimulatedOperator(driver, names, SLO)
+    driven = run(prepared, Options(operator=operator))
+    assert operator.plans and operator.plans[0].applied_s < PERIOD_S
+    assert operator.plans[0].settings.policy == "gittins"
+    assert kept(driven.requests) > kept(run(prepared).requests)
+
+
+def seen_for(stay_s: float, num: int = 101) -> SeenRequests:
+    """Requests a second apart, each there for so long."""
+    ones, yes = np.ones(num, np.int32), np.ones(num, np.bool_)
+    return SeenRequests(np.arange(float(num)), ones, ones, yes, yes, yes, np.full(num, stay_s))
 
 
 def test_a_search_needs_more_requests_where_more_are_there_at_once() -> None:
-    def seen(stay_s: float) -> SeenRequests:
-        ones, yes = np.ones(101, np.int32), np.ones(101, np.bool_)
-        stays_s = np.full(101, stay_s)
-        return SeenRequests(np.arange(101.0), ones, ones, yes, yes, yes, stays_s)
+    """As long as the SLOs let them stay: what waits longer is of settings that do not keep up."""
+    patient = Slo(ttft_s=1e9, tpot_s=1.0)
+    assert seen_for(1.0).lacking(patient) == LEAST_REQUESTS - 101
+    assert seen_for(50.0).lacking(patient) == int(STAYS * 50.5) - 101
+    assert seen_for(1e4).lacking(patient) == MOST_REQUESTS - 101
+    assert seen_for(1e4).lacking(Slo(ttft_s=1.0, tpot_s=1.0)) == LEAST_REQUESTS - 101
+    assert seen_for(1.0, LEAST_REQUESTS).lacking(patient) == 0
 
-    assert seen(1.0).needed == LEAST_REQUESTS
-    assert seen(50.0).needed == int(REQUESTS_EACH * 50.5)
-    assert seen(1e4).needed == MOST_REQUESTS
+
+def test_a_search_needs_answers_whose_lengths_are_known() -> None:
+    seen = seen_for(1.0, LEAST_REQUESTS)
+    waiting = replace(seen, over=np.arange(LEAST_REQUESTS) < LEAST_ANSWERS - 7)
+    assert waiting.lacking(SLO) == 7
+
+
+def test_few_requests_are_repeated_at_their_rate_and_share_no_prompt() -> None:
+    """Each half in turn, so that what is verified on was not searched on."""
+    seen = replace(seen_for(1.0, 4), prompt_tokens=np.arange(4), hash_ids=[(0,), (1, 2), (), (1,)])
+    longer = seen.prolonged(8)
+    assert longer.prompt_tokens.tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
+    assert longer.arrival_s.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    ids = longer.hash_ids
+    assert [len(row) for row in ids] == [1, 2, 1, 2, 0, 1, 0, 1]
+    flat = [key for row in ids for key in row]
+    assert len(set(flat)) == len(flat)
+    together = replace(seen, hash_ids=[(0,), (0, 1), (2,), (2,)]).prolonged(8).hash_ids
+    assert all(together[row][0] == together[row + 1][0] for row in (0, 2, 4, 6))
+    assert len({together[row][0] for row in (0, 2, 4, 6)}) == 4
+    assert seen.prolonged(3) is seen
 
 
 def test_requests_that_wait_are_of_the_load() -> None:
@@ -134,6 +178,22 @@ def test_requests_that_wait_are_of_the_load() -> None:
     tokens = np.array([4, 8, 6, 0, 0], np.int32)
     seen = SeenRequests(np.arange(5.0), ones.astype(np.int32), tokens, over, over, over, ones)
     assert seen.likely_tokens().tolist() == [4, 8, 6, 8, 4]
+
+
+def test_a_long_prompt_that_waits_is_taken_to_have_an_answer_that_fits(tmp_path: Path) -> None:
+    """Others' answers may be longer than the model's context leaves room for behind it."""
+    unit = toy_units(tmp_path, 1)[0]
+    limits = ScenarioLimits(max_len=100)
+    search = SettingsSearch(unit, KNOBS, SLO, tmp_path, limits=limits)
+    seen = seen_for(1.0, 2 * LEAST_REQUESTS)
+    waits = np.arange(len(seen)) % 4 == 3
+    seen = replace(
+        seen,
+        prompt_tokens=np.where(waits, 90, 10).astype(np.int32),
+        output_tokens=np.where(waits, 0, 40).astype(np.int32),
+        over=~waits,
+    )
+    assert search.forecasts(seen, START, [])[0].mean > 0.0
 
 
 def test_a_trial_is_judged_where_few_requests_come(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from daemon.config.encoder import MISSING, encoder_folder
 from daemon.config.instance_text import (
     device_fault,
     num_ranks,
+    num_stages,
     parallel_fault,
     placed,
     role_fault,
@@ -220,6 +221,8 @@ def _instances(config: Config) -> Iterator[Fault]:
             yield f"{place}.device", fault
         elif fault := parallel_fault(spec.device, spec.parallel):
             yield f"{place}.parallel", fault
+        elif fault := _layers_fault(spec):
+            yield f"{place}.layers", fault
         if fault := role_fault(spec.role) or _ranks_fault(config, spec):
             yield f"{place}.role", fault
         if spec.name in names[:number]:
@@ -229,6 +232,14 @@ def _instances(config: Config) -> Iterator[Fault]:
         if not 0 <= spec.wake_s < math.inf:
             yield f"{place}.wake_s", f"must be a number from 0 on, got {spec.wake_s}"
         yield from _limits(config, spec, place)
+
+
+def _layers_fault(spec: InstanceSpec) -> str:
+    """Why stages cannot have these layers, whatever the model; empty: they can."""
+    if not spec.layers or (len(spec.layers) == num_stages(spec) > 1 and min(spec.layers) > 0):
+        return ""
+    counts = _short([*spec.layers])
+    return f"must be a number from 1 on for each stage of {placed(spec)}, got {counts}"
 
 
 def _ranks_fault(config: Config, spec: InstanceSpec) -> str:

@@ -88,8 +88,9 @@ def num_stages(spec: InstanceSpec) -> int:
 
 
 def split_text(spec: InstanceSpec) -> str:
-    """How an instance's ranks divide the model, such as tp2; empty: it has one."""
-    return _needed(spec.parallel)
+    """How an instance's ranks divide the model, such as tp2 or pp2 of 20+10; empty: it has one."""
+    layers = "+".join(map(str, spec.layers))
+    return f"{_needed(spec.parallel)} of {layers}" if layers else _needed(spec.parallel)
 
 
 def placed(spec: InstanceSpec) -> str:

@@ -117,6 +117,7 @@ class InstanceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     swap: str = ""
     decode_admission: str = ""
     parallel: str = ""  # how several devices compute together: tpN | ppN
+    layers: tuple[int, ...] = ()  # of each stage of ppN; empty: by what its device takes for them
     asleep: bool = False  # its worker is started when the others have no room
     wake_s: float = 0.0  # how long that takes, for the decision; 0: as its last start
     card: str = ""  # UUID of the card whose power limit it has; empty: that of its device

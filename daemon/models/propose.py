@@ -48,9 +48,10 @@ from daemon.models.shape import ModelError, ModelShape
 from daemon.models.stages import (
     LayerCosts,
     StageDevice,
+    given_layers,
+    own_stage_layers,
     shape_of_stage,
     split_model,
-    stage_layers,
 )
 
 EACH_TOKENS = 4096
@@ -222,11 +223,12 @@ def stage_layers_on(
         return ()
     named = devices_of(spec)
     if set(named) == {CPU}:
-        return stage_layers(model, len(named))
+        return own_stage_layers(model, spec)
     places = {place.device: place for place in (*machine.places, machine.ram)}
     if missing := [device for device in named if device not in places]:
         raise ModelError(f"{missing[0]} cannot have a stage: it is taken, or not supported")
-    return _Maker(config, model, machine).stages([places[device] for device in named])[0]
+    group = [places[device] for device in named]
+    return given_layers(model, spec) or _Maker(config, model, machine).stages(group)[0]
 
 
 def propose(config: Config, model: ModelShape, machine: Workstation) -> tuple[Proposal, ...]:

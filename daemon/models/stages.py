@@ -142,6 +142,33 @@ def split_model(
     return tuple(period * count for count in split_layers(periods, devices))
 
 
+def given_layers(shape: ModelShape, spec: InstanceSpec) -> tuple[int, ...]:
+    """The layers of each stage that an instance's configuration gives; empty: it gives none.
+
+    Raises ModelError where they are not those of the model.
+    """
+    if not spec.layers:
+        return ()
+    _check(shape, len(spec.layers))
+    if sum(spec.layers) != shape.num_layers:
+        said = f"layers = {[*spec.layers]} are {sum(spec.layers)}"
+        raise ModelError(f"{said} of the {shape.num_layers} layers of {shape.model_type}")
+    own = _have_keys(shape)
+    parts = (layers_of(stage, spec.layers) for stage in range(len(spec.layers)))
+    if any(own) and not all(any(own[part.first : part.last]) for part in parts):
+        said = f"layers = {[*spec.layers]} leave a stage of {shape.model_type}"
+        raise ModelError(f"{said} without a layer that has keys and values")
+    return spec.layers
+
+
+def own_stage_layers(shape: ModelShape, spec: InstanceSpec) -> tuple[int, ...]:
+    """The layers of each stage of an instance on equal devices: as given, or by weights.
+
+    Raises ModelError.
+    """
+    return given_layers(shape, spec) or stage_layers(shape, num_stages(spec))
+
+
 def stage_layers(shape: ModelShape, num_stages: int) -> tuple[int, ...]:
     """The layers of each stage of a model on equal devices, by the numbers that a step reads.
 
@@ -214,7 +241,7 @@ def largest_part(shape: ModelShape, spec: InstanceSpec) -> ModelShape:
     """The shape of the worker of an instance that holds the most. Raises ModelError."""
     if num_stages(spec) == 1:
         return largest_share(shape, num_ranks(spec))
-    counts = stage_layers(shape, num_stages(spec))
+    counts = own_stage_layers(shape, spec)
     parts = [shape_of_stage(shape, stage, counts) for stage in range(len(counts))]
     widest = max(parts, key=lambda part: block_bytes(part, _BLOCK_TOKENS, part.dtype))
     largest = max(parts, key=lambda part: part.num_params)

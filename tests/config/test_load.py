@@ -132,6 +132,18 @@ def test_the_documented_instance_names_every_field(tmp_path: Path) -> None:
             "instance[0].asleep: the first instance has to be awake",
         ),
         (
+            "[[instance]]\ndevice = 'cpu'\nparallel = 'pp2'\nlayers = [30]",
+            r"instance[0].layers: must be a number from 1 on for each stage of cpu:pp2, got [30]",
+        ),
+        (
+            "[[instance]]\ndevice = 'cpu'\nparallel = 'pp2'\nlayers = [30, 0]",
+            "instance[0].layers: must be a number from 1 on for each stage of cpu:pp2, got [30, 0]",
+        ),
+        (
+            "[[instance]]\ndevice = 'cpu'\nparallel = 'tp2'\nlayers = [15, 15]",
+            "instance[0].layers: must be a number from 1 on for each stage of cpu:tp2",
+        ),
+        (
             "[[instance]]\ndevice = 'cpu'\nwake_s = -1.0",
             "instance[0].wake_s: must be a number from 0 on, got -1.0",
         ),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemon.config.instance_text import parse_instance
+from daemon.config.schema import InstanceSpec
 from daemon.memory.layout import NO_KEYS, KVHeads
 from daemon.memory.sizing import block_bytes, configured_layout
 from daemon.memory.state_layout import SSM, StatePart
@@ -17,6 +18,7 @@ from daemon.models.shape import ModelError
 from daemon.models.stages import (
     LayerCosts,
     StageDevice,
+    given_layers,
     largest_part,
     layers_of,
     rank_of,
@@ -176,3 +178,20 @@ def test_a_role_without_an_instance_of_the_same_stages_is_told() -> None:
         "values move to it or from it"
     ]
     assert not list(unlinked(specs, [(), (), ()]))
+
+
+def test_an_instance_may_give_the_layers_of_its_stages() -> None:
+    shape = tiny_shape(num_layers=10, num_params=193 * 64 + 10 * 5000)
+    spec = InstanceSpec("cpu", parallel="pp2", layers=(3, 7))
+    assert given_layers(shape, spec) == (3, 7)
+    assert largest_part(shape, spec).num_layers == 7
+    assert given_layers(shape, parse_instance("cpu:pp2")) == ()
+    with pytest.raises(ModelError, match=r"layers = \[3, 8\] are 11 of the 10 layers of"):
+        given_layers(shape, InstanceSpec("cpu", parallel="pp2", layers=(3, 8)))
+    keyless = tiny_shape(
+        num_layers=3,
+        layer_heads=(NO_KEYS, KVHeads(2, 16), KVHeads(2, 16)),
+        layer_states=(STATE, (), ()),
+    )
+    with pytest.raises(ModelError, match=r"leave a stage of .* without a layer that has keys"):
+        given_layers(keyless, InstanceSpec("cpu", parallel="pp2", layers=(1, 2)))

@@ -86,3 +86,8 @@ def ending(text: str, width: int) -> str:
 def _three_digits(value: float) -> str:
     decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{decimals}f}"
+
+
+def bubble_words(share: float | None) -> str:
+    """The share of its steps in which a stage waits for another; "": it is no stage."""
+    return "" if share is None else f"{percent(share).strip()} bubble"

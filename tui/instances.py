@@ -9,7 +9,7 @@ from rich.text import Text
 
 from daemon.protocol.control import GpuStatus, InstanceStatus, Snapshot
 from tui.columns import Cell, Column
-from tui.format import bar, count, latency, percent, printable, share, size
+from tui.format import bar, bubble_words, count, latency, percent, printable, share, size
 from tui.keyed_table import KeyedTable
 from tui.palette import ink, role_colour, state_look
 
@@ -120,6 +120,7 @@ def _or_rank(column: Column[InstanceRow]) -> Column[InstanceRow]:
             "device": Cell(f"{rank.device} {rank.pid}".lstrip(), ink.muted),
             "state": Cell(f"{sign} {printable(rank.state)}", colour),
             "kv": Cell(size(rank.memory_bytes), ink.muted),
+            "gpu": Cell(bubble_words(row.instance.bubble_of(row.rank)), ink.muted),
         }
         return cells.get(column.key, Cell(""))
 

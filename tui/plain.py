@@ -8,7 +8,6 @@ from daemon.protocol.control import (
     WATCHED,
     Cause,
     InstanceStatus,
-    RankStatus,
     SequenceStatus,
     Snapshot,
 )
@@ -19,6 +18,7 @@ from tui.format import (
     BAR_FULL,
     BAR_HALF,
     bar,
+    bubble_words,
     count,
     duration,
     latency,
@@ -208,7 +208,7 @@ def _instances(instances: Sequence[InstanceStatus]) -> str:
     for instance in instances:
         rows.append(_instance(instance))
         rows += [_node(instance.node)] if instance.node else []
-        rows += [_rank(number, rank) for number, rank in enumerate(instance.ranks)]
+        rows += [_rank(instance, number) for number in range(len(instance.ranks))]
     return _table(header, rows)
 
 
@@ -217,15 +217,19 @@ def _node(node: str) -> list[str]:
     return ["  on node", "", printable(node), *[""] * 10]
 
 
-def _rank(number: int, rank: RankStatus) -> list[str]:
-    """The row of a rank, below its instance; its memory is that of its process."""
+def _rank(instance: InstanceStatus, number: int) -> list[str]:
+    """The row of a rank, below its instance; its memory is that of its process. A stage's bubbles
+    stand below the steps' time.
+    """
+    rank = instance.ranks[number]
     named = [
         f"  rank {number}",
         "",
         f"{printable(rank.device)} pid {rank.pid}".lstrip(),
         printable(rank.state),
     ]
-    return [*named, "", "", "", "", "", size(rank.memory_bytes), "", "", ""]
+    bubble = bubble_words(instance.bubble_of(number))
+    return [*named, "", "", "", "", "", size(rank.memory_bytes), bubble, "", ""]
 
 
 def _instance(instance: InstanceStatus) -> list[str]:

@@ -238,7 +238,7 @@ def _layers_fault(spec: InstanceSpec) -> str:
     """Why stages cannot have these layers, whatever the model; empty: they can."""
     if not spec.layers or (len(spec.layers) == num_stages(spec) > 1 and min(spec.layers) > 0):
         return ""
-    counts = _short([*spec.layers])
+    counts = str([*spec.layers])[:60]
     return f"must be a number from 1 on for each stage of {placed(spec)}, got {counts}"
 
 

@@ -7,7 +7,8 @@ Runtime -> worker: `Ping`s while there is nothing to load, perhaps `LeaveSpare`,
 Worker -> runtime: `Loading` (progress), an `Alive` a `Ping`, `Ready` once, then one `Reply` a plan,
 `Copied` as swap copies end, `LinkState` and `TransferOver` of links to other workers,
 `OperatorTimes` where asked for, `Fallback` where torch stands in for kernels, `Compiling` where a
-step takes long because of that, `ExpertsUsed` where some experts lie in host memory, or `Failed`.
+step takes long because of that, `ExpertsUsed` where some experts lie in host memory, `StagesWorked`
+of pipeline stages, or `Failed`.
 Of a worker that Ray placed also `OnNode`, and `Exited` at the end.
 Every rank of an instance gets every plan; rank 0 alone replies. All of them say `Loading`, `Ready`,
 `Copied` and `Failed`.
@@ -279,6 +280,16 @@ class ExpertsUsed(msgspec.Struct, frozen=True, tag=True, array_like=True):
     exchanged: int
 
 
+class StagesWorked(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The time of an instance's steps since its worker began, and the part of it in which each of
+    its pipeline stages computed; sent at most once a second. In the rest, its bubbles, a stage
+    waited for another.
+    """
+
+    steps_s: float  # in which a step was in flight
+    computed_s: tuple[float, ...]  # of each stage
+
+
 class Compiling(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A compiler is at work while serving; sent once a second while it is."""
 
@@ -320,6 +331,7 @@ FromWorker = (
     | Fallback
     | Compiling
     | ExpertsUsed
+    | StagesWorked
     | Failed
     | OnNode
     | Exited

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from operator import sub
 
 import msgspec
 
@@ -15,11 +16,12 @@ from daemon.core.values.snapshot import (
     ExpertStatus,
     InstanceStatus,
     RankStatus,
+    StageStatus,
 )
 from daemon.core.view.view import block_owners, snapshot, story
 from daemon.protocol.api import Gauges, Serving
 from daemon.protocol.control import AskStory, BlockOwners, Closer, Snapshot, Story
-from daemon.protocol.worker import ExpertsUsed, Fallback, Ready
+from daemon.protocol.worker import ExpertsUsed, Fallback, Ready, StagesWorked
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.greeting import how_to_talk, what_serves
 from daemon.runtime.model import ServedModel
@@ -57,6 +59,7 @@ class ServingStatus(DaemonStatus):
         self._power = power
         self._processes = processes
         self._experts: dict[int, ExpertsUsed] = {}  # by instance
+        self._stages: dict[int, StageStatus] = {}  # likewise
         self._fallbacks: dict[int, dict[str, str]] = {}  # by instance and family of kernels
 
     @property
@@ -110,6 +113,19 @@ class ServingStatus(DaemonStatus):
         """A worker tells where its experts lie, and which were chosen."""
         self._experts[instance] = used
 
+    def stages_worked(self, instance: int, worked: StagesWorked) -> None:
+        """A worker tells when its pipeline stages computed."""
+        before = self._stages.get(instance)
+        steps_s, computed_s = worked.steps_s, worked.computed_s
+        self._stages[instance] = StageStatus(
+            steps_s=steps_s,
+            computed_s=computed_s,
+            newest_s=steps_s - before.steps_s if before else steps_s,
+            newest_computed_s=(
+                tuple(map(sub, computed_s, before.computed_s)) if before else computed_s
+            ),
+        )
+
     def tell_room(self, instance: int, ready: Ready) -> None:
         """Log the room of an instance that is ready."""
         home = self._runtime.core.instances[instance]
@@ -130,6 +146,7 @@ class ServingStatus(DaemonStatus):
         self._loads.lost(instance)
         self._fallbacks.pop(instance, None)
         self._experts.pop(instance, None)
+        self._stages.pop(instance, None)
 
     def announce(self) -> None:
         """Log that requests are served, if they are; the first time, also how to talk to it."""
@@ -229,8 +246,8 @@ class ServingStatus(DaemonStatus):
 
     def _completed(self, index: int, status: InstanceStatus) -> InstanceStatus:
         """Complete an instance's status by what the Core does not know: its slowest steps, the
-        kernels that torch replaces, its node, its ranks, where its experts lie, and the power
-        of its card.
+        kernels that torch replaces, its node, its ranks, where its experts lie, when its stages
+        compute, and the power of its card.
         """
         known = self._fallbacks.get(index, {})
         p99_s = self._runtime.recent_steps[index].p99_s(time.monotonic())
@@ -245,5 +262,6 @@ class ServingStatus(DaemonStatus):
             node=node or msgspec.UNSET,
             ranks=ranks,
             experts=experts,
+            stages=self._stages.get(index, msgspec.UNSET),
             **power,
         )

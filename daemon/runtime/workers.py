@@ -54,6 +54,7 @@ class Workers:
             copied=runtime.copied,
             fallback=status.fell_back,
             experts=status.used_experts,
+            stages=status.stages_worked,
             link_state=runtime.links.state,
             transfer_over=runtime.links.over,
         )

@@ -33,6 +33,7 @@ from daemon.protocol.worker import (
     Ready,
     Reply,
     Shutdown,
+    StagesWorked,
     StartTransfer,
     TimeOperators,
     TransferOver,
@@ -79,6 +80,7 @@ class WorkerHooks(msgspec.Struct, frozen=True):
     copied: Callable[[int, Copied], None] = lambda _instance, _copied: None
     fallback: Callable[[int, Fallback], None] = lambda _instance, _fallback: None
     experts: Callable[[int, ExpertsUsed], None] = lambda _instance, _used: None
+    stages: Callable[[int, StagesWorked], None] = lambda _instance, _worked: None
     link_state: Callable[[int, int, LinkState], None] = lambda _instance, _rank, _state: None
     transfer_over: Callable[[int, int, TransferOver], None] = lambda _instance, _rank, _over: None
     operators: Callable[[int, OperatorTimes], None] = lambda _instance, _times: None
@@ -356,6 +358,8 @@ class WorkerProcess(ChildKeeper):
                 self._compiles(message)
             case ExpertsUsed():
                 self._hooks.experts(self.instance, message)
+            case StagesWorked():
+                self._hooks.stages(self.instance, message)
             case Alive():
                 self._await_progress("start", LOAD_STALL_S)
             case Loading():

@@ -26,6 +26,7 @@ from daemon.core.values.snapshot import (
     Due,
     ExpertStatus,
     InstanceStatus,
+    StageStatus,
     StateStatus,
 )
 from daemon.protocol.api import Gauges, Generate, RequestRejected
@@ -91,6 +92,7 @@ GPU = InstanceStatus(
     newest_tokens=(64, 32, 16, 16),
 )
 SAID = GpuStatus(power_w=300.0, temperature_c=61, busy_percent=97, memory_used_bytes=1 << 30)
+STAGES = StageStatus(9.0, (8.0, 7.0), 2.0, (1.5, 1.9))
 EXPERTS = ExpertStatus(
     on_device=96,
     in_ram=32,
@@ -328,7 +330,7 @@ async def test_every_counter_of_the_core_is_shown():
 async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
     all_known = msgspec.structs.replace(SAID, memory_total_bytes=1 << 33, power_limit_w=700.0)
     states = StateStatus(pages=197, snapshots=2, made=9, hits=5, hit_tokens=8000)
-    kept = {"reserved": RESERVED, "states": states, "experts": EXPERTS}
+    kept = {"reserved": RESERVED, "states": states, "experts": EXPERTS, "stages": STAGES}
     capped = msgspec.structs.replace(GPU, **POWER, **kept)
     runtime.send(msgspec.structs.replace(GAUGES, instances=(capped,), gpus=(all_known,)))
     await complete(http, temperature=9)
@@ -349,6 +351,20 @@ async def test_the_documents_name_what_exists(runtime: ScriptedRuntime, http):
     shown = {re.sub(r"_(bucket|count|sum)$", "", name[5:]) for name in names if "llmd:" in name}
     shown |= {"predictions_total"}  # this process makes none
     assert described == shown, f"docs/api.md must have rows for exactly: {sorted(shown)}"
+
+
+async def test_the_times_of_stages_are_shown(runtime: ScriptedRuntime, http):
+    staged = msgspec.structs.replace(GPU, stages=STAGES)
+    runtime.send(msgspec.structs.replace(GAUGES, instances=(staged,)))
+    samples: Samples = {}
+    async with asyncio.timeout(HANG_S):
+        while "llmd:stage_steps_seconds_total" not in {name for name, _labels in samples}:
+            samples = await scrape(http)
+    assert value(samples, "stage_steps_seconds_total", engine="gpu0") == 9.0
+    for stage, computed_s in (("0", 8.0), ("1", 7.0)):
+        assert value(samples, "stage_computed_seconds_total", engine="gpu0", stage=stage) == (
+            computed_s
+        )
 
 
 async def test_experts_are_shown_where_some_lie_in_host_memory(runtime: ScriptedRuntime, http):

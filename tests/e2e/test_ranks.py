@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from daemon.wire.faults import TEST_MODE, VARIABLE
 from tests.e2e.live import REAL, LiveDaemon
@@ -88,6 +89,11 @@ async def test_ranks_give_the_texts_of_one_worker(
         assert await texts(daemon) == expected
         assert await texts(daemon) == expected, "from the prefix cache"
         assert daemon.snapshot().counters.swaps_out
+        (shown,) = daemon.snapshot().instances
+        if instance == "cpu:pp2":
+            assert 0 < min(shown.stages.computed_s) < shown.stages.steps_s
+        else:
+            assert shown.stages is UNSET and shown.bubble_of(0) is None
 
 
 @pytest.mark.parametrize("instance", INSTANCES)

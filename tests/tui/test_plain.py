@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from daemon.control.server import ControlServer
-from daemon.protocol.control import RankStatus, RolesStatus
+from daemon.protocol.control import RankStatus, RolesStatus, StageStatus
 from tests.tui import scenario
 from tui.app import main
 from tui.moves import roles_line
@@ -73,6 +73,20 @@ def test_ranks_are_told_below_their_instance() -> None:
     assert lines[place - 1].split()[0] == first.name
     assert lines[place].split() == ["rank", "0", "pid", "70", "ready", "300", "MiB"]
     assert lines[place + 1].split() == ["rank", "1", "pid", "71", "loading", "280", "MiB"]
+
+
+def test_the_bubbles_of_stages_are_told_beside_their_ranks() -> None:
+    one = scenario.snapshot(20)
+    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "ready", 280 << 20))
+    stages = StageStatus(9.0, (8.0, 7.0), 2.0, (1.5, 1.9))
+    first = msgspec.structs.replace(one.instances[0], ranks=ranks, stages=stages)
+    lines = frame(msgspec.structs.replace(one, instances=(first, *one.instances[1:]))).splitlines()
+    last_stage, first_stage = (
+        next(line for line in lines if f"pid {rank.pid} " in line) for rank in ranks
+    )
+    assert last_stage.split()[-3:] == ["5", "%", "bubble"]
+    assert first_stage.split()[-3:] == ["25", "%", "bubble"]
+    assert StageStatus(0.0, (), 0.0, (0.0, 0.0)).bubbles == (0.0, 0.0)
 
 
 def test_the_node_is_told_below_its_instance() -> None:

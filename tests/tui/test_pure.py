@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from daemon.protocol.control import BlockUse, Cause, Counters, RankStatus, Snapshot
+from daemon.protocol.control import BlockUse, Cause, Counters, RankStatus, Snapshot, StageStatus
 from daemon.state.pause import NO_PAUSES, one_more
 from tests.tui import scenario
 from tui import format as human
@@ -344,6 +344,17 @@ def test_ranks_have_rows_below_their_instance() -> None:
     snapshot = msgspec.structs.replace(scenario.snapshot(1), instances=(one,), gpus=())
     keys = [key for key, _ in rows_of(snapshot)]
     assert keys == ["0", "0.0", "0.1"] and [index_of(key) for key in keys] == [0, 0, 0]
+
+
+def test_a_stage_has_its_bubbles_in_its_row() -> None:
+    ranks = (RankStatus(70, "ready", 300 << 20), RankStatus(71, "ready", 280 << 20))
+    stages = StageStatus(9.0, (8.0, 7.0), 2.0, (1.5, 1.9))
+    one = msgspec.structs.replace(
+        scenario.instance("cpu", 0), device="cpu:pp2", ranks=ranks, stages=stages
+    )
+    gpu = next(column for column in INSTANCES if column.key == "gpu")
+    found = [gpu.cell(InstanceRow(one, None, rank), 12).text for rank in (0, 1)]
+    assert found == ["5 % bubble", "25 % bubble"]
 
 
 def test_a_node_has_a_row_below_its_instance() -> None:

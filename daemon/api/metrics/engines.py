@@ -74,6 +74,7 @@ class EngineMetrics(Collector):
         yield from self._memory(gauges.instances)
         yield from self._snapshots(gauges.instances)
         yield from self._experts(gauges.instances)
+        yield from self._stages(gauges.instances)
         yield from self._swapping(gauges.instances)
         yield from self._steps(gauges.instances)
         yield from use_metrics(gauges, self._model)
@@ -239,6 +240,21 @@ class EngineMetrics(Collector):
                 exchanged.add_metric(labels, experts.exchanged)
         if held.samples:
             yield from (held, size, chosen, exchanged)
+
+    def _stages(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
+        """Those of instances of pipeline stages."""
+        steps = self._counter("stage_steps_seconds", "Time with a step in flight over stages.")
+        computed = self._counter(
+            "stage_computed_seconds", "Time in which a stage computed, of that.", "stage"
+        )
+        for status in instances:
+            if (stages := status.stages) is not UNSET:
+                labels = [self._model, status.name]
+                steps.add_metric(labels, stages.steps_s)
+                for stage, computed_s in enumerate(stages.computed_s):
+                    computed.add_metric([*labels, str(stage)], computed_s)
+        if steps.samples:
+            yield from (steps, computed)
 
     def _swapping(self, instances: tuple[InstanceStatus, ...]) -> Iterator[Metric]:
         blocks = self._counter(

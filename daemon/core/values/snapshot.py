@@ -59,6 +59,23 @@ class ExpertStatus(msgspec.Struct, frozen=True):
         return self.chosen_in_ram / max(self.chosen_on_device + self.chosen_in_ram, 1)
 
 
+class StageStatus(msgspec.Struct, frozen=True):
+    """The time of an instance's steps, and what of it each of its pipeline stages computed."""
+
+    steps_s: float  # since the worker began
+    computed_s: tuple[float, ...]  # of each stage, of the same
+    newest_s: float  # of the newest second or so with steps
+    newest_computed_s: tuple[float, ...]
+
+    @property
+    def bubbles(self) -> tuple[float, ...]:
+        """The share of the newest steps' time in which each stage waited for another."""
+        return tuple(
+            min(1.0, max(0.0, 1.0 - computed_s / self.newest_s)) if self.newest_s else 0.0
+            for computed_s in self.newest_computed_s
+        )
+
+
 class RankStatus(msgspec.Struct, frozen=True, array_like=True):
     """One process of an instance of several."""
 
@@ -125,7 +142,16 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     states: StateStatus | msgspec.UnsetType = msgspec.UNSET  # unset: no layer keeps any
     ranks: tuple[RankStatus, ...] = ()  # of an instance of several processes
     experts: ExpertStatus | msgspec.UnsetType = msgspec.UNSET  # unset: none lies in host memory
+    stages: StageStatus | msgspec.UnsetType = msgspec.UNSET  # unset: it has none, or no step yet
     node: str | msgspec.UnsetType = msgspec.UNSET  # of a cluster; "?" until Ray has placed it
+
+    def bubble_of(self, rank: int) -> float | None:
+        """The bubbles of a rank's stage, as a share of the newest steps' time; None: not known, or
+        it is no stage. The first rank has the last stage.
+        """
+        if self.stages is msgspec.UNSET:
+            return None
+        return self.stages.bubbles[rank - 1]
 
     @property
     def kv_kinds(self) -> tuple[KindStatus, ...]:

@@ -42,6 +42,9 @@ class Ranks(Protocol):
     def hear(self, num_rows: int, width: int) -> torch.Tensor:
         """The rows that the first rank told next, int64 [R, width]."""
 
+    def stepped(self, elapsed_s: float) -> None:
+        """A step is done, which took so long with all waiting in it for others."""
+
     def close(self) -> None:
         """Leave: whoever waits for this rank gets an error at once."""
 
@@ -65,6 +68,9 @@ class TellsByGather:
     def hear(self, num_rows: int, width: int) -> torch.Tensor:
         """See `Ranks`."""
         return self.gather(self._nothing(num_rows), self._widths(width))
+
+    def stepped(self, elapsed_s: float) -> None:
+        """Nothing: ranks that share layers wait for each other many times in a step."""
 
     def _nothing(self, num_rows: int) -> torch.Tensor:
         return torch.empty((num_rows, 0), dtype=torch.int64)

@@ -12,6 +12,7 @@ from torch import nn
 
 from daemon.engine.layers.ranks import RankPart, Ranks
 from daemon.models.rank_shares import Range
+from daemon.protocol.worker import StagesWorked
 
 
 class StageLinks(Ranks, Protocol):
@@ -29,6 +30,9 @@ class StageLinks(Ranks, Protocol):
 
     def receive(self) -> torch.Tensor:
         """The states [T, width] that the stage before hands over next."""
+
+    def worked(self) -> StagesWorked:
+        """The steps' time, where this is the last stage, and what each stage computed of it."""
 
 
 class StageEntry(nn.Module):

@@ -4,6 +4,7 @@ States go from a stage to the next, sampled tokens from the last one, the first 
 Nobody waits for a reader: a stage begins its next step while the one behind it computes this one.
 """
 
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,8 +15,10 @@ from daemon.engine.batch.download import download
 from daemon.engine.cpu import pipe_kernels
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.pipe_kernels import LINES_BYTES
+from daemon.engine.cpu.rank_kernels import LINE
 from daemon.engine.ranks.shared_memory import AREA_BYTES, SharedMemoryRanks, address, shared_bytes
 from daemon.models.stages import layers_of, rank_of, stage_of
+from daemon.protocol.worker import StagesWorked
 
 HOST = torch.device("cpu")
 
@@ -37,7 +40,8 @@ class _Pipe(NamedTuple):
 
 def stages_bytes(num_stages: int) -> int:
     """Bytes of the memory that stages share beside what ranks do."""
-    return (num_stages - 1) * (2 * LINES_BYTES + AREA_BYTES + TOLD_BYTES)
+    pipes_bytes = (num_stages - 1) * (2 * LINES_BYTES + AREA_BYTES + TOLD_BYTES)
+    return pipes_bytes + num_stages * 8 * LINE
 
 
 class Stages(SharedMemoryRanks):
@@ -74,11 +78,25 @@ class Stages(SharedMemoryRanks):
         self._behind = None if is_last else states(self.stage + 1, self.stage + 1)
         others = [told(other, other) for other in range(1, num_stages)]
         self._told = others if is_last else [told(rank, 0)]
+        at = len(self._mapped) - num_stages * 8 * LINE
+        lines = np.frombuffer(self._mapped, np.float64, num_stages * LINE, at)
+        self._computed_s = lines.reshape(num_stages, LINE)[:, 0]
+        self._steps_s = self._waited_s = 0.0
 
     @property
     def is_last(self) -> bool:
         """See `StageLinks`."""
         return self._behind is None
+
+    def stepped(self, elapsed_s: float) -> None:
+        """See `StageLinks`."""
+        self._steps_s += elapsed_s
+        self._computed_s[self.stage] += max(0.0, elapsed_s - self._waited_s)
+        self._waited_s = 0.0
+
+    def worked(self) -> StagesWorked:
+        """See `StageLinks`."""
+        return StagesWorked(self._steps_s, tuple(self._computed_s.tolist()))
 
     def send(self, states: torch.Tensor) -> None:
         """See `StageLinks`."""
@@ -120,7 +138,9 @@ class Stages(SharedMemoryRanks):
     def _receive(self, pipe: _Pipe) -> torch.Tensor:
         header = np.zeros(_HEADER, np.int64)
         receive = address(pipe_kernels.receive_item)
+        began_s = time.perf_counter()
         self._run(receive, pipe, header.ctypes.data, header.nbytes)
+        self._waited_s += time.perf_counter() - began_s
         self.check()
         num_rows, width, kind, _ = header.tolist()
         pinned = self._device.type == "cuda"  # torch keeps it until its copy has ended

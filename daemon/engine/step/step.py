@@ -307,4 +307,7 @@ class Engine:
         done_s = time.perf_counter()
         before_s, self._before.done_s = self._before.done_s, done_s
         idle_s = max(0.0, came_s - before_s) if before_s else 0.0
-        return done_s - max(came_s, before_s) - waited_s, idle_s + waited_s
+        elapsed_s = done_s - max(came_s, before_s) - waited_s
+        if self.backend.ranks is not None:
+            self.backend.ranks.stepped(elapsed_s)
+        return elapsed_s, idle_s + waited_s

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from daemon.base import logs
 from daemon.base.garbage import settle
@@ -65,6 +65,7 @@ from daemon.wire.pulse import Alive, Ping
 
 if TYPE_CHECKING:
     from daemon.engine.layers.ranks import Ranks
+    from daemon.engine.layers.stages import StageLinks
     from daemon.engine.step.step import Engine
     from daemon.engine.transfer.links import WorkerLinks
     from daemon.engine.worker.faults import FaultyEngine
@@ -80,8 +81,8 @@ RANK_LATE_S = 60.0
 """Longest time for which a rank waits for another in a step."""
 _THREADS = {"MainThread", "log"}
 """Those of a worker that has done its imports."""
-_TELL_EXPERTS_S = 1.0
-"""Time between two reports of where experts were computed."""
+_TELL_S = 1.0
+"""Time between two reports of where experts were computed, or when stages did."""
 _IDLE_S = 0.02
 """Time without a message after which a worker prepares things for later steps."""
 _REST_S = 2.0
@@ -97,6 +98,7 @@ class EngineWorker:
         self._links_sock = links
         self._rank = 0
         self._ranks: Ranks | None = None
+        self._stages: StageLinks | None = None  # these, where they are pipeline stages
         self._faults = Faults()
         self._sending = threading.Lock()  # a frame is whole, whichever thread sends it
         self._unprepared = True
@@ -164,6 +166,7 @@ class EngineWorker:
         ranks = self._meet(load) if load.world_size > 1 else None
         links = WorkerLinks(self._links_sock, self._tell, self._faults)
         self._ranks = ranks
+        self._stages = cast("StageLinks", ranks) if load.stage_layers else None
         engine = self._load(load, links, ranks)
         self._serve_plans(engine, links, ranks)
 
@@ -251,6 +254,7 @@ class EngineWorker:
                     links.after_step()
                     answers.take(begun)
                     self._tell_experts(engine)
+                    self._tell_stages()
                 elif isinstance(message, TimeOperators):
                     self._tell(time_operators(engine, message))
                 else:
@@ -289,7 +293,7 @@ class EngineWorker:
         now_s = time.monotonic()
         if now_s < self._tells_at_s and (after_step or self._unprepared):
             return
-        self._tells_at_s = now_s + _TELL_EXPERTS_S
+        self._tells_at_s = now_s + _TELL_S
         use = experts.use
         self._tell(
             ExpertsUsed(
@@ -301,6 +305,13 @@ class EngineWorker:
                 exchanged=use.exchanged,
             )
         )
+
+    def _tell_stages(self) -> None:
+        """Tell now and then when an instance's pipeline stages computed; the last of them does."""
+        now_s = time.monotonic()
+        if self._stages is not None and now_s >= self._tells_at_s:
+            self._tells_at_s = now_s + _TELL_S
+            self._tell(self._stages.worked())
 
     def _fallen(self, family: str, why: str) -> None:
         if self._rank == 0:

@@ -9,7 +9,17 @@ from typing import Self
 import msgspec
 
 from daemon.memory.layout import row_blocks
-from daemon.protocol.worker import Copied, Failed, Load, Plan, RankMemory, Ready, Reply, Shutdown
+from daemon.protocol.worker import (
+    Copied,
+    Failed,
+    Load,
+    Plan,
+    RankMemory,
+    Ready,
+    Reply,
+    Shutdown,
+    StagesWorked,
+)
 from daemon.wire.columns import encoder
 from tests.engine.driver import Driver
 from tests.engine.process import WorkerProcess
@@ -59,7 +69,7 @@ class RankGroup:
 
     def reply(self) -> Reply:
         """The first rank's next reply."""
-        while isinstance(answer := self.ranks[0].receive(), Copied):
+        while isinstance(answer := self.ranks[0].receive(), Copied | StagesWorked):
             pass
         assert isinstance(answer, Reply), answer
         return answer

@@ -11,6 +11,7 @@ import torch
 from daemon.engine.layers.ranks import RankError
 from daemon.engine.ranks.shared_memory import AREA_BYTES
 from daemon.engine.ranks.stages import Stages
+from daemon.protocol.worker import StagesWorked
 from tests.hangs import HANG_S
 
 SHORT_S = 0.05
@@ -26,6 +27,28 @@ def on_stages(
     with ThreadPoolExecutor(num_stages) as pool:
         futures = [pool.submit(work, end) for end in ends]
         return [future.exception() or future.result() for future in futures]
+
+
+def test_all_know_what_each_stage_computed() -> None:
+    """Not the time in which it waited for another."""
+
+    def work(links: Stages) -> StagesWorked:
+        began_s = time.perf_counter()
+        if links.is_last:
+            links.receive()
+        else:
+            time.sleep(5 * NAP_S)
+            links.send(torch.zeros(1, 3))
+        links.stepped(time.perf_counter() - began_s)
+        links.gather(torch.zeros(1, 1), [1, 1])  # all have said so
+        return links.worked()
+
+    last, first = on_stages(2, work)
+    assert isinstance(last, StagesWorked) and isinstance(first, StagesWorked)
+    assert last.computed_s == first.computed_s
+    own, behind = last.computed_s
+    assert own == first.steps_s >= 5 * NAP_S
+    assert 0 <= behind < last.steps_s
 
 
 def test_states_go_down_and_tokens_up() -> None:

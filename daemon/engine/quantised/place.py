@@ -16,7 +16,7 @@ from daemon.engine.quantised.experts import (
 )
 from daemon.engine.quantised.files import Packed
 from daemon.engine.quantised.linear import QuantisedEmbedding, QuantisedLinear, scale_of
-from daemon.engine.quantised.parts import StackPart, stored_parts
+from daemon.engine.quantised.parts import StackPart, stored_parts, target_of
 from daemon.models.gguf_index import parts_below
 from daemon.models.shape import ModelError
 
@@ -52,8 +52,9 @@ def claimed(
     with torch.device("meta"):
         model = model_class(config)
     layers = {name: module for name, module in model.named_modules() if _takes(module)}
+    stored = _by_parameter(model, packed)
     found: dict[str, tuple[str, ...]] = {
-        name: (f"{name}.weight",) for name in layers if f"{name}.weight" in packed
+        name: (stored[f"{name}.weight"],) for name in layers if f"{name}.weight" in stored
     }
     joined = parts_below(packed)
     found |= {name: joined[f"{name}.weight"] for name in layers if f"{name}.weight" in joined}
@@ -71,6 +72,12 @@ def claimed(
     whole = {name: rows for name, held in experts.items() if (rows := _rows(name, *held, parts))}
     of_experts = {layer: names for rows in whole.values() for layer, names in rows.items()}
     return PackedPlaces(found, {name: _place(name, experts[name][1]) for name in whole}, of_experts)
+
+
+def _by_parameter(model: Any, names: Collection[str]) -> dict[str, str]:
+    """Stored weights by the names that a model has for them, which its checkpoints may not have."""
+    target = target_of(model)
+    return {target(name): name for name in names} | {name: name for name in names}
 
 
 def _takes(module: nn.Module) -> bool:

@@ -18,6 +18,7 @@ from transformers import (
     GraniteConfig,
     GraniteMoeHybridConfig,
     JambaConfig,
+    KimiLinearConfig,
     Lfm2Config,
     Lfm2MoeConfig,
     Llama4TextConfig,
@@ -30,6 +31,7 @@ from transformers import (
     Qwen2Config,
     Qwen3_5TextConfig,
     Qwen3Config,
+    Qwen3NextConfig,
 )
 
 from tests.shapes import SIZES
@@ -177,6 +179,29 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         linear_key_head_dim=16,
         linear_value_head_dim=16,
     ),
+    # As Qwen3.5, each head of keys with all its parts side by side.
+    "qwen3_next": Qwen3NextConfig(
+        **_GATED,
+        head_dim=32,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=6,
+        linear_key_head_dim=16,
+        linear_value_head_dim=8,
+        num_experts=0,
+    ),
+    # Decays of each channel beside latent rows without positions.
+    "kimi_linear": KimiLinearConfig(
+        **{**_GATED, "num_key_value_heads": 4},
+        layer_types=["linear_attention", "full_attention"],
+        mlp_layer_types=["dense", "dense"],
+        linear_head_dim=16,
+        linear_num_heads=3,
+        kv_lora_rank=24,
+        qk_rope_head_dim=8,
+        qk_nope_head_dim=16,
+        v_head_dim=20,
+    ),
     # Mamba 2 beside attention, and a multiplier everywhere.
     "falcon_h1": FalconH1Config(
         **_GATED,
@@ -266,7 +291,7 @@ FUSED = frozenset(
     {"llama", "llama3", "llama_tied", "mistral", "mistral_window", "qwen2", "qwen3"}
     | {"gemma2", "gemma3", "gemma4_dense", "gemma4_wide", "gpt_oss", "granite"}
     | {"qwen3_5", "granite_hybrid", "nemotron_h", "lfm2", "mamba", "jamba", "falcon_h1"}
-    | {"lfm2_moe"}
+    | {"lfm2_moe", "qwen3_next", "kimi_linear"}
 )
 """Those that the straight decoder computes."""
 

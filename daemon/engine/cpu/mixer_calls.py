@@ -11,6 +11,7 @@ from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.recurrent_calls import StateCalls
 from daemon.engine.cpu.team import Call
 from daemon.engine.layers.delta_net import DeltaNet
+from daemon.engine.layers.kimi_delta import KimiDelta
 from daemon.engine.layers.mamba import Mamba2
 from daemon.engine.layers.mamba_1 import Mamba1
 from daemon.engine.layers.mixers import StateMixer
@@ -44,6 +45,8 @@ class MixerCalls:
         output = self.floats("attended", len(projected), mixer.width)
         if isinstance(mixer, DeltaNet):
             return output, self._of_delta_net(layer, mixer, projected, output)
+        if isinstance(mixer, KimiDelta):
+            return output, self._of_kimi_delta(layer, mixer, projected, output)
         if isinstance(mixer, Mamba2):
             return output, self._of_mamba_2(layer, mixer, projected, output)
         if isinstance(mixer, Mamba1):
@@ -53,7 +56,11 @@ class MixerCalls:
     def _of_delta_net(
         self, layer: int, net: DeltaNet, projected: torch.Tensor, output: torch.Tensor
     ) -> list[Call]:
-        count = len(projected)
+        count, first = len(projected), list[Call]()
+        if net.order is not None:
+            ordered = self.floats("ordered", *projected.shape)
+            first = [_ordered(projected, net.order, ordered)]
+            projected = ordered
         channels, gates, logits, _ = projected.split(net.sizes, 1)
         convolved = self.floats("convolved", *channels.shape)
         query, key, value = net.split(convolved)
@@ -61,10 +68,39 @@ class MixerCalls:
         read = self.floats("read", count, net.width).view(value.shape)
         convolution = Convolution(channels, net.taps, net.bias, True)
         return [
+            *first,
             self.states.convolve(layer, convolution, convolved),
             _decays(net, logits, decay, beta),
             self.states.delta_rule(layer, DeltaRule(query, key, value, decay, beta), read),
             norm_gated(read, gates, net.norm, self.constants, output),
+        ]
+
+    def _of_kimi_delta(
+        self, layer: int, net: KimiDelta, projected: torch.Tensor, output: torch.Tensor
+    ) -> list[Call]:
+        count = len(projected)
+        channels, *inner, betas = projected.split(net.sizes, 1)
+        names = "inner decays", "inner gates"
+        dense_ones = [
+            self.floats(name, *part.shape) for name, part in zip(names, inner, strict=True)
+        ]
+        copied = [_copied(part, dense) for part, dense in zip(inner, dense_ones, strict=True)]
+        logits, second = self.multiply(net.to_decays, dense_ones[0], "logits of decays")
+        gates, third = self.multiply(net.to_gates, dense_ones[1], "gates")
+        convolved = self.floats("convolved", *channels.shape)
+        query, key, value = net.split(convolved)
+        decay = self.floats("decay", count, net.width).view(value.shape)
+        beta = self.floats("beta", count, net.num_heads)
+        read = self.floats("read", count, net.width).view(value.shape)
+        convolution = Convolution(channels, net.taps, net.bias, True)
+        return [
+            self.states.convolve(layer, convolution, convolved),
+            *copied,
+            *second,
+            *third,
+            _channel_decays(net, logits, betas, decay, beta),
+            self.states.delta_rule(layer, DeltaRule(query, key, value, decay, beta), read),
+            norm_gated(read, gates, net.norm, self.constants, output, sigmoid=True),
         ]
 
     def _of_mamba_2(
@@ -163,6 +199,25 @@ def _decays(net: DeltaNet, logits: torch.Tensor, decay: torch.Tensor, beta: torc
     return len(logits), BY_ADDRESS, address, *places, *held, decay.data_ptr(), beta.data_ptr()
 
 
+def _channel_decays(
+    net: KimiDelta,
+    logits: torch.Tensor,
+    of_betas: torch.Tensor,
+    decay: torch.Tensor,
+    beta: torch.Tensor,
+) -> Call:
+    heads, size = net.num_heads, net.head_dim
+    held = net.rates.data_ptr(), net.step_bias.data_ptr()
+    places = of_betas.data_ptr(), of_betas.stride(0), decay.data_ptr(), beta.data_ptr()
+    address = mixer_kernels.channel_decays().address
+    return len(logits) * heads, BY_ADDRESS, address, logits.data_ptr(), heads, size, *held, *places
+
+
+def _ordered(source: torch.Tensor, order: torch.Tensor, output: torch.Tensor) -> Call:
+    places = source.data_ptr(), source.stride(0), order.data_ptr(), len(order), output.data_ptr()
+    return len(source), BY_ADDRESS, mixer_kernels.ordered().address, *places
+
+
 def _time_steps(
     bias: torch.Tensor, logits: torch.Tensor, limits: int, output: torch.Tensor
 ) -> Call:
@@ -216,9 +271,10 @@ def norm_gated(
     norm: Norm,
     constants: Constants,
     output: torch.Tensor,
+    sigmoid: bool = False,
 ) -> Call:
     """See `Ops.norm_gated`; all but `gates` are dense."""
-    address = mixer_kernels.normed_and_gated().address
+    address = mixer_kernels.normed_and_gated(sigmoid).address
     return _with_gates(address, values, gates, norm, constants, output)
 
 

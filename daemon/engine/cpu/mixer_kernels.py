@@ -14,7 +14,7 @@ from numba import njit
 
 from daemon.engine.cpu.numeric import exp
 from daemon.engine.cpu.quantised_kernels import ITEM
-from daemon.engine.cpu.team import float_pointer
+from daemon.engine.cpu.team import float_pointer, int64_pointer
 
 _LINEAR_FROM = np.float32(20.0)
 """From here on log(1 + e ** x) is x, as torch computes it."""
@@ -56,8 +56,55 @@ def steps():
 
 
 @cache
-def normed_and_gated():
-    """The kernel of an RMS norm of a head's values, times silu of their gates. Of a token's head.
+def channel_decays():
+    """The kernel of what channels make of a logit each, a decay's logarithm, and a head of one
+    more, beta. Of a token's head.
+
+    logits [T, H * D], H, D, rates [H], step bias [H * D], logits of betas, their stride, decay
+    [T, H, D], beta [T, H].
+    """
+
+    @ITEM
+    def item(a, number):
+        token, head = divmod(number, a[6])
+        size = a[7]
+        logits = float_pointer(a[5] + 4 * number * size)
+        decay = float_pointer(a[12] + 4 * number * size)
+        bias = float_pointer(a[9] + 4 * head * size)
+        rate = float_pointer(a[8])[head]
+        for index in range(size):
+            step = logits[index] + bias[index]
+            if step <= _LINEAR_FROM:
+                step = np.float32(np.log1p(np.exp(np.float64(step))))
+            decay[index] = rate * step
+        logit = np.float64(float_pointer(a[10] + 4 * token * a[11])[head])
+        float_pointer(a[13])[number] = np.float32(1.0 / (1.0 + np.exp(-logit)))
+
+    return item
+
+
+@cache
+def ordered():
+    """The kernel that puts a token's numbers into another order. Of a token.
+
+    source, its stride, order int64 [N], N, output [T, N].
+    """
+
+    @ITEM
+    def item(a, token):
+        source = float_pointer(a[5] + 4 * token * a[6])
+        order = int64_pointer(a[7])
+        output = float_pointer(a[9] + 4 * token * a[8])
+        for index in range(a[8]):
+            output[index] = source[order[index]]
+
+    return item
+
+
+@cache
+def normed_and_gated(sigmoid):
+    """The kernel of an RMS norm of a head's values, times silu of their gates, or their `sigmoid`.
+    Of a token's head.
 
     values [T, H, D], H, D, weight [D], epsilon, gates, their stride, output [T, H, D].
     """
@@ -77,7 +124,10 @@ def normed_and_gated():
         factor = np.float32(1.0) / np.sqrt(mean + float_pointer(a[9])[0])
         for index in range(size):
             normed = weight[index] * (values[index] * factor)
-            output[index] = normed * (gates[index] * _sigmoid(gates[index]))
+            opened = _sigmoid(gates[index])
+            if not sigmoid:
+                opened *= gates[index]
+            output[index] = normed * opened
 
     return item
 

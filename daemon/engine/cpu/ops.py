@@ -34,11 +34,13 @@ class CpuOps(Ops):
         """See `Ops`."""
         self._run(states.numel(), calls.norm_of(self._constants, states, None, norm, states))
 
-    def norm_gated(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
+    def norm_gated(
+        self, values: torch.Tensor, gates: torch.Tensor, norm: Norm, sigmoid: bool = False
+    ) -> torch.Tensor:
         """See `Ops`."""
         output = torch.empty(gates.shape)
         parts = values.contiguous(), gates, norm, self._constants, output
-        self._run(values.numel(), mixer_calls.norm_gated(*parts))
+        self._run(values.numel(), mixer_calls.norm_gated(*parts, sigmoid))
         return output
 
     def gate_normed(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The gated delta net of a fused decoder's layer, in place of attention (Qwen3.5 and its like)."""
+"""The gated delta net of a fused decoder's layer, in place of attention (Qwen3.5, Qwen3-Next)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,9 @@ from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule
 
 _PROJECTIONS = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
 """Layers of the same states that become one, in the order of its rows."""
-_CHILDREN = {*_PROJECTIONS, "conv1d", "norm", "out_proj"}
+_WOVEN = ("in_proj_qkvz", "in_proj_ba")
+"""Those of Qwen3-Next, each of whose heads of keys has all its parts side by side."""
+_OTHERS = {"conv1d", "norm", "out_proj"}
 OWN_WEIGHTS = frozenset({"dt_bias", "A_log"})
 """Weights of the net beside its layers'."""
 
@@ -35,6 +37,7 @@ class DeltaNet:
     rates: torch.Tensor  # float32 [heads], below 0
     step_bias: torch.Tensor  # float32 [heads]
     norm: Norm  # of each head's values, before their gates
+    order: torch.Tensor | None = None  # int64, of a token's numbers where they lie otherwise
 
     @property
     def width(self) -> int:
@@ -56,7 +59,7 @@ class DeltaNet:
 
     def small_weights(self) -> list[torch.Tensor]:
         """The weights that belong to no product or norm."""
-        held = self.taps, self.bias, self.rates, self.step_bias
+        held = self.taps, self.bias, self.rates, self.step_bias, self.order
         return [tensor for tensor in held if tensor is not None]
 
     def split(self, convolved: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -79,6 +82,8 @@ class DeltaNet:
         reads and writes its sequences' states.
         """
         recurrence = current_recurrence()
+        if self.order is not None:
+            projected = projected.index_select(1, self.order)
         channels, gates, betas, steps = projected.split(self.sizes, 1)
         taps = self.taps.to(channels.dtype)  # states may be wider than weights
         bias = None if self.bias is None else self.bias.to(channels.dtype)
@@ -90,11 +95,20 @@ class DeltaNet:
 
 
 def is_delta_net(module: Any) -> bool:
-    """Whether a module of transformers has the parts of such a net."""
+    """Whether a module of transformers has the parts of such a net, with projections in order."""
+    return _is_net(module, _PROJECTIONS)
+
+
+def is_woven_net(module: Any) -> bool:
+    """Whether a module of transformers has the parts of such a net, with woven projections."""
+    return _is_net(module, _WOVEN)
+
+
+def _is_net(module: Any, projections: tuple[str, ...]) -> bool:
     names = {name for name, _child in module.named_children()}
     own = {name for name, _parameter in module.named_parameters(recurse=False)}
     return (
-        names == _CHILDREN
+        names == {*projections, *_OTHERS}
         and own == OWN_WEIGHTS
         and isinstance(module.conv1d, nn.Conv1d)
         and module.activation in ("silu", "swish")
@@ -105,7 +119,21 @@ def is_delta_net(module: Any) -> bool:
 
 def projections_of(net: Any) -> list[Any]:
     """The layers of a net that become its first projection."""
-    return [getattr(net, name) for name in _PROJECTIONS]
+    names = _WOVEN if is_woven_net(net) else _PROJECTIONS
+    return [getattr(net, name) for name in names]
+
+
+def _unwoven(net: Any) -> torch.Tensor:
+    """The places of an ordered projection's numbers in a woven one, int64."""
+    served = net.num_v_heads // net.num_k_heads
+    values = served * net.head_v_dim
+    parts, begin = [], 0
+    for sizes in ((net.head_k_dim, net.head_k_dim, values, values), (served, served)):
+        end = begin + net.num_k_heads * sum(sizes)
+        heads = torch.arange(begin, end).view(net.num_k_heads, -1)
+        parts += [part.flatten() for part in heads.split(sizes, 1)]
+        begin = end
+    return torch.cat(parts).to(net.A_log.device)
 
 
 def delta_net(net: Any) -> DeltaNet:
@@ -120,4 +148,5 @@ def delta_net(net: Any) -> DeltaNet:
         rates=-net.A_log.detach().float().exp(),
         step_bias=net.dt_bias.detach().float(),
         norm=Norm(net.norm.weight, net.norm.variance_epsilon),
+        order=_unwoven(net) if is_woven_net(net) else None,
     )

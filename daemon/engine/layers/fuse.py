@@ -17,6 +17,7 @@ from torch import nn
 from daemon.engine.layers.attention import FULL, AttentionVariant
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.embeddings import embeddings_of
+from daemon.engine.layers.kimi_delta import GATE_WEIGHTS, is_forget_gate
 from daemon.engine.layers.latent import projection_of
 from daemon.engine.layers.latent_heads import LatentHeads
 from daemon.engine.layers.layer_parts import (
@@ -183,6 +184,8 @@ def _has_own(module: nn.Module) -> bool:
     known = {_SINKS} if inner >= _ATTENTION else set()
     if (kind := kind_of(module)) is not None:
         known = set(kind.own_weights)
+    if is_forget_gate(module):
+        known = set(GATE_WEIGHTS)
     if is_mixture(module):
         known = set(CORRECTIONS)
     if hasattr(module, FACTORS) and has_parts(module):
@@ -201,7 +204,7 @@ def _recognised_layer(layer: LayerParts) -> bool:
         first = [mixer.in_proj, *_heads_projections(layer.attention)]
         products = [first, [mixer.out_proj], [_output(layer.attention)]]
     elif (kind := kind_of(mixer)) is not None:
-        products = [kind.projections_of(mixer), [mixer.out_proj]]
+        products = [kind.projections_of(mixer), [getattr(mixer, kind.output)]]
     elif _has_heads(mixer, inner):
         norms += _head_norms(mixer) or ()
         products = [_heads_projections(mixer), [_output(mixer)]]
@@ -289,7 +292,7 @@ def _layer(
         heads, output = _parallel(layer, window), None
     elif (kind := kind_of(mixer)) is not None:
         heads, first = kind.make(mixer, prepare), kind.projections_of(mixer)
-        output = mixer.out_proj
+        output = getattr(mixer, kind.output)
     elif projection_of(mixer) is None:
         heads, first, output = _heads(mixer, window), _heads_projections(mixer), _output(mixer)
     else:

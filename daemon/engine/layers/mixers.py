@@ -4,25 +4,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from daemon.engine.layers import delta_net, mamba, mamba_1, short_convolution
+from daemon.engine.layers import delta_net, kimi_delta, mamba, mamba_1, short_convolution
 from daemon.engine.layers.delta_net import DeltaNet
+from daemon.engine.layers.kimi_delta import KimiDelta
 from daemon.engine.layers.mamba import Mamba2
 from daemon.engine.layers.mamba_1 import Mamba1
 from daemon.engine.layers.mlp import Prepare
 from daemon.engine.layers.short_convolution import ShortConvolution
 
-StateMixer = DeltaNet | Mamba1 | Mamba2 | ShortConvolution
+StateMixer = DeltaNet | KimiDelta | Mamba1 | Mamba2 | ShortConvolution
 """A part of a layer in place of attention, which keeps a state of each sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixerKind:
-    """A kind of mixer as a module of transformers has it; its last layer is `out_proj`."""
+    """A kind of mixer as a module of transformers has it."""
 
     recognises: Callable[[Any], bool]
     make: Callable[[Any, Prepare], StateMixer]
     projections_of: Callable[[Any], list[Any]]  # the layers that become its first projection
     own_weights: frozenset[str] = frozenset()  # beside its layers'
+    output: str = "out_proj"  # its last layer
 
 
 def _projection_of(module: Any) -> list[Any]:
@@ -36,10 +38,16 @@ def _alone(make: Callable[[Any], StateMixer]) -> Callable[[Any, Prepare], StateM
 
 _KINDS = (
     MixerKind(
-        delta_net.is_delta_net,
+        lambda module: delta_net.is_delta_net(module) or delta_net.is_woven_net(module),
         _alone(delta_net.delta_net),
         delta_net.projections_of,
         delta_net.OWN_WEIGHTS,
+    ),
+    MixerKind(
+        kimi_delta.is_kimi_delta,
+        kimi_delta.kimi_delta,
+        kimi_delta.projections_of,
+        output="o_proj",
     ),
     MixerKind(mamba.is_mamba_2, _alone(mamba.mamba_2), _projection_of, mamba.OWN_WEIGHTS),
     MixerKind(mamba_1.is_mamba_1, mamba_1.mamba_1, _projection_of, mamba_1.OWN_WEIGHTS),

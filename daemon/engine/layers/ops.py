@@ -151,11 +151,16 @@ class Ops:
         """RMS norm of each head of `states` [T, heads, head_dim], in place."""
         states.copy_(norm(states))
 
-    def norm_gated(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
-        """`values` [T, heads, n], each head's RMS norm times silu of its `gates` [T, heads * n];
-        [T, heads * n].
+    def norm_gated(
+        self, values: torch.Tensor, gates: torch.Tensor, norm: Norm, sigmoid: bool = False
+    ) -> torch.Tensor:
+        """`values` [T, heads, n], each head's RMS norm times silu of its `gates` [T, heads * n], or
+        their `sigmoid`; [T, heads * n].
         """
         normed = rms_norm(values.float(), values.shape[-1:], None, norm.epsilon)
+        if sigmoid:  # its weight is not rounded, as Kimi's code has it
+            opened = gates.float().sigmoid().view(values.shape)
+            return (norm.weight.float() * normed * opened).to(values.dtype).flatten(1)
         weight, opened = norm.weight.to(values.dtype), silu(gates.float()).view(values.shape)
         return (weight * normed.to(values.dtype) * opened).to(values.dtype).flatten(1)
 

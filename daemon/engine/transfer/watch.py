@@ -90,9 +90,11 @@ class WatchedOps(Ops):
         """See `Ops`."""
         self.ops.norm_heads(states, norm)
 
-    def norm_gated(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
+    def norm_gated(
+        self, values: torch.Tensor, gates: torch.Tensor, norm: Norm, sigmoid: bool = False
+    ) -> torch.Tensor:
         """See `Ops`."""
-        return self.ops.norm_gated(values, gates, norm)
+        return self.ops.norm_gated(values, gates, norm, sigmoid)
 
     def gate_normed(self, values: torch.Tensor, gates: torch.Tensor, norm: Norm) -> torch.Tensor:
         """See `Ops`."""

@@ -11,6 +11,11 @@ from tests.zoo.sizes import tiny_args
 
 _LAYERS: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"]},
+    "qwen3_next": {"layer_types": ["linear_attention", "full_attention"], "num_experts": 0},
+    "kimi_linear": {
+        "layer_types": ["linear_attention", "linear_attention"],  # rows are recognised when loaded
+        "mlp_layer_types": ["dense", "dense"],
+    },
     "granitemoehybrid": {
         "layer_types": ["linear_attention", "full_attention"],
         "num_local_experts": 0,
@@ -35,6 +40,6 @@ def test_a_model_with_states_has_parts_that_the_decoder_knows(model_type: str) -
 
 
 def test_what_has_other_parts_is_left_to_the_modules() -> None:
-    config = CONFIG_MAPPING["kimi_linear"](**tiny_args("kimi_linear"))
+    config = CONFIG_MAPPING["gpt_neox"](**tiny_args("gpt_neox"))
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._from_config(config)
     assert not recognised(model.base_model)

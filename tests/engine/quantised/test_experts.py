@@ -390,11 +390,18 @@ def test_what_stands_beside_experts_is_a_part_of_a_program(family: str, tmp_path
             check_greedy_text(engine, folder)
 
 
-@pytest.mark.parametrize("family", ["lfm2_moe", "jamba", "falcon_h1"])
+@pytest.mark.parametrize("family", ["lfm2_moe", "jamba", "falcon_h1", "qwen3_next", "kimi_linear"])
 def test_packed_layers_beside_states_are_a_part_of_a_program(family: str, tmp_path: Path) -> None:
-    """Experts that are chosen with a bias, the products of Mamba 1, and two outputs of a layer."""
+    """Experts that are chosen with a bias, the products of Mamba 1 and of Kimi's gates, two outputs
+    of a layer, and projections in another order.
+    """
     sizes = "hidden_size", "intermediate_size", "moe_intermediate_size"
-    fields: dict[str, Any] = dict.fromkeys(sizes, 64)
+    shared = ("shared_expert_intermediate_size",)
+    fields: dict[str, Any] = dict.fromkeys((*sizes, *shared), 64)
+    if family in ("qwen3_next", "kimi_linear"):
+        fields["layer_types"] = ["linear_attention", "full_attention"]
+    if family == "kimi_linear":  # few pages for a state
+        fields |= {"linear_head_dim": 32, "linear_num_heads": 1, "kv_lora_rank": 128}
     build(Variant(family, "packed", fields), tmp_path / "plain")
     folder = tmp_path / "made"
     requantise(tmp_path / "plain", folder, "int8", lambda _share: None)
@@ -464,6 +471,19 @@ def test_names_of_older_checkpoints_are_found(tmp_path: Path) -> None:
     expected = stored[name].float() * scales
     assert torch.equal(layer.weight[len(expected) :], expected)
     check_greedy_text(engine_of(folder, tmp_path / "trials"), folder)
+
+
+def test_layers_that_a_checkpoint_names_otherwise_are_packed(tmp_path: Path) -> None:
+    """Kimi's gates that forget, dense MLPs and shared experts."""
+    build(Variant("kimi_linear", "named", {}), tmp_path / "kimi")
+    stored = load_file(tmp_path / "kimi" / "model.safetensors")
+    assert "model.layers.0.self_attn.f_a_proj.weight" in stored
+    model = load_model(tmp_path / "kimi", "float32", CPU, weight_dtype="bfloat16")
+    plain = [name for name, module in model.named_modules() if type(module) is nn.Linear]
+    assert not plain
+    layer: Any = model.get_submodule("model.layers.0.self_attn.forget_gate.f_a_proj")
+    expected = stored["model.layers.0.self_attn.f_a_proj.weight"].bfloat16()
+    assert torch.equal(layer.weight, expected.float())
 
 
 def test_experts_of_which_one_is_plain_are_computed_by_transformers(tmp_path: Path) -> None:

@@ -62,12 +62,13 @@ from daemon.models.fitting import ask_fit, check_fit
 from daemon.models.generation import DefaultSampling, default_sampling, without_effect
 from daemon.models.gguf_index import read_index
 from daemon.models.kept_folder import is_converted
+from daemon.models.kv_parts import rank_splits, unlinked
 from daemon.models.propose import Proposal, Workstation, propose, stage_layers_on, told
 from daemon.models.quantisation import read_quantisation
 from daemon.models.quantised_folder import NONE, plain_folder, planned, quantised_shape
 from daemon.models.resolving import ask_child, resolve
 from daemon.models.shape import ModelError, ModelShape, read_json
-from daemon.models.stages import rank_parts, unlinked
+from daemon.models.stages import rank_parts
 from daemon.models.unread import unread_notes
 from daemon.models.vocabulary import read_tokenizer
 from daemon.models.weights import predicting_weights
@@ -261,7 +262,8 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
         if (own := planned[alike]) is not None:
             found.plans[spec.name], found.parts[spec.name], layers[spec.name] = own
     known = [spec for spec in found.served.instances if spec.name in layers]
-    for text in unlinked(known, [layers[spec.name] for spec in known]):
+    splits = rank_splits(known, [layers[spec.name] for spec in known])
+    for text in unlinked(found.shape, known, splits):
         found.notes.append(ConfigFault("", "instance", text))
 
 

@@ -18,7 +18,6 @@ from daemon.config.instance_text import (
     parallel_fault,
     placed,
     role_fault,
-    split_text,
 )
 from daemon.config.instances import OWN_CHOICES, OWN_COUNTS, instance_limits
 from daemon.config.keys import key_faults
@@ -29,7 +28,7 @@ from daemon.memory.swap_space import SWAP_MODES
 from daemon.placement import NAMES, PLACEMENTS
 from daemon.scheduler.decode_admission import DECODE_ADMISSIONS
 from daemon.scheduler.policies import POLICIES
-from daemon.state.role import ROLES_MODES, TRANSITIONS, Role
+from daemon.state.role import ROLES_MODES, TRANSITIONS
 from daemon.state.transfer_mode import HANDOFF_MODES, PAIRINGS
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -207,14 +206,6 @@ def _slo(config: Config) -> Iterator[Fault]:
 
 def _instances(config: Config) -> Iterator[Fault]:
     names = [spec.name for spec in config.instance]
-    if len({split_text(spec) for spec in config.instance}) > 1 and (
-        config.scheduler.roles != Role.MIXED
-    ):
-        said = "where instances divide the model unlike, since no keys and values move between them"
-        yield (
-            "scheduler.roles",
-            f"must be mixed {said} (--roles mixed); got {config.scheduler.roles}",
-        )
     for number, spec in enumerate(config.instance):
         place = f"instance[{number}]"
         if fault := device_fault(spec.device):
@@ -223,7 +214,7 @@ def _instances(config: Config) -> Iterator[Fault]:
             yield f"{place}.parallel", fault
         elif fault := _layers_fault(spec):
             yield f"{place}.layers", fault
-        if fault := role_fault(spec.role) or _ranks_fault(config, spec):
+        if fault := role_fault(spec.role):
             yield f"{place}.role", fault
         if spec.name in names[:number]:
             yield f"{place}.name", f"two instances are named {spec.name!r}"
@@ -240,15 +231,6 @@ def _layers_fault(spec: InstanceSpec) -> str:
         return ""
     counts = str([*spec.layers])[:60]
     return f"must be a number from 1 on for each stage of {placed(spec)}, got {counts}"
-
-
-def _ranks_fault(config: Config, spec: InstanceSpec) -> str:
-    """Why an instance of several ranks cannot have its role; empty: it can."""
-    alike = [split_text(other) for other in config.instance].count(split_text(spec)) > 1
-    if num_ranks(spec) == 1 or spec.role == Role.MIXED or alike:
-        return ""
-    said = "keys and values move between instances alone that divide the model alike"
-    return f"must be mixed for {placed(spec)}: {said}"
 
 
 def _power(config: Config) -> Iterator[Fault]:

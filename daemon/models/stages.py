@@ -18,7 +18,6 @@ from daemon.memory.sizing import block_bytes, heads_of
 from daemon.memory.state_layout import StatePart
 from daemon.models.rank_shares import Range, largest_share
 from daemon.models.shape import ModelError, ModelShape
-from daemon.state.role import Role
 
 
 def stage_of(rank: int, num_stages: int) -> int:
@@ -267,18 +266,3 @@ def rank_parts(
         for rank in range(len(named))
     ]
     return list(zip(named, parts, strict=True))
-
-
-def unlinked(
-    specs: Sequence[InstanceSpec], stage_layers: Sequence[tuple[int, ...]]
-) -> Iterator[str]:
-    """A sentence for each instance with a role whose stages have other layers than those of all
-    others. `stage_layers`: of each instance's stages; empty: it has none.
-    """
-    for spec, own in zip(specs, stage_layers, strict=True):
-        if own and spec.role != Role.MIXED and stage_layers.count(own) == 1:
-            layers = " and ".join(map(str, own))
-            yield (
-                f"{spec.name} has the role {spec.role}, but no other instance has stages of "
-                f"{layers} layers: no keys and values move to it or from it"
-            )

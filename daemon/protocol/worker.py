@@ -18,6 +18,7 @@ import struct
 
 import msgspec
 
+from daemon.models.kv_parts import KVPart
 from daemon.state.batch import Batch
 from daemon.state.request import SamplingParams
 from daemon.wire.columns import Column, int32
@@ -113,11 +114,13 @@ class NewLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
     peer: int
     sends: bool  # whether blocks leave here
     link: int  # its number: the same at both ends, and never used again
+    peer_rank: int = 0  # of the peer's ranks
+    part: KVPart | None = None  # of each block here, that goes over it; None: whole blocks do
 
 
 class EndLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A link to be closed, over the socket for links: another rank of the instance has lost its own
-    link of this number, and a transfer needs all of them.
+    """A link to be closed, to any rank of the peer, over the socket for links: of those with this
+    number one is lost, and a transfer needs all of them.
     """
 
     peer: int
@@ -236,6 +239,7 @@ class LinkState(msgspec.Struct, frozen=True, tag=True, array_like=True):
     link: int
     direct: bool = False  # blocks are written directly into the other's pool
     why: str = ""  # why it is closed
+    peer_rank: int = 0  # whose rank the other end is
 
 
 CANCELLED = "it was cancelled"
@@ -249,6 +253,7 @@ class TransferOver(msgspec.Struct, frozen=True, tag=True, array_like=True):
     num_right: int
     elapsed_s: float
     why: str = ""  # why not all of it is right
+    peer_rank: int = 0  # the rank of the other instance that this part went to, or came from
 
 
 class OperatorTimes(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -199,10 +199,7 @@ class Daemon:
                 end_link=lambda instance, rank, link: workers.of(instance).end_link(link, rank),
                 hangs=lambda instance, why: workers.of(instance).give_up(why),
                 is_stopped=lambda instance: workers.of(instance).is_stopped,
-                splits=[
-                    None if by_ray(config) else model.split(config, index)
-                    for index in range(len(model.instances))
-                ],
+                pairs={} if by_ray(config) else model.pair_links(),
             ),
             power,
             config.scheduler.prompt_lookup,

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 
 from daemon.core.values.actions import Send
@@ -21,7 +21,7 @@ from daemon.protocol.worker import (
     StartTransfer,
     TransferOver,
 )
-from daemon.runtime.rank_links import RankLinks, RankSplit
+from daemon.runtime.rank_links import PairLinks, RankLinks
 from daemon.runtime.transfer_watchdog import Pair, Remedies, TransferWatchdog
 
 log = logging.getLogger(__name__)
@@ -40,15 +40,14 @@ class LinkBroker:
         hangs: Callable[[int, str], None],
         is_stopped: Callable[[int], bool],
         end_link: Callable[[int, int, EndLink], None],
-        splits: Sequence[RankSplit | None],
+        pairs: PairLinks,
     ) -> None:
         """`hand_out(instance, rank, message, descriptor)` and `end_link(instance, rank, message)`
         send to a rank; `hangs(instance, why)` ends all; `is_stopped(instance)` says whether a
-        signal stopped one. `splits`: of each instance, whose links go to those that have the same;
-        None: it has no links, as on a node.
+        signal stopped one. `pairs`: the links of ranks, where there are some.
         """
-        self._splits = splits
-        self._ranks = RankLinks([1 if s is None else s.num_ranks for s in splits], end_link)
+        self._pairs = pairs
+        self._ranks = RankLinks(pairs, end_link)
         self._hand_out, self._dispatch = hand_out, dispatch
         self._numbers = count(1)
         self._ready: set[int] = set()
@@ -60,15 +59,11 @@ class LinkBroker:
 
     def ready(self, instance: int) -> None:
         """A worker is ready: it gets links to and from all others that are."""
-        own = self._splits[instance]
-        if own is None:
-            return
         for other in sorted(self._ready - {instance}):
-            if self._splits[other] != own:
-                continue
             for pair in ((instance, other), (other, instance)):
-                self._delays_s[pair] = FIRST_DELAY_S
-                self._join(pair)
+                if self._pairs.get(pair):
+                    self._delays_s[pair] = FIRST_DELAY_S
+                    self._join(pair)
         self._ready.add(instance)
 
     def lost(self, instance: int) -> None:
@@ -84,6 +79,7 @@ class LinkBroker:
         pair = action.source, action.target
         link = self._leaving.get(pair, self._newest[pair])
         self._late.sent(action.transfer, pair, link)
+        self._ranks.sent(action.transfer, pair)
         return StartTransfer(
             transfer=action.transfer,
             peer=action.target,
@@ -146,16 +142,16 @@ class LinkBroker:
         self._timers.clear()
 
     def _join(self, pair: Pair) -> None:
-        """Have all ranks of both close their old link and connect over a new one."""
+        """Have all ranks of both close their old links and connect over new ones."""
         source, target = pair
-        split = self._splits[source]
-        assert split is not None, "only what has links is joined"
         self._newest[pair] = number = next(self._numbers)
-        for rank in range(split.num_ranks):
+        for link in self._pairs[pair]:
+            leaves = NewLink(target, True, number, link.target, link.sent)
+            comes = NewLink(source, False, number, link.source, link.taken)
             ends = socket.socketpair()
             with ends[0], ends[1]:
-                self._hand_out(source, rank, NewLink(target, True, number), ends[0].fileno())
-                self._hand_out(target, rank, NewLink(source, False, number), ends[1].fileno())
+                self._hand_out(source, link.source, leaves, ends[0].fileno())
+                self._hand_out(target, link.target, comes, ends[1].fileno())
 
     def _renew(self, pair: Pair, link: int) -> None:
         """Replace a link that hangs: both ends close it and answer their open transfers."""

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from dataclasses import asdict
+from itertools import permutations
 from pathlib import Path
 
 import msgspec
@@ -40,13 +41,13 @@ from daemon.models.generation import DefaultSampling, default_sampling, without_
 from daemon.models.gguf_header import whole_name
 from daemon.models.hub import hub_name
 from daemon.models.kept_folder import Tell
+from daemon.models.kv_parts import RankLink, rank_links, rank_splits, unlinked
 from daemon.models.propose import Workstation, machine_of, propose, stage_layers_on, told
 from daemon.models.quantised_folder import ensure_quantised, plain_folder
 from daemon.models.resolving import Ask, ask_child
 from daemon.models.shape import ModelShape
-from daemon.models.stages import rank_parts, unlinked
+from daemon.models.stages import rank_parts
 from daemon.protocol.worker import Load
-from daemon.runtime.rank_links import RankSplit
 from daemon.runtime.start_times import StartTimes, start_name
 from daemon.state.role import Role
 
@@ -116,10 +117,13 @@ class ServedModel(msgspec.Struct, frozen=True):
             experts_on_cpu=pool.experts_on_cpu,
         )
 
-    def split(self, config: Config, instance: int) -> RankSplit:
-        """How the instance's ranks divide the model."""
-        first = self.load(config, instance)
-        return RankSplit(first.world_size, tuple(first.stage_layers))
+    def pair_links(self) -> dict[tuple[int, int], tuple[RankLink, ...]]:
+        """The links of ranks from each instance to each other one."""
+        splits = rank_splits(self.instances, self.stage_layers)
+        return {
+            (source, target): rank_links(self.shape, splits[source], splits[target])
+            for source, target in permutations(range(len(splits)), 2)
+        }
 
     def _wakes_in_s(self, config: Config, instance: int, times: StartTimes | None) -> float:
         """How long the instance should take to wake: as configured, or as its last start took."""
@@ -219,7 +223,7 @@ def find_model(
         for line in told(proposals, found.instances, config.model.experts_on_cpu):
             log.info("%s", line)
     stages = [stage_layers_on(config, shape, spec, machine) for spec in found.instances]
-    for line in unlinked(found.instances, stages):
+    for line in unlinked(shape, found.instances, rank_splits(found.instances, stages)):
         log.warning("%s", line)
     pools = tuple(
         plan_pools(config, rank_parts(shape, *each), each[0], devices)

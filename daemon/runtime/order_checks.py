@@ -1,7 +1,6 @@
 """Why an operator's order between instances cannot be carried out, each reason as a sentence."""
 
 from daemon.base.nearest import unknown
-from daemon.config.instance_text import num_ranks, parse_instance, split_text
 from daemon.control.orders import RefusalError
 from daemon.core.core import Core
 from daemon.core.instance.instance import WorkerState
@@ -31,26 +30,20 @@ def role_of(role: str) -> Role:
 def check_role(index: int, role: Role, snapshot: Snapshot) -> None:
     """Raises RefusalError where an instance cannot have a role, as its configuration could not."""
     status = snapshot.instances[index]
-    if role is not Role.MIXED and (alone := unlinked(status, snapshot)):
+    if role is not Role.MIXED and (alone := unlinked(status)):
         raise RefusalError(f"{status.name} stays mixed: {_NO_MOVES} {alone}")
 
 
 def check_roles(mode: str, snapshot: Snapshot) -> None:
     """Raises RefusalError where the load cannot choose roles."""
-    alone = [words for status in snapshot.instances if (words := unlinked(status, snapshot))]
+    alone = [words for status in snapshot.instances if (words := unlinked(status))]
     if mode in WATCHED and alone and len(snapshot.instances) > 1:
         raise RefusalError(f"roles stay as they are: {_NO_MOVES} {alone[0]}")
 
 
-def unlinked(status: InstanceStatus, snapshot: Snapshot) -> str:
+def unlinked(status: InstanceStatus) -> str:
     """An instance that has no links to others, in words; empty: it has some."""
-    if status.node:
-        return f"a node of a cluster, as {status.name} has"
-    own = parse_instance(status.device)
-    splits = [split_text(parse_instance(other.device)) for other in snapshot.instances]
-    if num_ranks(own) > 1 and splits.count(split_text(own)) == 1:
-        return f"an instance that alone divides the model so, such as {status.device}"
-    return ""
+    return f"a node of a cluster, as {status.name} has" if status.node else ""
 
 
 def check_migration(core: Core, sequence: int, target: InstanceStatus, index: int) -> int:

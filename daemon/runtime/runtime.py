@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -56,7 +56,7 @@ from daemon.runtime.links import LinkBroker
 from daemon.runtime.lookup import offers
 from daemon.runtime.plans import Planner
 from daemon.runtime.power import PowerCaps
-from daemon.runtime.rank_links import RankSplit
+from daemon.runtime.rank_links import PairLinks
 from daemon.runtime.recent_steps import RecentSteps
 from daemon.runtime.token_store import NO_BLOCKS, TokenStore
 from daemon.state.role import Role
@@ -84,7 +84,7 @@ class ToWorkers(msgspec.Struct, frozen=True):
     hangs: Callable[[int, str], None]  # end it, and why
     is_stopped: Callable[[int], bool]  # by a signal
     wake: Callable[[int], None]  # start it, where its instance was asleep
-    splits: Sequence[RankSplit | None]  # of each instance; None: it has no links
+    pairs: PairLinks  # the links of their ranks
 
 
 class OrderedFlip(msgspec.Struct, frozen=True, eq=False):
@@ -125,7 +125,7 @@ class Runtime:
         self._flips: dict[int, OrderedFlip] = {}  # flips whose first work is still to come
         # Steps that have not answered, of each instance, in order.
         self._flying: list[deque[Submit]] = [deque() for _ in config.instances]
-        ends = workers.hangs, workers.is_stopped, workers.end_link, workers.splits
+        ends = workers.hangs, workers.is_stopped, workers.end_link, workers.pairs
         self.links = LinkBroker(workers.link, self.dispatch, *ends)
         self._planners = [Planner(store) for _ in config.instances]
         self.recent_steps = [RecentSteps() for _ in config.instances]

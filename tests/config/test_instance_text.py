@@ -14,7 +14,7 @@ from daemon.config.instance_text import (
     rank_devices,
     sums_on_gpus,
 )
-from daemon.config.load import ConfigError, load
+from daemon.config.load import load
 from daemon.config.schema import InstanceSpec
 from daemon.state.role import Role
 
@@ -114,14 +114,6 @@ def test_each_rank_has_its_device(text: str, devices: str, by_rank: str, *, sums
         load(None, {"instance": [{"device": spec.device, "parallel": spec.parallel}]})
 
 
-def test_beside_ranks_it_is_said_how_roles_are_switched_off() -> None:
-    instances = [{"device": "cpu", "parallel": "pp2"}, {"device": "cpu", "name": "two"}]
-    with pytest.raises(ConfigError, match=r"must be mixed .*\(--roles mixed\)"):
-        load(None, {"instance": instances})
-    roles = load(None, {"instance": instances, "scheduler.roles": "mixed"}).config.scheduler.roles
-    assert roles == "mixed"
-
-
 def test_ranks_and_stages_are_counted() -> None:
     assert num_stages(parse_instance("cpu:pp2")) == 2
     assert num_stages(parse_instance("cpu:tp2")) == num_stages(parse_instance("cpu")) == 1
@@ -130,15 +122,9 @@ def test_ranks_and_stages_are_counted() -> None:
     assert placed(parse_instance("cpu:tp3")) == "cpu:tp3"
 
 
-def test_an_instance_of_ranks_is_mixed() -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(
-            None,
-            {
-                "instance": [
-                    {"device": "cpu", "parallel": "tp2", "role": "decode"},
-                    {"device": "cpu"},
-                ]
-            },
-        )
-    assert [fault.key for fault in caught.value.faults] == ["scheduler.roles", "instance[0].role"]
+def test_instances_that_divide_the_model_unlike_may_have_roles() -> None:
+    ranks = {"device": "cpu", "parallel": "tp2", "role": "prefill"}
+    other = {"device": "cpu", "role": "decode", "name": "two"}
+    config = load(None, {"instance": [ranks, other]}).config
+    assert [spec.role for spec in config.instance] == ["prefill", "decode"]
+    assert config.scheduler.roles == "auto"

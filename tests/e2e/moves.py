@@ -22,7 +22,7 @@ def kind_of(one: SequenceStatus) -> str:
 
 
 class Mover:
-    """Moves sequences of a daemon of two instances, and counts those moved by kind."""
+    """Moves sequences of a daemon of several instances, and counts those moved by kind."""
 
     def __init__(self, daemon: LiveDaemon, seed: int, pause_s: float = 0.02) -> None:
         self._socket = daemon.socket
@@ -48,7 +48,7 @@ class Mover:
         rarest = min(found, key=lambda kind: self.moved[kind])
         kind = rarest if self._chance.random() < 0.7 else self._chance.choice(sorted(found))
         chosen = self._chance.choice(found[kind])
-        there = next(name for name in self._names if name != chosen.instance)
+        there = self._chance.choice([name for name in self._names if name != chosen.instance])
         try:
             migrate(self._socket, chosen.sequence, there, 10.0)
         except ControlError as error:  # it ended, or was moved by the daemon itself

@@ -57,14 +57,16 @@ OPTIONS: dict[str, Body] = {
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveDaemon]:
     folder = tiny_folder(tmp_path_factory.mktemp("moves") / "tiny")
-    with LiveDaemon(*flags(folder, "cpu:mixed"), "--set", "daemon.threads=1") as daemon:
+    with LiveDaemon(
+        *flags(folder, "cpu:mixed", "cpu:mixed"), "--set", "daemon.threads=1"
+    ) as daemon:
         yield daemon
 
 
-def flags(folder: Path, instance: str) -> list[str]:
-    """Two such instances of a model, in pools that hold three sequences or so."""
+def flags(folder: Path, *instances: str) -> list[str]:
+    """Such instances of a model, in pools that hold three sequences or so."""
     found = ["--model", str(folder), "--kv-blocks", str(KV_BLOCKS), "--predictor", "none"]
-    found += ["--instance", instance, instance, "--policy", "mlfq"]
+    found += ["--instance", *instances, "--policy", "mlfq"]
     return [*found, "--set", 'memory.swap="proactive"', "--set", "scheduler.prefill_chunk=64"]
 
 
@@ -140,10 +142,25 @@ async def test_a_few_moves_change_no_text(daemon: LiveDaemon) -> None:
     await move_about(daemon, bodies(8, num_tokens=60), SHORT, (RUNNING, WAITING))
 
 
-@pytest.mark.parametrize("instance", ["cpu:tp2", pytest.param("cpu:pp2", marks=pytest.mark.soak)])
-async def test_moves_between_ranks_change_no_text(instance: str, tmp_path: Path) -> None:
-    """Each rank sends its part to the rank of its number."""
-    with LiveDaemon(*flags(tiny_folder(tmp_path / "tiny"), instance)) as daemon:
+@pytest.mark.parametrize(
+    "instances",
+    [
+        "cpu:tp2 cpu:pp2",
+        *(
+            pytest.param(texts, marks=pytest.mark.soak)
+            for texts in (
+                "cpu:tp2 cpu:tp2",
+                "cpu:pp2 cpu:pp2",
+                "cpu cpu:tp2",
+                "cpu cpu:tp2 cpu:tp3 cpu:pp2",
+            )
+        ),
+    ],
+)
+async def test_moves_between_ranks_change_no_text(instances: str, tmp_path: Path) -> None:
+    """Ranks that divide the model alike send their blocks to each other, others parts of them."""
+    folder = tiny_folder(tmp_path / "tiny")
+    with LiveDaemon(*flags(folder, *instances.split())) as daemon:
         await move_about(daemon, bodies(8, num_tokens=60), tries(SHORT, LONG // 5), (RUNNING,))
 
 

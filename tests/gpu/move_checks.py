@@ -23,13 +23,13 @@ class Case:
     @property
     def name(self) -> str:
         """The case in short."""
-        parts = " + ".join(f"{size} at {start}" for start, size in self.spans)
+        parts = " + ".join(f"{size} at {start}" for start, size, *_ in self.spans)
         return f"{self.count} rows, {parts} of {self.row_bytes}"
 
     @property
     def part_bytes(self) -> int:
         """Bytes of a row that move."""
-        return sum(size for _, size in self.spans)
+        return sum(size for _, size, *_ in self.spans)
 
 
 NUM_ROWS = 150

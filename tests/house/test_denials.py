@@ -14,6 +14,7 @@ from daemon.config.load import ConfigError, flatten, load
 from daemon.config.schema import Config
 from daemon.memory.layout import KVHeads
 from daemon.memory.state_layout import SSM, StatePart
+from daemon.models.kv_parts import RankSplit, rank_links
 from daemon.models.rank_shares import shape_of_rank
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
@@ -38,10 +39,8 @@ FULL = Resolved(
 
 
 def refuses_experts_of_ranks_in_host_memory() -> bool:
-    """And the roles of one that alone divides the model so, as on a CPU."""
     ranks = as_plain("cuda:0,1:tp2")
     load(None, {"instance": [ranks]})
-    refuses("instance", [{**ranks, "role": "decode"}])
     return refuses("model.experts_on_cpu", 1, instance=[ranks])
 
 
@@ -119,13 +118,12 @@ def refuses_gpus_and_ranks_on_a_cluster() -> bool:
     return True
 
 
-def refuses_roles_of_ranks() -> bool:
-    ranks, one = as_plain("cpu:tp2"), as_plain("cpu")
-    load(None, {"instance": [ranks, one], "scheduler.roles": "mixed"})
-    alike = [{**ranks, "role": role, "name": role} for role in ("prefill", "decode")]
-    load(None, {"instance": alike})
-    refuses("instance", [{**ranks, "role": "prefill"}])
-    return refuses("scheduler.roles", "auto", instance=[ranks, one])
+def moves_no_states_between_unlike_splits() -> bool:
+    ways = RankSplit(2), RankSplit(2, (1, 1))
+    assert rank_links(tiny_shape(), *ways)
+    states = tiny_shape(layer_states=((StatePart(SSM, 2, 4),), ()))
+    windows = tiny_shape(windows=(8, 0))
+    return not rank_links(states, *ways) and not rank_links(windows, *ways)
 
 
 def refuses_ranks_of_unlike_layers() -> bool:
@@ -173,8 +171,8 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
         "and so are experts in host memory and nodes of a cluster": (
             refuses_experts_of_ranks_in_host_memory
         ),
-        "an instance that alone divides the model so has the role `mixed`": (
-            refuses_roles_of_ranks
+        "None move between unlike splits where layers keep states": (
+            moves_no_states_between_unlike_splits
         ),
         "by name models with other recurrent layers or with unlike heads, and types of which": (
             refuses_ranks_of_unlike_layers

@@ -26,7 +26,6 @@ from daemon.models.stages import (
     split_layers,
     stage_layers,
     stage_of,
-    unlinked,
 )
 from tests.shapes import tiny_shape
 
@@ -164,20 +163,6 @@ def test_stages_count_pages_alike_and_the_formula_has_their_padding() -> None:
         assert block_bytes(stage, 16, "float32") == 3 * layout.page_bytes
     largest = largest_part(shape, parse_instance("cpu:pp2"))
     assert largest.beside and largest.num_params == max(stage.num_params for stage in stages)
-
-
-def test_a_role_without_an_instance_of_the_same_stages_is_told() -> None:
-    texts = ["cuda:0,1:pp2:prefill", "cuda:2,3:pp2:decode", "cuda:4,cpu:pp2"]
-    specs = [
-        msgspec.structs.replace(parse_instance(text), name=name)
-        for name, text in zip("abc", texts, strict=True)
-    ]
-    assert not list(unlinked(specs, [(6, 4), (6, 4), (9, 1)]))
-    assert list(unlinked(specs, [(6, 4), (5, 5), (5, 5)])) == [
-        "a has the role prefill, but no other instance has stages of 6 and 4 layers: no keys and "
-        "values move to it or from it"
-    ]
-    assert not list(unlinked(specs, [(), (), ()]))
 
 
 def test_an_instance_may_give_the_layers_of_its_stages() -> None:

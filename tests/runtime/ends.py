@@ -4,12 +4,14 @@ import asyncio
 import socket
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 
 from daemon.config.load import Loaded
 from daemon.config.schema import Config
 from daemon.core.values.events import Configured
 from daemon.memory.hashing import chain_hashes
+from daemon.models.kv_parts import RankLink
 from daemon.protocol import api as protocol
 from daemon.protocol.api import SequenceEnded
 from daemon.protocol.control import GpuStatus
@@ -18,7 +20,6 @@ from daemon.runtime.api_link import ApiLink
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.life import Life
 from daemon.runtime.model import ServedModel
-from daemon.runtime.rank_links import RankSplit
 from daemon.runtime.runtime import Runtime, ToWorkers
 from daemon.runtime.serving import ServingStatus
 from daemon.runtime.status import Parts
@@ -51,7 +52,12 @@ def generate(
 
 def to_workers(plan: Callable[[int, Plan], None]) -> ToWorkers:
     """Messages to workers that never join the links made for them."""
-    return ToWorkers(plan, *[_unheard] * 7, splits=[RankSplit()] * 8)
+    return ToWorkers(plan, *[_unheard] * 7, pairs=one_worker_each(8))
+
+
+def one_worker_each(count: int) -> dict[tuple[int, int], list[RankLink]]:
+    """The links of so many instances of one worker."""
+    return {pair: [RankLink(0, 0)] for pair in permutations(range(count), 2)}
 
 
 def _unheard(*_told: object) -> None:

@@ -11,12 +11,12 @@ from daemon.core.values.actions import Send
 from daemon.core.values.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import NewLink, Ready
 from daemon.runtime.links import LinkBroker
-from daemon.runtime.rank_links import RankSplit
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.columns import int32
 from tests.engine.process import cpu_load
 from tests.hangs import HANG_S
+from tests.runtime.ends import one_worker_each
 from tests.supervisor.model_folder import write_llama
 from tests.supervisor.waiting import until
 from tests.wire.descriptors import open_descriptors
@@ -33,7 +33,7 @@ class Workers:
             self._hangs,
             self._is_stopped,
             lambda *_: None,
-            [RankSplit()] * 2,
+            one_worker_each(2),
         )
         hooks = WorkerHooks(
             loading=lambda *_: None,

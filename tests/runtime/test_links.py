@@ -4,17 +4,22 @@ import asyncio
 import logging
 import os
 import time
+from itertools import permutations
 
 import pytest
 
 from daemon.core.values.actions import Send
 from daemon.core.values.events import LinkChanged, TransferEnded
+from daemon.models.kv_parts import KVPart, RankSplit, rank_links
+from daemon.models.rank_shares import Range
 from daemon.protocol.worker import CANCELLED, EndLink, LinkState, NewLink, TransferOver
 from daemon.runtime import links as links_module
 from daemon.runtime import transfer_watchdog as late_ends
 from daemon.runtime.links import LinkBroker
-from daemon.runtime.rank_links import RankSplit
+from daemon.runtime.rank_links import PairLinks
 from daemon.wire.columns import int32
+from tests.runtime.ends import one_worker_each
+from tests.shapes import tiny_shape
 from tests.supervisor.waiting import until
 from tests.wire.descriptors import open_descriptors
 
@@ -22,7 +27,7 @@ from tests.wire.descriptors import open_descriptors
 class Told:
     """Links, what workers were handed, and what the Core heard."""
 
-    def __init__(self, *splits: RankSplit | None) -> None:
+    def __init__(self, pairs: PairLinks | None = None) -> None:
         self.handed: list[tuple[int, NewLink]] = []
         self.by_rank: list[tuple[int, int, NewLink]] = []
         self.closed: list[tuple[int, int, int]] = []  # instance, rank, link
@@ -35,7 +40,7 @@ class Told:
             self._hangs,
             self.stopped.__contains__,
             self._close,
-            splits or [RankSplit()] * 3,
+            pairs or one_worker_each(3),
         )
 
     def _hand(self, instance: int, rank: int, message: NewLink, fd: int) -> None:
@@ -56,9 +61,17 @@ class Told:
         return max(link for *end, link in ends if end == [source, target, True])
 
     def says(
-        self, instance: int, peer: int, sends: bool, is_up: bool, link: int, rank: int = 0
+        self,
+        instance: int,
+        peer: int,
+        sends: bool,
+        is_up: bool,
+        link: int,
+        rank: int = 0,
+        to: int = -1,
     ) -> None:
-        self.links.state(instance, rank, LinkState(peer, sends, is_up, link))
+        there = rank if to < 0 else to
+        self.links.state(instance, rank, LinkState(peer, sends, is_up, link, peer_rank=there))
 
     def sent_over(self, source: int, target: int) -> int:
         """The link that an order of the Core goes over now."""
@@ -201,22 +214,95 @@ async def test_a_transfer_that_the_core_broke_off_is_no_warning(
     assert said.levelname == level
 
 
-TP2, PP2 = RankSplit(2), RankSplit(2, (1, 1))
+SHAPE = tiny_shape(num_layers=4, num_heads=6, num_kv_heads=3)
+ONE, TP2, TP3, PP2 = RankSplit(), RankSplit(2), RankSplit(3), RankSplit(2, (1, 3))
 
 
-def test_links_join_the_ranks_of_instances_that_divide_the_model_alike() -> None:
-    told = Told(TP2, PP2, TP2, RankSplit(), None)
+def between(*splits: RankSplit) -> PairLinks:
+    """The links of instances that divide the model so."""
+    pairs = permutations(range(len(splits)), 2)
+    return {(one, two): rank_links(SHAPE, splits[one], splits[two]) for one, two in pairs}
+
+
+def test_links_join_the_ranks_of_instances_where_there_are_some() -> None:
+    pairs = {pair: links for pair, links in between(TP2, PP2, TP2).items() if 1 not in pair}
+    told = Told(pairs)
     for instance in range(5):
         told.links.ready(instance)
     ends = [(at, rank, message.peer, message.sends) for at, rank, message in told.by_rank]
     assert sorted(ends) == sorted(
         (at, rank, 2 - at, sends) for at in (0, 2) for rank in (0, 1) for sends in (False, True)
     )
+    assert all(message.part is None for _, _, message in told.by_rank)
+
+
+def test_ranks_of_unlike_splits_get_ends_for_the_parts_that_both_hold() -> None:
+    told = Told(between(TP3, TP2))
+    told.links.ready(0)
+    told.links.ready(1)
+    first = told.number(0, 1)
+    ends = [
+        (at, rank, one.peer_rank, one.sends, one.part)
+        for at, rank, one in told.by_rank
+        if one.link == first
+    ]
+    whole, head = KVPart(), (Range(0, 1), Range(1, 2))
+    assert ends == [
+        (0, 0, 0, True, whole),
+        (1, 0, 0, False, whole),
+        (0, 1, 1, True, whole),
+        (1, 1, 1, False, KVPart(None, head[0])),
+        (0, 2, 1, True, whole),
+        (1, 1, 2, False, KVPart(None, head[1])),
+    ]
+
+
+async def test_a_link_of_unlike_splits_is_up_once_all_are_and_the_first_lost_ends_all() -> None:
+    told = Told(between(TP3, TP2))
+    told.links.ready(0)
+    told.links.ready(1)
+    number = told.number(0, 1)
+    ends = [(0, 0), (1, 1), (1, 2)]  # rank 1 there has two
+    for rank, to in ends:
+        assert told.heard == []
+        told.says(1, 0, False, True, number, rank, to)
+    told.sent_over(0, 1)
+    for rank, to in ends:
+        assert len(told.heard) == 1
+        right = 3 - to
+        told.links.over(1, rank, TransferOver(7, right, 0.1, peer_rank=to))
+    told.links.over(0, 0, TransferOver(7, 3, 0.1))
+    ended = told.heard.pop()
+    assert isinstance(ended, TransferEnded) and (ended.instance, ended.num_right) == (1, 1)
+    told.says(1, 0, False, False, number, 1, 2)
+    assert told.closed == [(1, 0, number), (1, 1, number)], "its own other one too"
+    for rank, to in ends[:2]:
+        assert len(told.heard) == 1
+        told.says(1, 0, False, False, number, rank, to)
+    down = told.heard[-1]
+    assert isinstance(down, LinkChanged) and not down.is_up and len(told.heard) == 2
+    told.links.close()
+
+
+async def test_a_rank_of_which_the_target_needs_no_part_counts_for_nothing() -> None:
+    shape = tiny_shape(num_layers=4, num_heads=4, num_kv_heads=1)
+    pairs = {(0, 1): rank_links(shape, TP2, ONE), (1, 0): rank_links(shape, ONE, TP2)}
+    assert [len(links) for links in pairs.values()] == [1, 2]
+    told = Told(pairs)
+    told.links.ready(0)
+    told.links.ready(1)
+    told.sent_over(0, 1)
+    told.links.over(0, 1, TransferOver(7, 0, 0.0, "there is no such link to that worker"))
+    assert told.heard == []
+    told.links.over(0, 0, TransferOver(7, 3, 0.1))
+    (ended,) = told.heard
+    assert isinstance(ended, TransferEnded) and ended.num_right == 3
+    told.links.close()
 
 
 def ranked() -> tuple[Told, int]:
     """Two instances of two ranks, and the link from the first, which is up."""
-    told = Told(TP2, TP2)
+    told = Told(between(TP2, TP2))
     told.links.ready(0)
     told.links.ready(1)
     number = told.number(0, 1)
@@ -239,7 +325,7 @@ async def test_a_link_of_ranks_is_up_once_all_are_and_down_once_none_is() -> Non
 
 
 async def test_a_link_that_one_rank_does_not_join_never_comes_up() -> None:
-    told = Told(TP2, TP2)
+    told = Told(between(TP2, TP2))
     told.links.ready(0)
     told.links.ready(1)
     number = told.number(0, 1)
@@ -256,7 +342,7 @@ async def test_a_transfer_of_ranks_is_over_once_all_parts_are() -> None:
     told, _ = ranked()
     told.heard.clear()
     told.sent_over(0, 1)
-    told.links.over(0, 1, TransferOver(7, 3, 0.25))
+    told.links.over(0, 1, TransferOver(7, 3, 0.25, peer_rank=1))
     assert told.heard == []
     told.links.over(0, 0, TransferOver(7, 1, 0.5, "not all blocks arrived as they left"))
     (ended,) = told.heard
@@ -272,7 +358,7 @@ async def test_half_a_transfer_over_a_lost_link_leaves_nothing() -> None:
     told.links.over(1, 0, TransferOver(7, 3, 0.25))
     for rank in (0, 1):
         told.says(1, 0, False, False, number, rank)
-    assert told.links._ranks._parts == {}
     told.links.lost(0)
     told.links.lost(1)
+    assert told.links._ranks._parts == {}
     told.links.close()

@@ -156,24 +156,6 @@ async def test_a_flip_without_work_is_waited_for_no_longer_than_is_asked(
     assert (late.flip_s, late.idle) == (-1.0, False)
 
 
-async def test_an_instance_of_ranks_keeps_the_role_that_its_configuration_must_have(
-    ordered: Ordered,
-) -> None:
-    snapshot = ordered.status.snapshot()
-    one, two = snapshot.instances
-    two = msgspec.structs.replace(two, device="cpu:tp2")
-    snapshot = msgspec.structs.replace(snapshot, instances=(one, two))
-    with pytest.raises(
-        RefusalError, match=r"b stays mixed: no keys and values move .* alone .* cpu:tp2"
-    ):
-        order_checks.check_role(1, Role.DECODE, snapshot)
-    with pytest.raises(RefusalError, match=r"roles stay as they are: no keys .* cpu:tp2"):
-        order_checks.check_roles("auto", snapshot)
-    order_checks.check_role(0, Role.PREFILL, snapshot)
-    order_checks.check_role(1, Role.MIXED, snapshot)
-    order_checks.check_roles("mixed", snapshot)
-
-
 async def test_instances_on_nodes_stay_mixed(ordered: Ordered) -> None:
     """Also before Ray has placed them."""
     snapshot = ordered.status.snapshot()

@@ -23,6 +23,7 @@ from daemon.engine.transfer.ring import NUM_SLOTS, SharedRing, new_memory, slot_
 from daemon.engine.transfer.routes import PeerRoute, RingRoute, Route, Sources
 from daemon.engine.transfer.sender import PoolCounts, Sender
 from daemon.engine.transfer.sums import BlockSums, Summer
+from daemon.models.kv_parts import KVPart
 
 log = logging.getLogger(__name__)
 
@@ -56,22 +57,24 @@ def connect_sender(
     num_slots: int = NUM_SLOTS,
     slot_bytes: int = 0,
     checked: bool = True,
+    part: KVPart | None = None,
 ) -> Sender:
     """The sending end over one end of a Unix socketpair, which it owns from now on.
 
     `direct`: write into the receiver's pool where that is possible, by a kernel of ours. The ring's
-    sizes are for tests; `checked` is off only to measure what checksums cost. Blocks until the
-    receiver answers; raises TransferError where it does not, or where the pools differ.
+    sizes are for tests; `checked` is off only to measure what checksums cost. `part`: of each
+    block, which never goes directly. Blocks until the receiver answers; raises TransferError where
+    it does not, or where the pools differ.
     """
     cache = here.cache
-    layout = layout_of(cache)
+    layout = layout_of(cache, part)
     slot_bytes = slot_bytes or slot_bytes_for(cache.block_bytes, cache.raw.device)
     with _meeting(sock, here.faults) as link, _memory(num_slots * slot_bytes) as fd:
         _send_descriptors(sock, fd)
         link.send(Hello(layout, num_slots, slot_bytes))
         pool = _expect(link, ReceiverPool)
         layout.check(pool.layout)
-        possible = direct and MOVE not in here.by_torch
+        possible = direct and MOVE not in here.by_torch and part is None
         memory = _opened(pool.shared, cache) if possible else None
         link.send(TransferWay(direct=memory is not None))
         route: Route
@@ -85,10 +88,10 @@ def connect_sender(
         return Sender(link, layout, counts, here.steps, route, here.faults)
 
 
-def connect_receiver(sock: socket.socket, here: EndPools) -> Receiver:
+def connect_receiver(sock: socket.socket, here: EndPools, part: KVPart | None = None) -> Receiver:
     """The receiving end over the other end of the socketpair; see `connect_sender`."""
     cache = here.cache
-    layout = layout_of(cache)
+    layout = layout_of(cache, part)
     with _meeting(sock, here.faults) as link, _descriptors(sock) as (fd, process):
         hello = _expect(link, Hello)
         link.send(ReceiverPool(layout, cache.num_blocks, _shared(cache)))
@@ -98,7 +101,7 @@ def connect_receiver(sock: socket.socket, here: EndPools) -> Receiver:
             ring = _ring(layout, here, fd, (hello.num_slots, hello.slot_bytes))
         kept = os.dup(process) if process >= 0 else -1
         summer = Summer(BlockSums(layout, cache.raw.device), cache.raw)
-        return Receiver(link, cache, here.steps, ring, kept, summer, here.faults)
+        return Receiver(link, layout, cache, here.steps, ring, kept, summer, here.faults)
 
 
 @contextlib.contextmanager

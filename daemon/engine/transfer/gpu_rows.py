@@ -1,4 +1,4 @@
-"""`rows` for a GPU's memory, queued on its current stream; and from pool to pool."""
+"""`rows` for a GPU's memory, on its current stream and of spans in one piece; from pool to pool."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from daemon.wire.columns import Column
 def gather(pool: torch.Tensor, spans: Spans, blocks: Column, slot: torch.Tensor) -> None:
     """As `rows.gather`; the slot lies on the same device."""
     index, packed = upload(blocks.astype(np.int64), pool.device), 0
-    for start, size in spans:
+    for start, size, *_ in spans:
         source = Rows(pool.data_ptr() + start, pool.shape[1], index)
         target = Rows(slot.data_ptr() + packed, len(slot) // len(blocks))
         move_rows(source, target, size, len(blocks))
@@ -23,7 +23,7 @@ def gather(pool: torch.Tensor, spans: Spans, blocks: Column, slot: torch.Tensor)
 def scatter(slot: torch.Tensor, pool: torch.Tensor, spans: Spans, blocks: Column) -> None:
     """As `rows.scatter`; the slot lies on the same device."""
     index, packed = upload(blocks.astype(np.int64), pool.device), 0
-    for start, size in spans:
+    for start, size, *_ in spans:
         source = Rows(slot.data_ptr() + packed, len(slot) // len(blocks))
         target = Rows(pool.data_ptr() + start, pool.shape[1], index)
         move_rows(source, target, size, len(blocks))
@@ -34,7 +34,7 @@ def across(pool: torch.Tensor, spans: Spans, blocks: Column, address: int, targe
     """Copy spans of blocks to blocks `targets` of a pool of the same layout at `address`."""
     columns = [column.astype(np.int64) for column in (blocks, targets)]
     read, written = upload_all(columns, pool.device)
-    for start, size in spans:
+    for start, size, *_ in spans:
         source = Rows(pool.data_ptr() + start, pool.shape[1], read)
         target = Rows(address + start, pool.shape[1], written)
         move_rows(source, target, size, len(blocks))

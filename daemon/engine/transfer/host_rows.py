@@ -8,6 +8,7 @@ from daemon.engine.kv import host_int8 as packing
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.swap.host_pool import HostPool
 from daemon.engine.transfer.layout import WHOLE, Layout
+from daemon.engine.transfer.rows import gather
 from daemon.engine.transfer.sums import BlockSums, Summed
 from daemon.wire.columns import Column
 
@@ -24,7 +25,8 @@ class HostRows:
         self._stream = ThreadStream("transfer-host")
 
     def out(self, places: Column, slot: torch.Tensor, after: WorkEvent) -> Summed:
-        """Write the rows at `places` int32 [n] to a slot uint8 [n * block_bytes], behind `after`.
+        """Write the rows at `places` int32 [n], or the layout's part of each, to a slot uint8 [n *
+        bytes], behind `after`.
 
         The sums are of blocks that have not been in the slot yet.
         """
@@ -35,7 +37,7 @@ class HostRows:
             for number, place in enumerate(places.tolist()):
                 row = self._row(place)
                 values[number : number + 1] = self._sums.of(row, self._spans, _ONE)
-                rows[number : number + 1].copy_(row)
+                gather(row, self._spans, _ONE, rows[number])
 
         self._stream.wait(after)
         self._stream.run(work)

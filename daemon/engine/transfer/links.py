@@ -16,7 +16,7 @@ import numpy as np
 from daemon.engine.transfer.connect import EndPools
 from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.layout import TransferError
-from daemon.engine.transfer.peer import LinkPeer
+from daemon.engine.transfer.peer import LinkEnd, LinkPeer
 from daemon.engine.transfer.sender import Sender
 from daemon.protocol.worker import (
     CancelTransfer,
@@ -50,7 +50,7 @@ class WorkerLinks:
         self._sock, self._say = sock, say
         self._faults = LinkFaults(faults)
         self._engine: Engine | None = None
-        self._ways: dict[tuple[int, bool], LinkPeer] = {}  # by peer, and whether it sends
+        self._ways: dict[LinkEnd, LinkPeer] = {}
         self._layered: list[Sender] = []  # which the next step tells of its layers
 
     def begin(self, engine: "Engine") -> None:
@@ -66,16 +66,10 @@ class WorkerLinks:
                 if way.sender is not None:
                     way.sender.cancel(order.transfer)
             return
-        to_peer = self._ways.get((order.peer, True))
-        sender = to_peer.sender_of(order.link) if to_peer is not None else None
-        try:
-            if sender is None:
-                raise TransferError("there is no such link to that worker")
-            self._send(sender, order)
-        except TransferError as error:
-            self._say(TransferOver(order.transfer, 0, 0.0, str(error)))
-        except ValueError as error:
-            log.error("not answered, as its number is in use: %s", error)
+        # A rank of which the peer needs no part has no link there; its answer counts for nothing.
+        ends = [end for end in list(self._ways) if end[:2] == (order.peer, True)]
+        for end in ends or [LinkEnd(order.peer, True)]:
+            self._send_over(end, order)
 
     def after_layer(self, layer: int) -> None:
         """Note that the step has launched the writes of a layer's keys and values."""
@@ -87,6 +81,19 @@ class WorkerLinks:
         for sender in self._layered:
             sender.after_step()
         self._layered.clear()
+
+    def _send_over(self, end: LinkEnd, order: StartTransfer) -> None:
+        """Send a rank of the peer its part, or say that it cannot be."""
+        way = self._ways.get(end)
+        sender = way.sender_of(order.link) if way is not None else None
+        try:
+            if sender is None:
+                raise TransferError("there is no such link to that worker")
+            self._send(sender, order)
+        except TransferError as error:
+            self._say(TransferOver(order.transfer, 0, 0.0, str(error), end.peer_rank))
+        except ValueError as error:
+            log.error("not answered, as its number is in use: %s", error)
 
     def _send(self, sender: Sender, order: StartTransfer) -> None:
         """Start a transfer. Raises TransferError on an ended link, ValueError if it is open."""
@@ -132,14 +139,15 @@ class WorkerLinks:
             if isinstance(message, StartTransfer):
                 self.take(message)
                 continue
-            key = message.peer, message.sends
             if isinstance(message, EndLink):
-                if key in self._ways:
-                    self._ways[key].end(message.link)
+                for end, way in self._ways.items():
+                    if end[:2] == (message.peer, message.sends):
+                        way.end(message.link)
                 continue
-            if key not in self._ways:
-                self._ways[key] = LinkPeer(*key, here, self._say)
-            self._ways[key].join(message.link, socket.socket(fileno=fds[0]))
+            end = LinkEnd(message.peer, message.sends, message.peer_rank)
+            if end not in self._ways:
+                self._ways[end] = LinkPeer(end, here, self._say)
+            self._ways[end].join(message.link, socket.socket(fileno=fds[0]), message.part)
 
 
 def _fills(order: StartTransfer, block_size: int) -> Int32:

@@ -51,11 +51,13 @@ class Movers(Protocol):
 def movers_of(
     layout: Layout, pool: torch.Tensor, slot_bytes: int, by_torch: ByTorch = NONE
 ) -> Movers:
-    """How rows of a pool, uint8 [block, block_bytes], get to slots and back."""
+    """How rows of a pool, uint8 [block, block_bytes], get to slots and back; parts of them by
+    torch, since they lie in many pieces.
+    """
     if not pool.is_cuda:
         return HostMovers(pool)
     gather, scatter = rows.gather, rows.scatter
-    if MOVE not in by_torch:
+    if MOVE not in by_torch and layout.part is None:
         from daemon.engine.transfer import gpu_rows
 
         gpu_rows.warm_up(layout, pool.device)

@@ -1,4 +1,4 @@
-"""The links of this worker and a peer in one direction, one after another."""
+"""The links of this worker and one of a peer's ranks in one direction, one after another."""
 
 import contextlib
 import logging
@@ -7,18 +7,28 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import torch
 
 from daemon.engine.transfer.connect import EndPools, connect_receiver, connect_sender
-from daemon.engine.transfer.messages import Done, Lost, News
+from daemon.engine.transfer.messages import Broken, Done, Lost, News
 from daemon.engine.transfer.receiver import Receiver
 from daemon.engine.transfer.sender import Sender
+from daemon.models.kv_parts import KVPart
 from daemon.protocol.worker import FromWorker, LinkState, TransferOver
 
 log = logging.getLogger(__name__)
 
 _DIFFER = "not all blocks arrived as they left"
+
+
+class _Joining(NamedTuple):
+    """A link to be joined."""
+
+    link: int
+    sock: socket.socket
+    part: KVPart | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,14 @@ class _Ended:
     why: str
 
 
+class LinkEnd(NamedTuple):
+    """The rank of a peer that a link leads to, or comes from."""
+
+    peer: int
+    sends: bool
+    peer_rank: int = 0
+
+
 class LinkPeer:
     """A thread that joins links as they come, and closes them; each follows the one before.
 
@@ -37,19 +55,17 @@ class LinkPeer:
     other ranks may have joined theirs.
     """
 
-    def __init__(
-        self, peer: int, sends: bool, here: EndPools, say: Callable[[FromWorker], None]
-    ) -> None:
+    def __init__(self, at: LinkEnd, here: EndPools, say: Callable[[FromWorker], None]) -> None:
         """`say` is called on threads of its own."""
-        self._peer, self._sends, self._here = peer, sends, here
+        self._at, self._here = at, here
         self._say_it = say
         self._end: Sender | Receiver | None = None
         self._link = -1  # the number of the link that is up
         self._lock = threading.Lock()  # of the two below
         self._newest = -1
         self._meeting: socket.socket | None = None
-        self._news: SimpleQueue[tuple[int, socket.socket] | _Ended] = SimpleQueue()
-        name = f"link-{'to' if sends else 'from'}-{peer}"
+        self._news: SimpleQueue[_Joining | _Ended] = SimpleQueue()
+        name = f"link-{'to' if at.sends else 'from'}-{at.peer}"
         threading.Thread(target=self._live, name=name, daemon=True).start()
 
     @property
@@ -63,14 +79,16 @@ class LinkPeer:
         sender = self.sender
         return sender if self._link == link else None
 
-    def join(self, link: int, sock: socket.socket) -> None:
-        """Join a newer link: the one before is closed, or not waited for any more."""
+    def join(self, link: int, sock: socket.socket, part: KVPart | None = None) -> None:
+        """Join a newer link, for this part of each block: the one before is closed, or not waited
+        for any more.
+        """
         with self._lock:
             self._newest = link
             if self._meeting is not None:
                 with contextlib.suppress(OSError):
                     self._meeting.shutdown(socket.SHUT_RDWR)
-        self._news.put((link, sock))
+        self._news.put(_Joining(link, sock, part))
 
     def end(self, link: int) -> None:
         """Close a link that is up, or that the ends are about to join."""
@@ -78,7 +96,7 @@ class LinkPeer:
             if self._newest == link and self._meeting is not None:
                 with contextlib.suppress(OSError):
                     self._meeting.shutdown(socket.SHUT_RDWR)
-        self._news.put(_Ended(link, "another rank has lost its link"))
+        self._news.put(_Ended(link, "another link of the same number is lost"))
 
     def _live(self) -> None:
         device = self._here.cache.raw.device
@@ -93,7 +111,7 @@ class LinkPeer:
                     self._close("a newer link follows")
                     self._open(*news)
 
-    def _open(self, link: int, sock: socket.socket) -> None:
+    def _open(self, link: int, sock: socket.socket, part: KVPart | None) -> None:
         with self._lock:
             is_newest = link == self._newest
             self._meeting = sock if is_newest else None
@@ -102,7 +120,8 @@ class LinkPeer:
             self._tell_state(link, False, "a newer link follows")
             return
         try:
-            end = (connect_sender if self._sends else connect_receiver)(sock, self._here)
+            connect = connect_sender if self._at.sends else connect_receiver
+            end = connect(sock, self._here, part=part)
         except Exception as error:  # noqa: BLE001 - a link that cannot be is no fault of the worker's
             log.warning("the link %s is not joined: %s", self._name, error)
             self._tell_state(link, False, str(error))
@@ -129,15 +148,24 @@ class LinkPeer:
             self._news.put(_Ended(link, news.reason))
         elif isinstance(news, Done):
             why = _DIFFER if news.differs else ""
-            self._say(TransferOver(news.transfer, news.num_right, news.elapsed_s, why))
+            self._say_over(news, why)
         else:
-            over = TransferOver(news.transfer, news.num_right, news.elapsed_s, news.reason)
-            self._say(over)
+            self._say_over(news, news.reason)
+
+    def _say_over(self, news: Done | Broken, why: str) -> None:
+        right, rank = news.num_right, self._at.peer_rank
+        self._say(TransferOver(news.transfer, right, news.elapsed_s, why, rank))
 
     def _tell_state(self, link: int, is_up: bool, why: str = "", direct: bool = False) -> None:
         self._say(
             LinkState(
-                peer=self._peer, sends=self._sends, is_up=is_up, link=link, direct=direct, why=why
+                peer=self._at.peer,
+                sends=self._at.sends,
+                is_up=is_up,
+                link=link,
+                direct=direct,
+                why=why,
+                peer_rank=self._at.peer_rank,
             )
         )
 
@@ -147,4 +175,4 @@ class LinkPeer:
 
     @property
     def _name(self) -> str:
-        return f"{'to' if self._sends else 'from'} instance {self._peer}"
+        return f"{'to' if self._at.sends else 'from'} instance {self._at.peer}"

@@ -15,7 +15,7 @@ import torch
 from daemon.engine.batch.streams import Stream, WorkEvent
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.transfer.faults import LinkFaults, Stage
-from daemon.engine.transfer.layout import WHOLE, TransferError, layout_of
+from daemon.engine.transfer.layout import WHOLE, Layout, TransferError
 from daemon.engine.transfer.messages import (
     Broken,
     Bye,
@@ -92,6 +92,7 @@ class Receiver:
     def __init__(
         self,
         link: TransferSocket,
+        layout: Layout,
         cache: PagedKV,
         compute: Stream,
         ring: tuple[SharedRing, Movers] | None,
@@ -101,7 +102,7 @@ class Receiver:
     ) -> None:
         """`ring`: None where the sender writes by itself; `process`: its pidfd, or -1."""
         self._link, self._cache, self._compute = link, cache, compute
-        self._layout = layout_of(cache)
+        self._layout = layout
         self._ring = ring
         self._process = process
         self._summer, self._faults = summer, faults or LinkFaults()

@@ -126,7 +126,7 @@ class Sender:
         For long prompts, whose transfer overlaps with their computation. Call it before the step
         begins, and `after_step` behind it; if the step fails, the transfer must be cancelled.
         """
-        num_parts = self._layout.num_layers
+        num_parts = self._layout.layers.size
         self._layered.append(self._begin(Outgoing(transfer, blocks, targets, fills, num_parts)))
 
     def after_layer(self, layer: int) -> None:
@@ -134,11 +134,14 @@ class Sender:
 
         Layers come in order; behind one that is missing, all are `after_step`'s.
         """
-        self._queue_layers([job for job in self._layered if job.num_queued == layer], layer + 1)
+        number = layer - self._layout.layers.first
+        if number < self._layout.layers.size:
+            jobs = [job for job in self._layered if job.num_queued == number]
+            self._queue_layers(jobs, number + 1)
 
     def after_step(self) -> None:
         """Once the step is launched: send the layers that were not sent."""
-        self._queue_layers(self._layered, self._layout.num_layers)
+        self._queue_layers(self._layered, self._layout.layers.size)
         self._layered = []
 
     def cancel(self, transfer: int) -> None:

@@ -1,11 +1,10 @@
 """Checksums of blocks where they lie: of the bytes that leave one pool, and of those that arrive.
 
-A sum is that of a part's words, each times an odd number of its own, modulo 2 ** 64. So it differs
-wherever one word does, and with a probability of about 2 ** -63 it does not where several do. Both
-ends compute it with the same operations of torch, each on the device of its own pool.
+A sum is that of a part's words, each times the odd number of its place, modulo 2 ** 64. So it
+differs wherever one word does, and with a probability of about 2 ** -63 it does not where several
+do. Both ends compute it with the same operations of torch, each on the device of its own pool.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 
 from daemon.engine.batch.streams import CudaStream, Stream, ThreadStream, WorkEvent
 from daemon.engine.batch.upload import upload
-from daemon.engine.transfer.layout import Layout
+from daemon.engine.transfer.layout import WHOLE, Layout
 from daemon.engine.transfer.rows import Spans
 from daemon.wire.columns import Column, Int64
 
@@ -27,11 +26,8 @@ class BlockSums:
     """Sums of parts of blocks of a layout, for pools on one device."""
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
-        layers = range(layout.num_layers)
-        edges = [edge for layer in layers for span in layout.spans(layer) for edge in span]
-        common = math.gcd(layout.block_bytes, *edges)
-        self._word_bytes = next(size for size in _WORDS if common % size == 0)
-        count = layout.block_bytes // self._word_bytes
+        self._word_bytes, self._packs = layout.word_bytes, layout.part is not None
+        count = layout.size(WHOLE) // self._word_bytes
         whole = np.iinfo(np.int64)
         drawn = np.random.default_rng(_SEED).integers(whole.min, whole.max, count, np.int64)
         self._factors = torch.from_numpy(drawn | 1).to(device)
@@ -52,10 +48,17 @@ class BlockSums:
 
     def _add(self, sums: torch.Tensor, rows: torch.Tensor, spans: Spans) -> None:
         """Add the sums of these rows [n, block_bytes] to `sums` [n]."""
-        for start, size in spans:
-            first, end = start // self._word_bytes, (start + size) // self._word_bytes
-            words = rows[:, start : start + size].view(_WORDS[self._word_bytes])
-            sums += (words * self._factors[first:end]).sum(1)
+        packed = 0
+        for span in spans:
+            octets = rows[:, span.start : span.start + span.size]
+            if self._packs:  # other numbers of heads lie between them at the other end
+                each = rows.stride(0), span.pitch or span.size, 1
+                first = rows.storage_offset() + span.start
+                shape = len(rows), span.num_pieces, span.size
+                octets = rows.as_strided(shape, each, first).clone().view(len(rows), -1)
+            words = octets.view(_WORDS[self._word_bytes])
+            sums += (words * self._factors[packed : packed + words.shape[1]]).sum(1)
+            packed += words.shape[1]
 
 
 @dataclass(frozen=True, slots=True)

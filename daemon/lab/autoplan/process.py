@@ -215,7 +215,7 @@ def only_flipped_by_itself(snapshot: Snapshot, before: LiveSettings, here: LiveS
 
 def may_split(snapshot: Snapshot) -> bool:
     """Whether a plan may give roles: all instances are linked, and no hand has set one."""
-    if any(unlinked(each, snapshot) for each in snapshot.instances):
+    if any(unlinked(each) for each in snapshot.instances):
         return False
     if snapshot.roles.mode == AUTO:
         return not snapshot.roles.pinned

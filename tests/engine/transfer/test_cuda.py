@@ -74,7 +74,7 @@ class Gpu:
         return SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
 
     def _across(self, pool: Any, spans: Any, blocks: Any, address: int, targets: Any) -> None:
-        slot = torch.zeros(len(blocks) * sum(size for _, size in spans), dtype=torch.uint8)
+        slot = torch.zeros(len(blocks) * sum(span.total for span in spans), dtype=torch.uint8)
         rows.gather(pool, spans, blocks, slot)
         rows.scatter(slot, self.pools[address], spans, targets)
 

@@ -180,7 +180,7 @@ class _PeerMover:
     def across(self, spans: Any, blocks: Any, targets: Any, after: Any) -> ThreadEvent:
         after.synchronize()
         self.begun.set()
-        for start, size in spans:
+        for start, size, *_ in spans:
             read = self._source[blocks.tolist(), start : start + size]
             self._target[targets.tolist(), start : start + size] = read
         return self.ended
@@ -202,7 +202,7 @@ def straight(cleared: ThreadEvent) -> Pair:
         layout, steps = layout_of(source), cast(Stream, _At(cleared))
         route = PeerRoute(layout, mover, mover, Sources(summer(source)))
         sender = Sender(here, layout, PoolCounts(24, 30), Here(), route)
-        return sender, Receiver(there, target, steps, None, -1, summer(target))
+        return sender, Receiver(there, layout_of(target), target, steps, None, -1, summer(target))
 
     return Pair(connect)
 
@@ -276,7 +276,9 @@ def test_rubbish_ends_the_link_with_a_word() -> None:
         connect_receiver(there, Pools(cache))
     here, there = socket.socketpair()
     link = TransferSocket(here)
-    receiver = Receiver(TransferSocket(there), cache, Here(), None, -1, summer(cache))
+    receiver = Receiver(
+        TransferSocket(there), layout_of(cache), cache, Here(), None, -1, summer(cache)
+    )
     receiver.start(told.append)
     link.send(TransferWay(direct=True))
     assert "the sender sent TransferWay" in str(link.receive())
@@ -387,7 +389,9 @@ def test_who_sends_rubbish_is_told_so() -> None:
     here, there = socket.socketpair()
     heard = TransferSocket(here)
     cache = TARGET.make()
-    receiver = Receiver(TransferSocket(there), cache, Here(), None, -1, summer(cache))
+    receiver = Receiver(
+        TransferSocket(there), layout_of(cache), cache, Here(), None, -1, summer(cache)
+    )
     told: SimpleQueue[Any] = SimpleQueue()
     receiver.start(told.put)
     here.sendall(inline_frame(b"rubbish"))

@@ -88,7 +88,7 @@ def test_layers_are_where_the_cache_has_them(kv_dtype: str) -> None:
         cache.blocks[1, layer].view(torch.uint8).fill_(255)
         if cache.scales is not None:
             cache.scales[1, layer] = -1.0
-        for start, size in layout.spans(layer):
+        for start, size, *_ in layout.spans(layer):
             assert cache.raw[1, start : start + size].view(torch.int32).all()
             cache.raw[1, start : start + size] = 0
             seen[start : start + size] += 1
@@ -115,7 +115,7 @@ def test_stages_are_never_shared(seed: int, counts: list[int], kv_dtype: str) ->
         spans, size = layout.spans(number % 3), len(some) * layout.size(number % 3)
         slot, index = torch.zeros(size, dtype=torch.uint8), some.tolist()
         _invert(expected, index)
-        for start, width in spans:
+        for start, width, *_ in spans:
             expected[index, start : start + width] = 255 - source.raw[index, start : start + width]
         steps.run(partial(_invert, source.raw, index))
         pieces.append((spans, some, slot))

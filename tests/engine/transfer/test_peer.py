@@ -5,7 +5,7 @@ import threading
 from queue import SimpleQueue
 
 from daemon.engine.transfer.connect import EndPools
-from daemon.engine.transfer.peer import LinkPeer
+from daemon.engine.transfer.peer import LinkEnd, LinkPeer
 from daemon.protocol.worker import FromWorker, LinkState
 from tests.engine.transfer.both_ends import SOURCE
 from tests.hangs import HANG_S
@@ -20,7 +20,7 @@ def test_a_link_that_is_superseded_before_it_is_joined_is_reported_too() -> None
         said.put(message)
         assert joined.wait(HANG_S)
 
-    peer = LinkPeer(1, True, EndPools(SOURCE.make()), say)
+    peer = LinkPeer(LinkEnd(1, True), EndPools(SOURCE.make()), say)
     ends = [socket.socketpair() for _ in range(3)]
     for _, theirs in ends:
         theirs.close()

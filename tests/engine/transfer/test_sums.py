@@ -1,6 +1,5 @@
 """Sums of blocks: whatever differs shows, on either kind of device and over either way."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.gpu.handoff_peer import PoolSizes
 from daemon.engine.batch.streams import ThreadEvent
 from daemon.engine.transfer import rows, sums
-from daemon.engine.transfer.layout import WHOLE, layout_of
+from daemon.engine.transfer.layout import WHOLE, ByteSpan, Layout, layout_of
 from daemon.engine.transfer.messages import Done
 from daemon.engine.transfer.sums import BlockSums
 from daemon.wire.columns import int32
@@ -36,7 +35,7 @@ def test_any_byte_and_any_order_counts(data: st.DataObject, kv_dtype: str) -> No
     before = of(cache.raw, spans, ALL)
     block, place = data.draw(st.integers(0, 23)), data.draw(st.integers(0, layout.block_bytes - 1))
     cache.raw[block, place] ^= data.draw(st.integers(1, 255))
-    inside = any(start <= place < start + size for start, size in spans)
+    inside = any(start <= place < start + size for start, size, *_ in spans)
     differs = of(cache.raw, spans, ALL) != before
     assert differs.nonzero().ravel().tolist() == ([block] if inside else [])
     there = cache.raw.clone()
@@ -65,16 +64,14 @@ def test_a_gpu_sums_in_pieces_what_a_cpu_sums_in_place(
 def test_blocks_that_are_odd_in_size_are_summed_too() -> None:
     """Words are as long as every part of a block allows."""
     for block_bytes, word in ((24, torch.int64), (12, torch.int32), (7, torch.uint8)):
-        span = SimpleNamespace(start=0, size=block_bytes)
-        layout: Any = SimpleNamespace(
-            num_layers=1, block_bytes=block_bytes, spans=lambda _, one=span: ((0, one.size),)
-        )
+        spans = [ByteSpan(0, block_bytes)]
+        layout = Layout(0, 1, 1, 1, "float32", "float32", block_bytes)
         pool = torch.randint(0, 256, (2, block_bytes), dtype=torch.uint8)
         of = BlockSums(layout, HOST)
         assert len(of._factors) == block_bytes // word.itemsize
-        before = of.of(pool, [(0, block_bytes)], int32([0, 1]))  # type: ignore[list-item]
+        before = of.of(pool, spans, int32([0, 1]))
         pool[1, -1] ^= 1
-        after = of.of(pool, [(0, block_bytes)], int32([0, 1]))  # type: ignore[list-item]
+        after = of.of(pool, spans, int32([0, 1]))
         assert (before == after).tolist() == [True, False]
 
 

@@ -112,7 +112,7 @@ def test_settings_that_no_plan_has_are_said() -> None:
 def test_roles_are_split_only_between_instances_that_are_linked() -> None:
     """Also where a worker is not there: asleep, or on no node yet."""
     one = msgspec.structs.replace(snapshot().instances[0], device="cpu")
-    for words, splits in (({}, True), ({"node": "?"}, False), ({"device": "cpu:pp2"}, False)):
+    for words, splits in (({}, True), ({"node": "?"}, False), ({"device": "cpu:pp2"}, True)):
         other = msgspec.structs.replace(one, **words)
         told = msgspec.structs.replace(snapshot(), instances=(one, other))
         assert may_split(told) is splits

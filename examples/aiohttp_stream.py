@@ -25,7 +25,10 @@ async def stream(session: aiohttp.ClientSession, question: str) -> AsyncIterator
             data = line.decode().strip().removeprefix("data: ")
             if not data.startswith("{"):  # an empty line, a comment, or [DONE]
                 continue
-            for choice in json.loads(data)["choices"]:
+            event = json.loads(data)
+            if "error" in event:  # the answer ends here
+                raise RuntimeError(event["error"]["message"])
+            for choice in event["choices"]:
                 yield choice["delta"].get("content") or ""
 
 
@@ -42,10 +45,13 @@ async def answer(session: aiohttp.ClientSession, question: str) -> None:
 
 
 async def main(questions: list[str]) -> None:
-    """Ask all questions at once over one session."""
-    async with aiohttp.ClientSession(URL) as session, asyncio.TaskGroup() as group:
-        for question in questions:
-            group.create_task(answer(session, question))
+    """Ask all questions at once over one session; an error ends all."""
+    try:
+        async with aiohttp.ClientSession(URL) as session, asyncio.TaskGroup() as group:
+            for question in questions:
+                group.create_task(answer(session, question))
+    except* RuntimeError as errors:
+        sys.exit("\n".join(map(str, errors.exceptions)))
 
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ ANSWER = "hello world"
 QUOTED = """Who said "it's 5 $ & more" \\ `then`?"""
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["bash", "examples/chat.sh", QUOTED],
-        [sys.executable, "examples/openai_chat.py", "hello"],
-        [sys.executable, "examples/aiohttp_stream.py", "hello", "world"],
-    ],
-)
+COMMANDS = [
+    ["bash", "examples/chat.sh", QUOTED],
+    [sys.executable, "examples/openai_chat.py", "hello"],
+    [sys.executable, "examples/aiohttp_stream.py", "hello", "world"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 async def test_an_example_prints_the_answer(command: list[str], tmp_path: Path) -> None:
     folder = build(tmp_path / "tiny")
     async with ScriptedRuntime(folder) as runtime:
@@ -35,6 +35,19 @@ async def test_an_example_prints_the_answer(command: list[str], tmp_path: Path) 
     assert out.count(ANSWER) == len(command) - 2
     if command[0] == "bash":
         assert out == f"{ANSWER}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+async def test_an_example_tells_the_error_that_ends_an_answer(
+    command: list[str], tmp_path: Path
+) -> None:
+    folder = build(tmp_path / "tiny")
+    async with ScriptedRuntime(folder) as runtime:
+        await until_ready(runtime.url)
+        runtime.script, runtime.fail_at = saying(tokenizer(), ANSWER), 2
+        status, _, error = await run(command, runtime.url)
+    assert status != 0
+    assert runtime.fail_with in error.splitlines()[-1]
 
 
 async def test_an_example_fails_where_nobody_serves() -> None:

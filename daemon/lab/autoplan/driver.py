@@ -12,6 +12,8 @@ from daemon.roles.window import LoadWindow
 
 LOOKS = 4
 """Looks in a period."""
+BACKLOG_PERIODS = 4
+"""A trial goes on for so long where requests from before it wait."""
 
 
 class SelfDriver:
@@ -38,6 +40,7 @@ class SelfDriver:
         self._window = LoadWindow()
         self._followed_s = -np.inf  # arrivals until then are in the window
         self._load_s = -1.0  # when the load began that the newest search was about
+        self._told_s = -1.0  # when the load began that the pilot knows of
         self._since_s = -np.inf  # when the present settings came
         self._due_s = -np.inf
         self.searches = 0
@@ -51,22 +54,43 @@ class SelfDriver:
         load_s = self._window.since_s
         fresh = seen.between(load_s, now)
         is_new, lacking = load_s != self._load_s, fresh.lacking(self._search.slo)
-        if is_new:
+        if load_s != self._told_s:
+            self._told_s = load_s
             self.pilot.load_changed()
+        before = self.pilot.present
+        newest = seen.between(max(self._since_s, now - self.look_s), now)
+        if self.pilot.withdraw(newest.attainment, int(newest.ended.sum())):
+            self.note = (
+                f"{newest.attainment:.1%} keep both SLOs, fewer than before the plan: undone"
+            )
+            return self._orders(now, before)
         if lacking and not self.pilot.on_trial:
             self.note = f"{len(fresh)} requests of this load: a search needs {lacking} more"
             return []
         here = fresh.between(max(self._since_s, now - 2 * self._period_s), now)
-        before, measured = self.pilot.present, here.attainment
+        measured = here.attainment
         if not (is_new or now >= self._due_s) or not here.ended.any():
             return []
         self._due_s = now + self._period_s
-        if not self.pilot.judge(measured, int(here.ended.sum())):
-            if measured >= 1.0 - MARGIN:
+        num_ended, waits = int(here.ended.sum()), self._backlog_waits(now, seen)
+        if not self.pilot.judge(measured, num_ended, waits):
+            if self.pilot.on_trial:
+                self.note = "the trial goes on: requests from before the plan wait"
+            elif measured >= 1.0 - MARGIN:
                 self.note = f"{measured:.1%} keep both SLOs: there is nothing to gain"
                 self._load_s = load_s
             elif not lacking and self._choose(now, measured, fresh, is_cancelled):
                 self._load_s = load_s
+        return self._orders(now, before)
+
+    def _backlog_waits(self, now: float, seen: SeenRequests) -> bool:
+        """Whether requests from before the present settings wait, not longer than some periods."""
+        older = seen.between(-np.inf, self._since_s)
+        waits = ~older.over & (older.output_tokens == 0)
+        return bool(waits.any()) and now - self._since_s < BACKLOG_PERIODS * self._period_s
+
+    def _orders(self, now: float, before: LiveSettings) -> list[LiveOrder]:
+        """Those that lead to the pilot's settings."""
         if self.pilot.present == before:
             return []
         self._since_s = now

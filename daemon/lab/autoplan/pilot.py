@@ -18,7 +18,11 @@ falls from one to the next.
 """
 MARGIN = 0.02
 """Attainment that a prediction may be short of, beside chance."""
+LEAST_ENDED = 20
+"""Requests that a plan may be withdrawn by, at least."""
 _DEVIATIONS = 2.0
+_SURE_DEVIATIONS = 3.0
+"""Of what is asked at each look."""
 
 
 class SettingsForecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +54,7 @@ class Pilot:
 
     def __init__(self, present: LiveSettings) -> None:
         self.present = present
+        self.home = present  # an operator's own
         self.plan: AppliedPlan | None = None
         self._refuted: set[LiveSettings] = set()  # under the present load
 
@@ -57,6 +62,11 @@ class Pilot:
     def on_trial(self) -> bool:
         """Whether the newest plan waits for its judgement."""
         return self.plan is not None and self.plan.state == "on trial"
+
+    def operator_chose(self, settings: LiveSettings) -> None:
+        """Begin anew from settings that an operator chose."""
+        self.present = self.home = settings
+        self.load_changed()
 
     def load_changed(self) -> None:
         """Forget what was learned of the load before."""
@@ -68,23 +78,45 @@ class Pilot:
         """Whether settings are to be simulated at all."""
         return settings not in self._refuted
 
-    def judge(self, measured: float, num_requests: int) -> bool:
+    def judge(self, measured: float, num_requests: int, backlog_waits: bool = False) -> bool:
         """Judge the plan on trial by the period since; whether it was undone.
 
         It is undone where attainment falls short of the prediction by more than the margin and
-        chance, and is no better than before.
+        chance, and is no better than before. Where it is no worse either, and a backlog from before
+        the plan still waits, that is no verdict: the trial goes on.
         """
         if self.plan is None or not self.on_trial:
             return False
         plan = self.plan
         short = plan.predicted - measured > MARGIN + _chance(plan.predicted, num_requests)
         is_undone = short and measured <= plan.measured_before
+        fallen = plan.measured_before - measured
+        is_worse = fallen > MARGIN + _chance(plan.measured_before, num_requests)
+        if is_undone and backlog_waits and not is_worse:
+            return False
         state = "undone" if is_undone else "kept"
         self.plan = msgspec.structs.replace(plan, state=state, measured=measured)
         if is_undone:
             self._refuted.add(plan.settings)
             self.present = plan.before
         return is_undone
+
+    def withdraw(self, measured: float, num_requests: int) -> bool:
+        """Go back to the operator's settings where the newest requests fare surely worse than those
+        before the plan did; whether that is so. A plan was made for a load: the next one may be
+        served badly by it, long before enough of it was seen for another search.
+        """
+        plan = self.plan
+        if plan is None or self.on_trial or self.present == self.home:
+            return False
+        short = plan.measured_before - measured
+        by_chance = _chance(plan.measured_before, num_requests, _SURE_DEVIATIONS)
+        if num_requests < LEAST_ENDED or short <= MARGIN + by_chance:
+            return False
+        self._refuted.add(self.present)
+        self.plan = msgspec.structs.replace(plan, state="undone", measured=measured)
+        self.present = self.home
+        return True
 
     def choose(
         self, now: float, measured: float, forecasts: Sequence[SettingsForecast]
@@ -115,6 +147,6 @@ class Pilot:
         return self.present
 
 
-def _chance(share: float, num: int) -> float:
+def _chance(share: float, num: int, deviations: float = _DEVIATIONS) -> float:
     """The difference of a share of so many requests that chance makes."""
-    return _DEVIATIONS * float((share * (1.0 - share) / max(1, num)) ** 0.5)
+    return deviations * float((share * (1.0 - share) / max(1, num)) ** 0.5)

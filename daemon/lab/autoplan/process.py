@@ -135,10 +135,10 @@ class LivePlanner:
             self._driver = self._begun(snapshot, incident, here)
         driver, pilot = self._driver, self._driver.pilot
         if pilot.present != here:
-            by_itself = only_flipped_by_itself(snapshot, pilot.present, here)
-            pilot.present = here
-            if not by_itself:  # an operator chose: that is where plans begin
-                pilot.load_changed()
+            if only_flipped_by_itself(snapshot, pilot.present, here):
+                pilot.present = here
+            else:
+                pilot.operator_chose(here)
                 driver.may_split = may_split(snapshot)
         now = self._clock()
         found = driver.look(now, seen_in(incident, self._slo, now))

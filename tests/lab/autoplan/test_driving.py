@@ -217,3 +217,61 @@ def test_a_trial_is_judged_where_few_requests_come(tmp_path: Path) -> None:
     assert driver.look(30.0, seen.between(0.0, 30.0)) == []  # its period is not over
     assert driver.look(35.0, seen.between(0.0, 35.0)) == [ChoosePolicy("vllm")]
     assert driver.pilot.plan is not None and driver.pilot.plan.state == "undone"
+
+
+def test_a_plan_ends_with_the_load_that_it_was_made_for(tmp_path: Path) -> None:
+    """A kept plan under which most of the newest requests miss an SLO is undone at the next look,
+    though too few have come to tell the change of the load, or for a search.
+    """
+    unit = toy_units(tmp_path, 1)[0]
+    search = SettingsSearch(unit, KNOBS, SLO, tmp_path)
+    driver = SelfDriver(START, ("toy",), ("vllm", "sarathi"), search, PERIOD_S)
+    other = msgspec.structs.replace(START, policy="sarathi")
+    good = [
+        SettingsForecast(settings=START, shares=(0.5, 0.5)),
+        SettingsForecast(settings=other, shares=(0.9, 0.9)),
+    ]
+    seen = replace(seen_for(1.0, 300), arrival_s=np.linspace(0.0, 39.8, 300))
+    seen = replace(seen, kept=seen.arrival_s < 36.0)
+    driver.look(20.0, seen.between(0.0, 20.0))
+    assert driver.pilot.choose(20.0, 0.7, good) == other
+    assert not driver.pilot.judge(0.9, 100)
+    driver._since_s = 20.0
+    assert driver.look(36.0, seen.between(0.0, 36.0)) == []
+    assert driver.look(40.0, seen) == [ChoosePolicy("vllm")]
+    assert driver.pilot.present == START
+
+
+def test_a_backlog_from_before_a_plan_is_no_verdict_on_it(tmp_path: Path) -> None:
+    """It is judged once those are served, or some periods later; no plan is made meanwhile."""
+    unit = toy_units(tmp_path, 1)[0]
+    for answered_s, state in ((40.0, "kept"), (1e9, "undone")):
+        driver = SelfDriver(
+            START, ("toy",), ("vllm", "sarathi"), SettingsSearch(unit, KNOBS, SLO, tmp_path), 10.0
+        )
+        other = msgspec.structs.replace(START, policy="sarathi")
+        good = [
+            SettingsForecast(settings=START, shares=(0.1, 0.1)),
+            SettingsForecast(settings=other, shares=(0.9, 0.9)),
+        ]
+        num = 600
+        all_seen = replace(seen_for(1.0, num), arrival_s=np.linspace(0.0, 59.9, num))
+        driver.look(20.0, all_seen.between(0.0, 20.0))
+        assert driver.pilot.choose(20.0, 0.0, good) == other
+        driver._load_s, driver._since_s, driver._due_s = 0.0, 20.0, 30.0
+        states = []
+        for now in (30.0, 45.0, 60.0):
+            seen = all_seen.between(-np.inf, now)
+            is_old = seen.arrival_s < 20.0
+            over = is_old & (now >= answered_s) | ~is_old
+            seen = replace(
+                seen,
+                over=over,
+                output_tokens=over.astype(np.int32),
+                kept=(seen.arrival_s > answered_s) & over,
+            )
+            driver.look(now, seen)
+            assert driver.pilot.plan is not None
+            states.append(driver.pilot.plan.state)
+            assert driver.searches == 0 or state in states
+        assert states[0] == "on trial" and states[-1] == state

@@ -62,6 +62,20 @@ def test_a_plan_that_comes_out_worse_is_undone_and_not_tried_again() -> None:
     assert pilot.may_try(OTHER)
 
 
+def test_a_trial_goes_on_while_a_backlog_from_before_waits() -> None:
+    """It takes the first requests under any settings; but what is worse than before is undone."""
+    for measured, is_undone in ((0.6, False), (0.59, False), (0.5, True)):
+        pilot = Pilot(HERE)
+        pilot.choose(10.0, 0.6, forecasts((0.7, 0.7), (0.9, 0.9)))
+        assert pilot.judge(measured, 1000, backlog_waits=True) is is_undone
+        assert pilot.on_trial is not is_undone
+    assert pilot.present == HERE
+    pilot = Pilot(HERE)
+    pilot.choose(10.0, 0.6, forecasts((0.7, 0.7), (0.9, 0.9)))
+    assert not pilot.judge(0.6, 1000, backlog_waits=True)
+    assert pilot.judge(0.6, 1000)
+
+
 @pytest.mark.parametrize(
     ("measured", "num"),
     [
@@ -85,3 +99,36 @@ def test_another_load_leaves_a_plan_without_judgement() -> None:
     pilot.load_changed()
     assert applied(pilot).state == "outdated"
     assert not pilot.judge(0.1, 1000) and pilot.present == OTHER
+
+
+def kept_plan() -> Pilot:
+    """A plan that its period has borne out; 60 % kept both SLOs before it."""
+    pilot = Pilot(HERE)
+    pilot.choose(10.0, 0.6, forecasts((0.7, 0.7), (0.9, 0.9)))
+    assert not pilot.judge(0.8, 1000)
+    return pilot
+
+
+def test_a_plan_that_serves_the_next_load_worse_than_none_did_is_withdrawn() -> None:
+    """Before the change of the load is told, or behind it; on trial its period judges."""
+    pilot = kept_plan()
+    assert not pilot.withdraw(0.59, 10_000)  # within the margin
+    assert not pilot.withdraw(0.3, 10)  # ten requests tell nothing
+    assert not pilot.withdraw(0.55, 30)  # chance
+    assert pilot.withdraw(0.3, 30)
+    assert pilot.present == HERE and applied(pilot).state == "undone"
+    assert applied(pilot).measured == 0.3 and not pilot.may_try(OTHER)
+    assert not pilot.withdraw(0.1, 1000)  # nothing is left to undo
+
+    pilot = Pilot(HERE)
+    pilot.choose(10.0, 0.6, forecasts((0.7, 0.7), (0.9, 0.9)))
+    assert not pilot.withdraw(0.0, 1000)
+    pilot.load_changed()
+    assert pilot.withdraw(0.0, 1000) and pilot.present == HERE
+
+
+def test_what_an_operator_chose_is_never_withdrawn() -> None:
+    pilot = kept_plan()
+    pilot.operator_chose(OTHER)
+    assert not pilot.withdraw(0.0, 1000)
+    assert pilot.present == OTHER

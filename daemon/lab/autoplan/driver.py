@@ -89,6 +89,11 @@ class SelfDriver:
         waits = ~older.over & (older.output_tokens == 0)
         return bool(waits.any()) and now - self._since_s < BACKLOG_PERIODS * self._period_s
 
+    def given(self, now: float) -> None:
+        """Count from now on: the last look, which took a while, led to orders that were given."""
+        self._since_s, self._due_s = now, now + self._period_s
+        self.pilot.applied(now)
+
     def _orders(self, now: float, before: LiveSettings) -> list[LiveOrder]:
         """Those that lead to the pilot's settings."""
         if self.pilot.present == before:

@@ -19,10 +19,10 @@ falls from one to the next.
 MARGIN = 0.02
 """Attainment that a prediction may be short of, beside chance."""
 LEAST_ENDED = 20
-"""Requests that a plan may be withdrawn by, at least."""
+"""The fewest requests that a plan is withdrawn by."""
 _DEVIATIONS = 2.0
 _SURE_DEVIATIONS = 3.0
-"""Of what is asked at each look."""
+"""Those of a question that each look asks."""
 
 
 class SettingsForecast(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +67,11 @@ class Pilot:
         """Begin anew from settings that an operator chose."""
         self.present = self.home = settings
         self.load_changed()
+
+    def applied(self, now: float) -> None:
+        """Note the time at which a new plan's orders were given."""
+        if self.plan is not None and self.on_trial:
+            self.plan = msgspec.structs.replace(self.plan, applied_s=now)
 
     def load_changed(self) -> None:
         """Forget what was learned of the load before."""

@@ -144,6 +144,8 @@ class LivePlanner:
         found = driver.look(now, seen_in(incident, self._slo, now))
         for order in found:
             self._give(order)
+        if found:
+            driver.given(self._clock())
         return driver.note
 
     def _begun(self, snapshot: Snapshot, incident: Incident, here: LiveSettings) -> SelfDriver:
@@ -176,13 +178,14 @@ class LivePlanner:
             case Flip():
                 flip(path, order.instance, order.role, _TIMEOUT_S, order.wait_s)
 
+    def status(self, note: str) -> PlanStatus:
+        """What viewers are told."""
+        return PlanStatus(note=note) if self._driver is None else self._driver.status(note)
+
     def _tell(self, note: str) -> None:
         self._note = note
-        status = PlanStatus(note=note)
-        if self._driver is not None:
-            status = self._driver.status(note)
         with contextlib.suppress(OSError):
-            self._sock.sendall(inline_frame(msgspec.msgpack.encode(status)))
+            self._sock.sendall(inline_frame(msgspec.msgpack.encode(self.status(note))))
 
 
 def settings_of(snapshot: Snapshot) -> LiveSettings:

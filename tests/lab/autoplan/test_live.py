@@ -5,6 +5,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from itertools import chain, repeat
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ from tests.lab.autoplan.test_driving import SLO, START, grown, scenario
 from tests.lab.planner.toys import toy_units
 
 END_S = 44.0
+SEARCH_S = 20.0
+"""What a search takes: a trial begins behind it."""
 
 
 def snapshot() -> Snapshot:
@@ -88,10 +91,12 @@ def test_orders_go_over_the_control_socket(tmp_path: Path, orders: Written) -> N
         slo_tpot=SLO.tpot_s,
     )
     with ours, theirs:
-        planner = LivePlanner(arguments, tmp_path, theirs, lambda: END_S)
+        times_s = chain((END_S,), repeat(END_S + SEARCH_S))
+        planner = LivePlanner(arguments, tmp_path, theirs, lambda: next(times_s))
         note = planner.look()
     assert note.startswith("changed: vllm")
     assert orders.orders in (["sarathi"], ["gittins"])
+    assert planner.status(note).applied_s == END_S + SEARCH_S
 
 
 def test_settings_that_no_plan_has_are_said() -> None:

@@ -179,7 +179,7 @@ class LivePlanner:
                 flip(path, order.instance, order.role, _TIMEOUT_S, order.wait_s)
 
     def status(self, note: str) -> PlanStatus:
-        """What viewers are told."""
+        """The state of the plan, for viewers."""
         return PlanStatus(note=note) if self._driver is None else self._driver.status(note)
 
     def _tell(self, note: str) -> None:

@@ -8,6 +8,7 @@ from daemon.core.values.limits import limits_of
 from daemon.lab.planner.candidate import CandidatePool, Knobs, PlanCandidate
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.planner.goal import Goal, warmed_up
+from daemon.lab.report.records import RunLog
 from daemon.lab.report.summarize import About, Promise, summarize
 from daemon.lab.simulator.journal import Incident
 from daemon.lab.simulator.replayed import replayed
@@ -79,13 +80,11 @@ def present(incident: Incident, unit: CandidatePool) -> PlanCandidate:
 
 def measured_attainment(incident: Incident, goal: Goal, first: int) -> float | None:
     """The share of requests from the `first` on that kept the goal's promises, as it was."""
+    return attainment_of(replayed(incident), goal, first)
+
+
+def attainment_of(log: RunLog, goal: Goal, first: int) -> float | None:
+    """The share of a log's requests from the `first` on that kept the goal's promises."""
     promises = goal.promises([Promise("all")])
-    about = About(
-        kind="measured",
-        label=incident.source,
-        policy=incident.policy,
-        profile="",
-        seed=0,
-        classes=promises,
-    )
-    return summarize(warmed_up(replayed(incident), first), about).slo_attainment
+    about = About(kind="measured", label="", policy="", profile="", seed=0, classes=promises)
+    return summarize(warmed_up(log, first), about).slo_attainment

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -28,10 +29,12 @@ from daemon.lab.autoplan.driver import SelfDriver
 from daemon.lab.autoplan.from_journal import seen_in
 from daemon.lab.autoplan.search import SettingsSearch
 from daemon.lab.autoplan.settings import LiveOrder, LiveSettings
-from daemon.lab.planner.candidate import unit_of
+from daemon.lab.planner.candidate import CandidatePool, unit_of
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.planner.from_journal import present
+from daemon.lab.profiler.refit import LEAST_OBSERVATIONS, observations, refit_to
 from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.load import load_profile, save_profile
 from daemon.lab.simulator.journal import Incident, read_incident
 from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits
 from daemon.lab.workload.workload import WorkloadError
@@ -47,6 +50,8 @@ log = logging.getLogger(__name__)
 
 POLICIES = ("gittins", "sarathi", "vllm")
 """Policies to choose from, beside the present one."""
+NEWEST_STEPS = 5000
+"""Steps of a journal that a profile is fitted to: a fit of so many takes a second or two."""
 _TIMEOUT_S = 10.0
 _BY_HAND = FlipOrdered(0.0, 0, Role.MIXED).why
 """Why a flip came that `llmd ctl` ordered; those of the Core say something else."""
@@ -101,6 +106,8 @@ class LivePlanner:
         self._slo = Slo(arguments.slo_ttft, arguments.slo_tpot)
         self._look_s = 1.0
         self._driver: SelfDriver | None = None
+        self._incident: Incident | None = None
+        self._fits = 0
         self._names: list[str] = []
 
     def run(self) -> None:
@@ -129,7 +136,7 @@ class LivePlanner:
         snapshot = fetch_snapshot(self._arguments.socket, _TIMEOUT_S)
         if not snapshot.ready:
             return "the daemon is not ready"
-        incident = read_incident(self._arguments.journal / FILE_NAME)
+        incident = self._incident = read_incident(self._arguments.journal / FILE_NAME)
         here = settings_of(snapshot)
         if self._driver is None or self._names != [each.name for each in snapshot.instances]:
             self._driver = self._begun(snapshot, incident, here)
@@ -157,6 +164,7 @@ class LivePlanner:
             self._slo,
             self._folder,
             limits=ScenarioLimits(block_size=snapshot.block_size, max_len=snapshot.max_len),
+            refitted=self._refitted,
         )
         self._names = [each.name for each in snapshot.instances]
         policies = tuple(dict.fromkeys((here.policy, *POLICIES)))
@@ -165,6 +173,21 @@ class LivePlanner:
         driver = SelfDriver(here, self._names, policies, search, period_s, splits)
         self._look_s = driver.look_s
         return driver
+
+    def _refitted(self) -> CandidatePool:
+        """The profile with the step times that the newest steps had: a daemon's own processes, and
+        others, share the cores that the profile had to itself. As it is, where they are too few.
+        """
+        name, incident = self._arguments.profile, self._incident
+        if incident is None:
+            return unit_of(name)
+        newest = replace(incident, steps=incident.steps[-NEWEST_STEPS:])
+        if len(observations(newest)) < LEAST_OBSERVATIONS:
+            return unit_of(name)
+        self._fits += 1
+        path = self._folder / f"refitted-{self._fits}.json"  # a file is read once
+        save_profile(refit_to(load_profile(name), newest).profile, path)
+        return unit_of(str(path))
 
     def _give(self, order: LiveOrder) -> None:
         """Send an order, as `llmd ctl` does. Raises ControlError."""

@@ -180,7 +180,10 @@ class SettingsSearch:
         folder: Path,
         session: Session | None = None,
         limits: ScenarioLimits = ScenarioLimits(),  # noqa: B008
+        refitted: Callable[[], CandidatePool] | None = None,
     ) -> None:
+        """`refitted` is asked for the unit at each search, where the profile is fitted anew."""
+        self._refitted = refitted
         self._unit, self._knobs, self.slo = unit, knobs, slo
         self._folder, self._session = folder, session or Session()
         self._limits = limits
@@ -206,6 +209,8 @@ class SettingsSearch:
         """
         if seen.lacking(self.slo):
             return []
+        if self._refitted is not None:
+            self._unit = self._refitted()
         at_once = seen.at_once(self.slo)
         first = max(0, len(seen) - MOST_REQUESTS)
         newest = seen.between(float(seen.arrival_s[first]), np.inf)

@@ -264,12 +264,13 @@ CONFIGS: dict[str, PreTrainedConfig] = {
         block_auto_adjust_ff_dim=False,
         conv_bias=True,
     ),
-    # Mamba 1 with norms, attention without positions.
+    # Mamba 1 with norms, attention without positions, experts in its layer.
     "jamba": JambaConfig(
         **_GATED,
         attn_layer_period=2,
         attn_layer_offset=1,
-        num_experts=1,
+        num_experts=4,
+        num_experts_per_tok=2,
         mamba_d_state=8,
         mamba_dt_rank=6,
         mamba_expand=2,
@@ -291,7 +292,7 @@ FUSED = frozenset(
     {"llama", "llama3", "llama_tied", "mistral", "mistral_window", "qwen2", "qwen3"}
     | {"gemma2", "gemma3", "gemma4_dense", "gemma4_wide", "gpt_oss", "granite"}
     | {"qwen3_5", "granite_hybrid", "nemotron_h", "lfm2", "mamba", "jamba", "falcon_h1"}
-    | {"lfm2_moe", "qwen3_next", "kimi_linear"}
+    | {"lfm2_moe", "qwen3_next", "kimi_linear", "deepseek_v3"}
 )
 """Those that the straight decoder computes."""
 

@@ -1,4 +1,4 @@
-"""The experts that host memory holds, taken from a folder's files without passing a GPU."""
+"""Experts whose matrices host memory holds, taken from a folder's files without passing a GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,9 +21,8 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class ExpertsBelow:
-    """Weights that host memory may hold, and the layers of whose experts it holds as many."""
+    """Weights that host memory may hold."""
 
-    num_layers: int
     packed: Packed  # on the host: what lies in blocks, and plain matrices
 
     def plain(self, packed: Packed, device: torch.device) -> Packed:
@@ -38,17 +37,17 @@ def open_experts(
     tell: Callable[[float], None],
     dtype: torch.dtype,
     held_as: torch.dtype,
-    num_layers: int,
     quantisation: Quantisation | None,
 ) -> Iterator[ExpertsBelow]:
     """All that `open_weights` opens, for the host; plain matrices `held_as`. Raises ModelError."""
     opened = open_weights(folder, _CPU, tell, dtype, held_as, quantisation)
     with opened as (_, packed):
-        yield ExpertsBelow(num_layers, packed)
+        yield ExpertsBelow(packed)
 
 
 def divide(folder: Path, model: torch.nn.Module, places: PackedPlaces, num_layers: int) -> set[str]:
     """Say of each layer's experts which the host holds, the last ones; the names of their layers.
+    They are as many as `num_layers` have.
 
     Raises ModelError for a model without experts that may be divided, or with fewer layers.
     """

@@ -126,10 +126,11 @@ def _loaded(
     )
     with ExitStack() as stack:
         weights, packed = stack.enter_context(opened)
-        below = None
-        if experts_on_cpu:
-            held_as = computes_in if narrow is None else narrow
-            kinds = computes_in, held_as, experts_on_cpu, quantisation
+        below, held_as = None, computes_in if narrow is None else narrow
+        # A CPU's calls multiply with plain matrices too; a rank's parts are of whole stacks.
+        in_calls = device.type == "cpu" and held_as is torch.float32 and share is None
+        if experts_on_cpu or in_calls:
+            kinds = computes_in, held_as, quantisation
             below = stack.enter_context(open_experts(folder, tell_below, *kinds))
         unused = share.unused if share is not None else frozenset()
         plain = below.plain(packed, device) if below is not None else {}
@@ -139,8 +140,8 @@ def _loaded(
         )
         if has_memory:
             in_ram = set[str]()
-            if below is not None:
-                in_ram = divide(folder, model, places, below.num_layers)
+            if experts_on_cpu:
+                in_ram = divide(folder, model, places, experts_on_cpu)
             fill(model, places, {**plain, **packed}, below.packed if below else {}, in_ram)
             if share is not None:
                 share.join(model)

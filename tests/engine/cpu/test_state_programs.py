@@ -25,7 +25,7 @@ LENGTH, TIMES = 30, 4
 MODELS = ["qwen3_5", "qwen3_next", "kimi_linear", "granite_hybrid", "nemotron_h", "lfm2", "mamba"]
 
 
-@pytest.fixture(scope="module", params=[*MODELS, "jamba", "falcon_h1"])
+@pytest.fixture(scope="module", params=[*MODELS, "jamba", "lfm2_moe", "falcon_h1"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
     """One whose programs take as many tokens as those of packed weights do."""
     with pytest.MonkeyPatch.context() as patch:

@@ -486,7 +486,8 @@ def test_layers_that_a_checkpoint_names_otherwise_are_packed(tmp_path: Path) -> 
     assert torch.equal(layer.weight, expected.float())
 
 
-def test_experts_of_which_one_is_plain_are_computed_by_transformers(tmp_path: Path) -> None:
+def test_experts_of_which_one_is_plain_stay_as_they_are_stored_in_float32(tmp_path: Path) -> None:
+    """Elsewhere all of their layer are unpacked."""
     folder, _ = five_models.write(MIXTURE, "W8A8", tmp_path)
     path = folder / "model.safetensors"
     tensors, said = load_file(path), json.loads((folder / "config.json").read_text())
@@ -496,11 +497,15 @@ def test_experts_of_which_one_is_plain_are_computed_by_transformers(tmp_path: Pa
     save_file(tensors, path, {"format": "pt"})
     said["quantization_config"]["ignore"].append(one)
     (folder / "config.json").write_text(json.dumps(said))
-    model: Any = load_model(folder, "float32", CPU)
-    first, second = (layer.mlp.experts for layer in model.model.layers)
-    assert not isinstance(first, QuantisedExperts) and isinstance(second, QuantisedExperts)
-    inner = first.gate_up_proj.shape[1] // 2
-    assert torch.equal(first.gate_up_proj[2, inner:], tensors[f"{one}.weight"].float())
+    numbers = tensors[f"{one}.weight"]
+    for dtype in ("float32", "bfloat16"):
+        model: Any = load_model(folder, dtype, CPU)
+        first, second = (layer.mlp.experts for layer in model.model.layers)
+        assert isinstance(second, QuantisedExperts)
+        assert isinstance(first, QuantisedExperts) is (dtype == "float32")
+        packed = dtype == "float32"
+        found = first.gate_up[2].weight if packed else first.gate_up_proj[2]
+        assert torch.equal(found[len(found) // 2 :].float(), numbers.float())
 
 
 def test_modelling_code_may_begin_the_weights_of_a_router(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@
         [--streams 1 8] [--tokens 96] [--rounds 5] [--set KEY=VALUE ...]
 
 A daemon of this checkout for each instance is started first, one after the other; those that are
-not asked idle. `cpu@1` is one worker with one thread. Each round asks all daemons in turn for the
-same sampled answers, which copy nothing, so that no drafts are accepted. A rate counts from the
-last first token to the last token. Ratios are to the first instance, round by round.
+not asked idle. `cpu@1` is one worker with one thread, `cpu:pp2@20+10` is stages of these layers.
+Each round asks all daemons in turn for the same sampled answers, which copy nothing, so that no
+drafts are accepted. A rate counts from the last first token to the last token. Ratios are to the
+first instance, round by round. Of stages it also prints the share of the steps' time in which each
+waited for another.
 """
 
 import argparse
 import asyncio
 import json
+import re
 import statistics
 import tempfile
 import time
@@ -80,10 +83,27 @@ async def rate(url: str, model: str, streams: int, tokens: int, seed: int) -> fl
     return streams * (tokens - 1) / (max(last for _, last in ends) - begin_s)
 
 
-def flags_of(instance: str, model: str, settings: Sequence[str]) -> list[str]:
-    """The flags of a daemon."""
-    device, _, threads = instance.partition("@")
-    flags = ["--instance", device]
+async def stage_times(url: str) -> list[float]:
+    """Seconds of a daemon's steps over stages, and what each stage computed of them; empty: it has
+    none.
+    """
+    async with aiohttp.ClientSession(url) as session, session.get("/metrics") as answer:
+        text = await answer.text()
+    counter = r"^llmd:stage_(?:steps|computed)_seconds_total{.*} (\S+)"
+    found = re.findall(counter, text, re.MULTILINE)
+    return [float(value) for value in found]
+
+
+def flags_of(instance: str, model: str, settings: Sequence[str], folder: Path) -> list[str]:
+    """The flags of a daemon, whose configuration is in `folder` where it needs one."""
+    device, _, more = instance.partition("@")
+    threads, flags = more, ["--instance", device]
+    if "+" in more:
+        where, _, parallel = device.rpartition(":")
+        table = {"device": where, "parallel": parallel, "layers": [*map(int, more.split("+"))]}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in table.items()]
+        (folder / "llmd.toml").write_text("\n".join(["[[instance]]", *lines, ""]))
+        threads, flags = "", ["--config", str(folder / "llmd.toml")]
     if model:
         flags += ["--model", model]
     for setting in (*settings, *([f"daemon.threads={threads}"] if threads else [])):
@@ -98,6 +118,7 @@ async def compare(urls: dict[str, str], streams: Sequence[int], tokens: int, rou
         await rate(url, names[instance], max(streams), 8, 0)
     print("| Streams | Instance | tokens/s | ratio | from | to |\n|---|---|---|---|---|---|")
     for count in streams:
+        before = {instance: await stage_times(url) for instance, url in urls.items()}
         found: dict[str, list[float]] = {instance: [] for instance in urls}
         for turn in range(rounds):
             order = [*urls.items()]
@@ -111,6 +132,12 @@ async def compare(urls: dict[str, str], streams: Sequence[int], tokens: int, rou
                 f"| {count} | `{instance}` | {statistics.median(rates):.1f} | {spread} |",
                 flush=True,
             )
+        for instance, url in urls.items():
+            now = await stage_times(url)
+            times = [late - own for late, own in zip(now, before[instance], strict=True)]
+            if times:
+                shares = " ".join(f"{1 - own / times[0]:.0%}" for own in times[1:])
+                print(f"bubbles of `{instance}` with {count}: {shares}", flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -130,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         urls = {}
         for instance in options.instances:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            flags = flags_of(instance, options.model, options.set)
+            flags = flags_of(instance, options.model, options.set, folder)
             urls[instance] = stack.enter_context(started(flags, folder)).url
             asyncio.run(ready(urls[instance]))
         asyncio.run(compare(urls, options.streams, options.tokens, options.rounds))

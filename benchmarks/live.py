@@ -40,12 +40,14 @@ def daemon(flags: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def started(flags: Sequence[str], folder: Path) -> Iterator[Started]:
+def started(
+    flags: Sequence[str], folder: Path, module: str = "daemon.cli.main"
+) -> Iterator[Started]:
     """`llmd serve` with its socket, journal, log and memory of answers in `folder`; on the CPU
-    unless the flags, or a file that they name, have instances.
+    unless the flags, or a file that they name, have instances. `module` is run as llmd.
     """
     port = free_port()
-    command = [sys.executable, "-m", "daemon.cli.main", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", module, "serve", "--port", str(port)]
     command += ["--socket", str(folder / "llmd.sock"), *flags]
     if "--instance" not in flags and "--config" not in flags:
         command += ["--instance", "cpu"]

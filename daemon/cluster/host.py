@@ -1,8 +1,8 @@
 """The node's end of a worker that Ray placed: an actor that hosts the engine's own process.
 
-All arguments and answers are bytes: frames as they go over a local worker's socket, several in a
-row. Ray is not imported here; it runs this class in a process of its own on the node. The worker is
-an exec'd process like a local one, and ends with the actor's process.
+All arguments and answers are bytes. Frames come and go over a direct connection, as over a local
+worker's socket. Ray is not imported here; it runs this class in a process of its own on the node.
+The worker is an exec'd process like a local one, and ends with the actor's process.
 """
 
 import contextlib
@@ -10,18 +10,18 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from signal import SIGKILL
 
 import msgspec
 
 from daemon import __version__
+from daemon.cluster.direct import DirectConnection, Door
 from daemon.protocol.worker import Exited
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import encoder
-from daemon.wire.frames import FrameReader, inline_frame
+from daemon.wire.frames import inline_frame
 
-NUMBER_BYTES = 8
-"""Bytes of the number before the frames of a `give`: Ray may swap calls that are close together."""
 END_S = 5.0
 """Time for a worker that has hung up to exit."""
 
@@ -34,17 +34,21 @@ class Begin(msgspec.Struct, frozen=True):
     device: str
 
 
-class WorkerHost:
-    """One worker's process, from `begin` until `take` returns nothing.
+class Listen(msgspec.Struct, frozen=True):
+    """The order to wait for the proxy, which comes over a direct connection."""
 
-    `give` is called in one thread, `take` in another.
-    """
+    address: str  # of the node
+    token: bytes  # that the proxy will give
+
+
+class WorkerHost:
+    """One worker's process: `begin`, `listen`, and `serve` until it has ended."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel: BlockingChannel | None = None
-        self._early: dict[int, bytes] = {}  # frames by number, whose predecessors have not come
-        self._next = 0
+        self._sock: socket.socket | None = None  # to the worker
+        self._channel: BlockingChannel | None = None  # the same
+        self._door: Door | None = None
 
     def begin(self, order: bytes) -> bytes:
         """Start the process that a msgpack `Begin` orders; the reason where it does not start."""
@@ -68,39 +72,56 @@ class WorkerHost:
             except OSError as error:
                 ours.close()
                 return f"its process does not start: {error}".encode()
-        self._channel = BlockingChannel(ours)
+        self._sock, self._channel = ours, BlockingChannel(ours)
         return b""
 
-    def give(self, numbered: bytes) -> None:
-        """Pass frames on to the worker, in the order of their numbers."""
-        number = int.from_bytes(numbered[:NUMBER_BYTES], "little")
-        self._early[number] = numbered[NUMBER_BYTES:]
-        while (frames := self._early.pop(self._next, None)) is not None:
-            self._next += 1
-            self._pass_on(frames)
+    def listen(self, order: bytes) -> bytes:
+        """Listen as a msgpack `Listen` orders; a msgpack `Listening`, or the reason why not."""
+        listen = msgspec.msgpack.decode(order, type=Listen)
+        try:
+            self._door = Door(listen.address, listen.token)
+        except ImportError:
+            missing = f"TLS on {listen.address} needs cryptography: pip install 'llmd-server[ray]'"
+            return msgspec.msgpack.encode(missing)
+        except OSError as error:
+            return msgspec.msgpack.encode(f"it cannot listen on {listen.address}: {error}")
+        return msgspec.msgpack.encode(self._door.listening)
 
-    def take(self) -> bytes:
-        """The worker's next frames: waits for one. `Exited` is the last; nothing follows it."""
-        if self._channel is None or self._process is None:
-            return b""
-        payload = self._channel.receive()
-        if payload is None:
-            status, self._process = self._end_of(self._process), None
-            return inline_frame(encoder().encode(Exited(status)))
-        frames = [inline_frame(payload)]
-        while self._channel.wait(0.0) and (payload := self._channel.receive()) is not None:
-            frames.append(inline_frame(payload))
-        return b"".join(frames)
+    def serve(self) -> bytes:
+        """Pass frames between the worker and the proxy until the worker has ended: `Exited`, as a
+        frame. A worker whose proxy does not come, or is gone, is hung up on.
+        """
+        assert self._door is not None and self._channel is not None and self._process is not None
+        connection = self._door.accept()
+        if connection is None:
+            self._channel.close()
+        else:
+            down = threading.Thread(target=self._pass_down, args=(connection,), daemon=True)
+            down.start()
+            self._pass_up(connection)
+            connection.close()
+            down.join()
+        status = self._end_of(self._process)
+        return inline_frame(encoder().encode(Exited(status)))
 
-    def _pass_on(self, frames: bytes) -> None:
-        reader = FrameReader()
-        reader.feed(frames)
-        if self._channel is not None:
-            try:
-                for payload in reader.payloads():
-                    self._channel.send(payload)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # `take` finds its end
+    def _pass_down(self, connection: DirectConnection) -> None:
+        """The proxy's bytes to the worker, which are whole frames."""
+        assert self._sock is not None
+        try:
+            while data := connection.receive():
+                self._sock.sendall(data)
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the worker has ended, which the other direction finds
+
+    def _pass_up(self, connection: DirectConnection) -> None:
+        """The worker's frames to the proxy, until it hangs up."""
+        assert self._channel is not None
+        with contextlib.suppress(OSError):  # the proxy is gone: the worker is hung up on
+            while (payload := self._channel.receive()) is not None:
+                connection.send(inline_frame(payload))
+        while self._channel.receive() is not None:
+            pass  # what it says to nobody
 
     def _end_of(self, process: subprocess.Popen[bytes]) -> int:
         """The exit status of a worker that has hung up; negative: the signal that ended it."""

@@ -40,7 +40,7 @@ def has_ray() -> bool:
     return find_spec("ray") is not None
 
 
-def connect(address: str) -> str:
+def join(address: str) -> str:
     """Connect this process to a running cluster; the reason where that is impossible now."""
     host, _, port = address.rpartition(":")
     try:
@@ -62,10 +62,20 @@ def connect(address: str) -> str:
 
 def node_name(node_id: str) -> str:
     """The name that a node was given, else its host's."""
+    found = _node(node_id)
+    return node_id[:8] if found is None else _name(found)
+
+
+def node_address(node_id: str) -> str:
+    """The address of a node; empty: it is gone."""
+    found = _node(node_id)
+    return "" if found is None else found["NodeManagerAddress"]
+
+
+def _node(node_id: str) -> dict[str, str] | None:
     import ray
 
-    found = next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
-    return node_id[:8] if found is None else _name(found)
+    return next((node for node in ray.nodes() if node["NodeID"] == node_id), None)
 
 
 def _name(node: dict[str, str]) -> str:
@@ -89,7 +99,7 @@ def ask_nodes(address: str) -> Nodes:
 
 
 def _nodes(address: str) -> Nodes:
-    if fault := connect(address):
+    if fault := join(address):
         return Nodes(fault=fault)
     import ray
 

@@ -17,15 +17,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from itertools import count
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import msgspec
 
 from daemon import __version__
 from daemon.base import logs
-from daemon.cluster.host import NUMBER_BYTES, Begin, WorkerHost
-from daemon.cluster.nodes import connect, node_name
+from daemon.cluster.direct import DirectConnection, Listening, connect, new_token
+from daemon.cluster.host import Begin, Listen, WorkerHost
+from daemon.cluster.nodes import join, node_address, node_name
 from daemon.protocol.worker import Exited, Failed, FromWorker, Loading, OnNode
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import encoder
@@ -58,7 +59,7 @@ class Proxy:
         from ray.exceptions import RayError
 
         try:
-            self._pass(self._place())
+            self._pass(*self._place())
         except (BrokenPipeError, ConnectionResetError):
             raise
         except RayError as error:
@@ -73,15 +74,17 @@ class Proxy:
         """Connect; a head that does not answer is asked again."""
         address, said = self._arguments.address, ""
         self._send(Loading("cluster", 0.0))
-        while why := connect(address):
+        while why := join(address):
             if why != said:
                 log.warning("the cluster at %s does not answer: %s", address, why)
             said = why
             time.sleep(RETRY_S)
             self._send(Loading("cluster", 0.0))
 
-    def _place(self) -> Any:
-        """The worker's actor, on the node that took it."""
+    def _place(self) -> tuple[DirectConnection, Any]:
+        """A connection to the worker's host, on the node that took it, and Ray's promise of what it
+        says of the worker's end.
+        """
         import ray
         from ray.util.placement_group import placement_group, placement_group_table
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -91,7 +94,7 @@ class Proxy:
         self._send(Loading("node", 0.0))
         while not group.wait(timeout_seconds=RETRY_S):
             self._send(Loading("node", 0.0))
-        actor = ray.remote(concurrency_groups={"down": 1, "up": 1})(WorkerHost).options(
+        actor = ray.remote(WorkerHost).options(
             num_cpus=cpus,
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
             max_restarts=0,
@@ -105,7 +108,15 @@ class Proxy:
         if why:
             raise RuntimeError(f"{node}: {why.decode()}")
         self._send(OnNode(node))
-        return host
+        listen, token = host.listen, new_token()
+        order = Listen(node_address(node_id), token)
+        listening = msgspec.msgpack.decode(
+            self._answered(listen.remote(msgspec.msgpack.encode(order))), type=Listening | str
+        )
+        if isinstance(listening, str):
+            raise RuntimeError(f"{node}: {listening}")
+        end = host.serve.remote()
+        return connect(listening, token), end
 
     def _answered(self, answer: Any) -> Any:
         """An actor's answer; the wait is reported until Ray has started it, on another node
@@ -117,19 +128,29 @@ class Proxy:
             self._send(Loading("node", 0.0))
         return ray.get(answer)
 
-    def _pass(self, host: Any) -> None:
+    def _pass(self, host: DirectConnection, end: Any) -> None:
         """Pass frames both ways until the worker has ended, or its node is lost."""
-        import ray
-
         down = threading.Thread(target=self._pass_down, args=(host,), name="down", daemon=True)
         down.start()
-        take = host.take.options(concurrency_group="up")
-        pass_up(lambda: ray.get(take.remote()), self._channel)
+        with ThreadPoolExecutor(1) as beside:
+            ending = beside.submit(self._end, host, end)
+            pass_up(host.receive, self._channel)
+            pass_up(iter([ending.result(), b""]).__next__, self._channel)
 
-    def _pass_down(self, host: Any) -> NoReturn:
+    def _end(self, host: DirectConnection, end: Any) -> bytes:
+        """The host's report of the end. A lost node may say nothing over a connection."""
+        import ray
+
+        try:
+            said: bytes = ray.get(end)
+        except BaseException:
+            host.close()
+            raise
+        return said
+
+    def _pass_down(self, host: DirectConnection) -> NoReturn:
         """Pass the daemon's frames to the node; the process ends once the daemon hangs up."""
-        give = host.give.options(concurrency_group="down", num_returns=0)
-        pass_down(self._channel, give.remote)
+        pass_down(self._channel, host.send)
         logging.shutdown()
         os._exit(0)
 
@@ -148,12 +169,10 @@ def pass_up(take: Callable[[], bytes], channel: BlockingChannel) -> None:
 
 
 def pass_down(channel: BlockingChannel, give: Callable[[bytes], object]) -> None:
-    """Give a worker's host the daemon's frames, each with its number, until the daemon hangs up."""
-    for number in count():
-        payload = channel.receive()
-        if payload is None:
-            return
-        give(number.to_bytes(NUMBER_BYTES, "little") + inline_frame(payload))
+    """Give a worker's host the daemon's frames until the daemon hangs up; none where it is gone."""
+    while (payload := channel.receive()) is not None:
+        with contextlib.suppress(OSError):  # the other direction finds its end
+            give(inline_frame(payload))
 
 
 def main() -> int:

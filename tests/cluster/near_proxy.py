@@ -7,16 +7,15 @@ import argparse
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
-import msgspec
-
-from daemon import __version__
-from daemon.cluster.host import Begin, WorkerHost
+from daemon.cluster.host import WorkerHost
 from daemon.cluster.proxy import pass_down, pass_up
 from daemon.protocol.worker import Loading, OnNode
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import encoder
 from daemon.wire.parent import die_with_parent
+from tests.cluster.hosts import begun, connected
 
 
 def main() -> int:
@@ -26,16 +25,18 @@ def main() -> int:
     die_with_parent(arguments.fd)
     channel, host = BlockingChannel(socket.socket(fileno=arguments.fd)), WorkerHost()
     channel.send(encoder().encode(Loading("node", 0.0)))
-    begin = Begin(__version__, "tests.chaos.worker", "cpu")
-    assert host.begin(msgspec.msgpack.encode(begin)) == b""
+    assert begun(host) == ""
     channel.send(encoder().encode(OnNode("near")))
+    with ThreadPoolExecutor(1) as beside:
+        connection, end = connected(host, beside)
 
-    def down() -> None:
-        pass_down(channel, host.give)
-        os._exit(0)
+        def down() -> None:
+            pass_down(channel, connection.send)
+            os._exit(0)
 
-    threading.Thread(target=down, daemon=True).start()
-    pass_up(host.take, channel)
+        threading.Thread(target=down, daemon=True).start()
+        pass_up(connection.receive, channel)
+        pass_up(iter([end.result(), b""]).__next__, channel)
     return 0
 
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from daemon.cli.check import cluster_lines, too_few
-from daemon.cluster.nodes import Node, Nodes, ask_nodes, connect
+from daemon.cluster.nodes import Node, Nodes, ask_nodes, join
 from daemon.config.instance_text import parse_instance
 from daemon.config.load import load
 from daemon.config.schema import Config
@@ -47,7 +47,7 @@ def test_an_address_may_be_of_ip_version_6() -> None:
 
 
 def test_a_name_that_no_host_can_have_is_a_fault_like_one_that_none_has() -> None:
-    assert "label" in connect("a..b:6379")
+    assert "label" in join("a..b:6379")
 
 
 def test_without_ray_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from daemon.protocol.worker import Failed, Load, Ready
 from tests.engine.process import cpu_load
-from tests.engine.ranks.group import RankGroup, texts_of
-from tests.engine.tiny import VOCAB_SIZE, greedy, reference, save
+from tests.engine.ranks.group import RankGroup, answers_of, assert_as_whole
+from tests.engine.tiny import VOCAB_SIZE, reference, save
 
 NUM_BLOCKS, BLOCK_SIZE = 96, 8
 NUM_OUTPUTS = 10
@@ -45,9 +45,8 @@ def test_ranks_give_the_text_of_the_whole_model(
         assert all(isinstance(ready, Ready) for ready in readies), readies
         sizes = {(it.num_blocks, it.num_host_blocks) for it in readies if isinstance(it, Ready)}
         assert len(sizes) == 1, "all ranks have the same blocks"
-        outputs = texts_of(group, prompts(), BLOCK_SIZE, NUM_BLOCKS, NUM_OUTPUTS)
-        whole = reference(name)
-        assert outputs == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
+        answers = answers_of(group, prompts(), BLOCK_SIZE, NUM_BLOCKS, NUM_OUTPUTS)
+        assert_as_whole(reference(name), prompts(), answers)
         assert group.shut_down() == [0] * world_size
 
 

@@ -8,7 +8,7 @@ from transformers import Gemma2Config, LlamaConfig, MixtralConfig, PreTrainedCon
 
 from daemon.protocol.worker import Failed, Ready
 from tests.engine.driver import Driver, Running
-from tests.engine.ranks.group import RankGroup, texts_of
+from tests.engine.ranks.group import GroupAnswer, RankGroup, answers_of, assert_as_whole
 from tests.engine.ranks.test_shards import (
     BLOCK_SIZE,
     NUM_BLOCKS,
@@ -47,9 +47,7 @@ def test_stages_give_the_text_of_the_whole_model(
     with RankGroup(load, len(stage_layers), **quick) as group:
         readies = group.ready()
         assert all(isinstance(ready, Ready) for ready in readies), readies
-        outputs = texts_of(group, prompts(), BLOCK_SIZE, NUM_BLOCKS, NUM_OUTPUTS)
-        whole = reference(name)
-        assert outputs == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
+        assert_as_whole(reference(name), prompts(), answers_to(group))
         assert group.shut_down() == [0] * len(stage_layers)
 
 
@@ -77,12 +75,12 @@ def answer_as_one(
             if isinstance(ready, Ready)
         ]
         assert len(set(kinds)) == 1, kinds
-        assert answers_of(group) == [greedy(whole, tokens, NUM_OUTPUTS) for tokens in prompts()]
+        assert_as_whole(whole, prompts(), answers_to(group))
 
 
-def answers_of(group: RankGroup) -> list[list[int]]:
+def answers_to(group: RankGroup) -> list[GroupAnswer]:
     """The answers to all prompts."""
-    return texts_of(group, prompts(), BLOCK_SIZE, NUM_BLOCKS, NUM_OUTPUTS)
+    return answers_of(group, prompts(), BLOCK_SIZE, NUM_BLOCKS, NUM_OUTPUTS)
 
 
 def test_batches_in_flight_have_the_text_of_one_at_a_time(

@@ -23,7 +23,7 @@ from transformers import (
 from daemon.protocol.worker import Ready
 from tests.engine.ranks.group import RankGroup
 from tests.engine.ranks.test_shards import prompts, tiny_load
-from tests.engine.ranks.test_stages import answer_as_one, answers_of
+from tests.engine.ranks.test_stages import answer_as_one, answers_to
 from tests.engine.tiny import CONFIGS, deeper, random_model, save_model
 
 _LOCAL = ["sliding_attention"] * 2
@@ -163,7 +163,7 @@ def test_a_stage_hands_states_to_one_that_computes_in_another_type(
     with group:
         readies = group.ready()
         assert all(isinstance(ready, Ready) for ready in readies), readies
-        for tokens, answer in zip(prompts(), answers_of(group), strict=True):
+        for tokens, (answer, _) in zip(prompts(), answers_to(group), strict=True):
             logits = whole(torch.tensor([tokens + answer])).logits[0, len(tokens) - 1 : -1]
             missing = logits.max(-1).values - logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
             assert bool((missing < 0.2 * logits.std(-1)).all())

@@ -5,6 +5,7 @@ them, with all their queries; where there are fewer, several ranks have the same
 its queries each. Shares are as even as that allows, so ranks may differ.
 """
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -115,10 +116,19 @@ def _heads_of_rank(heads: KVHeads, share: HeadShare) -> KVHeads:
     return msgspec.structs.replace(heads, num_kv_heads=share.keys.size)
 
 
+_MOST_SHARES = 32
+"""Most parts of a convolution's channels: each of a large model's has whole blocks of weights."""
+
+
+def channel_shares(num_channels: int) -> int:
+    """The equal parts that a short convolution's channels may be shared out in."""
+    return math.gcd(num_channels, _MOST_SHARES)
+
+
 def state_shares(num_shares: int, world_size: int) -> tuple[Range, ...]:
     """The parts of a recurrent layer's state that each rank has. Raises ModelError."""
     if num_shares < world_size:
-        said = f"{num_shares} heads of keys of recurrent layers"
+        said = f"{num_shares} parts of recurrent layers"
         raise ModelError(f"{said} cannot be split over {world_size} ranks")
     return even_shares(num_shares, world_size)
 

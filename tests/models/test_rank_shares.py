@@ -79,7 +79,7 @@ def test_states_are_shared_by_heads_and_pages_are_counted_alike() -> None:
     layouts = [configured_layout(part, 4, "float32") for part in parts]
     own = [len({piece.page for piece in it.states.pieces}) for it in layouts if it.states]
     assert own[0] < own[1] and {it.state_pages for it in layouts} == {own[1]}
-    with pytest.raises(ModelError, match="3 heads of keys of recurrent layers cannot be split"):
+    with pytest.raises(ModelError, match="3 parts of recurrent layers cannot be split"):
         shape_of_rank(shape, 0, 4)
     other = msgspec.structs.replace(shape, layer_states=((StatePart(SSM, 6, 64),), ()))
     with pytest.raises(ModelError, match="its recurrent layers have states that ranks do not"):

@@ -21,8 +21,15 @@ _OPT = {
     "decoder.layers.*.fc1": "colwise",
     "decoder.layers.*.fc2": "rowwise",
 }
-_OWN_PLANS = {"opt": _OPT, "gpt_oss": _GPT_OSS}
-"""Plans of types that transformers has none for."""
+_LFM2 = {
+    **dict.fromkeys((f"layers.*.self_attn.{part}_proj" for part in "qkv"), "colwise"),
+    "layers.*.self_attn.out_proj": "rowwise",
+    "layers.*.feed_forward.w1": "colwise",
+    "layers.*.feed_forward.w3": "colwise",
+    "layers.*.feed_forward.w2": "rowwise",
+}
+_OWN_PLANS = {"opt": _OPT, "gpt_oss": _GPT_OSS, "lfm2": _LFM2, "lfm2_moe": _LFM2}
+"""Plans of types that transformers has none for, or none of all layers."""
 _LATENT_PLAN = {
     **dict.fromkeys((f"layers.*.self_attn.{part}" for part in TO_HEADS), "colwise"),
     "layers.*.self_attn.o_proj": "rowwise",
@@ -32,5 +39,6 @@ _LATENT_PLAN = {
 
 def plan_of(config: Any) -> dict[str, str]:
     """How each kind of layer is cut; empty where nobody says it."""
-    plan = getattr(config, "base_model_tp_plan", None) or _OWN_PLANS.get(config.model_type) or {}
+    own = _OWN_PLANS.get(config.model_type) or {}
+    plan = {**own, **(getattr(config, "base_model_tp_plan", None) or {})}
     return {**plan, **_LATENT_PLAN} if plan and getattr(config, "kv_lora_rank", None) else {**plan}

@@ -14,10 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from daemon.engine.layers.delta_net import is_delta_net
 from daemon.engine.layers.ranks import GatheredHead, Ranks, SplitEmbedding, SummedPart
 from daemon.engine.loading.rank_plans import TO_HEADS, plan_of
-from daemon.engine.loading.state_shards import NetCuts, delta_cuts
+from daemon.engine.loading.state_shards import NetCuts, is_shared_net, net_cuts
 from daemon.engine.quantised.cut import Cut
 from daemon.engine.quantised.parts import stored_parts, target_of
 from daemon.models.rank_shares import (
@@ -26,7 +25,6 @@ from daemon.models.rank_shares import (
     Range,
     even_shares,
     head_shares,
-    state_shares,
 )
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
@@ -231,13 +229,13 @@ class _Planner:
         self._heads = dict[str, HeadShare]()
         self._net_cuts = dict[str, NetCuts]()
         self._nets = {
-            name: module for name, module in model.named_modules() if is_delta_net(module)
+            name: module for name, module in model.named_modules() if is_shared_net(module)
         }
 
     def shards(self) -> Shards:
         """All cuts. Raises ModelError."""
         for name, net in self._nets.items():
-            self._delta_net(name, net)
+            self._net(name, net)
         for name, kind in self._kinds.items():
             parent, _, own = name.rpartition(".")
             if parent in self._nets:
@@ -275,19 +273,18 @@ class _Planner:
             {name: cuts.sizes for name, cuts in self._net_cuts.items()},
         )
 
-    def _delta_net(self, name: str, net: Any) -> None:
-        """Cut a recurrent layer by its heads of keys."""
-        shares = state_shares(net.num_k_heads, self._world_size)
-        found = delta_cuts(net, shares[self._ranks.rank])
+    def _net(self, name: str, net: Any) -> None:
+        """Cut a recurrent layer by its heads of keys, or by channels."""
+        found = net_cuts(net, self._ranks.rank, self._world_size)
         self._net_cuts[name] = found
-        for own, cut in found.cuts.items():
-            parameter = f"{name}.{own}"
-            is_inner = own == f"{found.summed}.weight"
-            side = net.value_dim
-            self._cuts[parameter] = (
-                self._between_blocks(parameter, side, cut.ranges[0]) if is_inner else cut
-            )
-        self._summed.append(f"{name}.{found.summed}")
+        self._cuts |= {f"{name}.{own}": cut for own, cut in found.cuts.items()}
+        summed = f"{name}.{found.summed}"
+        self._cuts[f"{summed}.weight"] = self._between_blocks(
+            f"{summed}.weight", found.inner_size, found.inner
+        )
+        self._summed.append(summed)
+        if getattr(net, found.summed).bias is not None:
+            self._once.append(f"{summed}.bias")
 
     def _layer(self, parent: str, own: str, kind: str) -> None:
         """Cut a linear layer."""

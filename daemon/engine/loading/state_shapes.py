@@ -7,13 +7,14 @@ import msgspec
 
 from daemon.memory.layout import NO_KEYS, KVHeads
 from daemon.memory.state_layout import CONV, SSM, StatePart
+from daemon.models.rank_shares import channel_shares
 from daemon.models.resolved import RECURRENT
 from daemon.models.shape import ModelError
 
 _ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention", "hybrid"})
 """transformers' names of layers with keys and values; a hybrid one has both, side by side."""
 
-_BY_HEADS = frozenset({"qwen3_5_text", "qwen3_5_moe_text"})
+_BY_HEADS = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
 """Types whose delta nets are cut by heads of keys (`daemon.engine.loading.state_shards`)."""
 
 Parts = tuple[StatePart, ...]
@@ -121,7 +122,8 @@ def _jamba(config: Any) -> Parts:
 
 
 def _short_convolution(config: Any) -> Parts:
-    return (_convolution(config.hidden_size, config.conv_L_cache),)
+    part = _convolution(config.hidden_size, config.conv_L_cache)
+    return (msgspec.structs.replace(part, num_shares=channel_shares(config.hidden_size)),)
 
 
 _PARTS: dict[str, Callable[[Any], Parts]] = {

@@ -190,9 +190,11 @@ def first_token(model: Path, cache: Path) -> dict[str, float]:
         folder = ensure_converted(model, cache, convert, lambda _share: None)
     forget(model)
     begin_s = time.perf_counter()
+    # As a daemon asks for it: states of a CPU are float32, whatever weights are held as.
     message = Load(
-        str(folder), "cpu", "bfloat16", 16, 16, 2, 256, 64, cache=str(cache), exact=False
-    )
+        str(folder), "cpu", "float32", 16, 64, 8, 256, 64,
+        cache=str(cache), weight_dtype="bfloat16", exact=False,
+    )  # fmt: skip
     with torch.inference_mode():
         engine, *_ = start(message, lambda _stage, _done: None)
         driver = Driver(16, list(range(16)))

@@ -146,24 +146,53 @@ class Decoder:
         With `wanted` of these tokens alone, [R, width]: once the last layer has written its keys
         and values, the others are not read.
         """
-        states = self.embeddings(tokens)
-        angles = [rotary.angles(positions) for rotary in self.rotary]
-        added, of_added = None, None
+        residual = self.begun(tokens, positions)
         for layer in self.layers:
-            normed = self.ops.norm(states, added, layer.input_norm, of_added)
-            projected = layer.query_key_value(normed)
-            turns = angles[layer.rotary]
-            attended = layer.heads.attend(self.ops, paged, layer.number, projected, turns)
-            if wanted is not None and layer is self.layers[-1]:
-                states, attended = states[wanted], attended[wanted]
-                if not len(wanted):
-                    return states, None
-            output = layer.output(attended)
-            if layer.mlp is None or layer.mlp_norm is None:
-                added, of_added = output, layer.output_norm
-                continue
-            normed = self.ops.norm(states, output, layer.mlp_norm, layer.output_norm)
-            added, of_added = layer.mlp(normed, self.ops), layer.mlp_output_norm
-            if layer.scale != 1.0:
-                states *= layer.scale
-        return states, added
+            last = layer is self.layers[-1]
+            self.through(layer, residual, paged, wanted if last else None)
+        return residual.states, residual.added
+
+    def begun(self, tokens: torch.Tensor, positions: torch.Tensor) -> "Residual":
+        """The residual of tokens before the first layer."""
+        states = self.embeddings(tokens)
+        return Residual(states, [rotary.angles(positions) for rotary in self.rotary])
+
+    def through(
+        self,
+        layer: DecoderLayer,
+        residual: "Residual",
+        paged: PagedAttention,
+        wanted: torch.Tensor | None = None,
+    ) -> None:
+        """Take a residual through a layer; with `wanted`, these of its tokens alone."""
+        normed = self.ops.norm(residual.states, residual.added, layer.input_norm, residual.of_added)
+        projected = layer.query_key_value(normed)
+        turns = residual.angles[layer.rotary]
+        attended = layer.heads.attend(self.ops, paged, layer.number, projected, turns)
+        if wanted is not None:
+            residual.states, attended = residual.states[wanted], attended[wanted]
+            if not len(wanted):
+                residual.added = None
+                return
+        output = layer.output(attended)
+        if layer.mlp is None or layer.mlp_norm is None:
+            residual.added, residual.of_added = output, layer.output_norm
+            return
+        normed = self.ops.norm(residual.states, output, layer.mlp_norm, layer.output_norm)
+        residual.added, residual.of_added = layer.mlp(normed, self.ops), layer.mlp_output_norm
+        if layer.scale != 1.0:
+            residual.states *= layer.scale
+
+    def ended(self, residual: "Residual") -> torch.Tensor:
+        """The states [T, width] as `head` takes them, of a residual behind the last layer."""
+        return self._normed(residual.states, residual.added)
+
+
+@dataclass(slots=True)
+class Residual:
+    """The states of a step's tokens between two layers."""
+
+    states: torch.Tensor  # [T, width]
+    angles: list[tuple[torch.Tensor, torch.Tensor]]  # of each kind of layers
+    added: torch.Tensor | None = None  # [T, width], still to be added
+    of_added: Norm | None = None  # which norms it before

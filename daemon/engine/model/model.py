@@ -51,6 +51,11 @@ class CausalModel:
         return isinstance(self._forward, Decoder)
 
     @property
+    def decoder(self) -> Decoder | None:
+        """The straight decoder; None where transformers' modules compute."""
+        return self._forward if isinstance(self._forward, Decoder) else None
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of all weights, packed copies included, shared ones counted once."""
         held = [product for product in self._forward.products() if isinstance(product, nn.Module)]

@@ -6,7 +6,7 @@ sees keys and values as an 8-bit cache would give them back. How far the two are
 rounding does to this model; what is served may not be much further from `exact`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,14 +20,28 @@ from daemon.engine.kv.eight_bit import quantise
 from daemon.engine.layers.latent import projection_of, stored_rows
 from daemon.engine.layers.modules import counted
 from daemon.engine.quantised.linear import QuantisedLinear, quantised_layers
+from daemon.engine.verify.model import by_layers
 from daemon.engine.verify.model.script import WaveSequence
 from daemon.models.shape import ModelError
 
 _ROUNDED = "llmd_rounded"
 
 
-def logits_of(model: Any, tried: WaveSequence) -> torch.Tensor:
-    """Logits float32 [n, vocab] of a sequence, on the host; of attention as it is set."""
+def logits_of(
+    model: Any, tried: Sequence[WaveSequence], between: Callable[[], None], side_by_side: bool
+) -> list[torch.Tensor]:
+    """Logits float32 [n, vocab] of sequences, on the host; of attention as it is set.
+
+    `side_by_side`: all of them go through one layer after the other. `between` is called behind
+    each layer or sequence.
+    """
+    passes = [partial(_logits, model, sequence) for sequence in tried]
+    if side_by_side:
+        return by_layers.computed(model, passes, between)
+    return [by_layers.told(each, between) for each in passes]
+
+
+def _logits(model: Any, tried: WaveSequence) -> torch.Tensor:
     device = model.device
     tokens = torch.from_numpy(tried.tokens).to(device).unsqueeze(0)
     positions: dict[str, Any] = {}

@@ -10,11 +10,12 @@ import torch
 from daemon.engine.batch.flat_batch import FlatBatch, flatten
 from daemon.engine.batch.multi_step import MOST_TIMES
 from daemon.engine.batch.slots import Slots
-from daemon.engine.batch.upload import upload
+from daemon.engine.batch.upload import upload, upload_all
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.model.backend import Backend
-from daemon.engine.model.model import CausalModel
+from daemon.engine.model.model import CausalModel, attention_of
 from daemon.engine.sampler.rules import DrawRules
+from daemon.engine.verify.model.by_layers import DecoderStep, decoded
 from daemon.engine.verify.model.script import Wave
 from daemon.state.batch import Batch
 from daemon.wire.columns import Int32, int32
@@ -58,26 +59,56 @@ class Part(NamedTuple):
     compiled: bool  # by a compiled step
 
 
-def compute(model: CausalModel, wave: Wave, pool: TrialPool, tell: Tell) -> list[Part]:
-    """The logits of every token of a wave. The pool and its slots are as empty as before."""
+def compute(
+    model: CausalModel, wave: Wave, pool: TrialPool, tell: Tell, by_layers: bool = False
+) -> list[Part]:
+    """The logits of every token of a wave. The pool and its slots are as empty as before.
+
+    `by_layers`: all steps go through one layer after the other, where a decoder computes; then
+    `tell` is called behind each layer.
+    """
     tables = _tables(wave, pool)
     _poison_states(tables, pool)
-    parts = list[Part]()
-    for step in range(wave.num_steps):
-        rows = _rows(wave, step)
-        # Sampled tokens are fed by the device in every other step, by the plan in the rest.
-        flat = _flat(wave, rows, tables if step == 0 else [], pool, step % 2 == 0)
-        compiled = not wave.shifted and model.compiles(flat)
-        chosen = model if compiled else model.uncompiled
-        logits = chosen.logits(flat, pool.slots, pool.cache, pool.backend)
+    steps = [_rows(wave, step) for step in range(wave.num_steps)]
+    # Sampled tokens are fed by the device in every other step, by the plan in the rest.
+    flats = (
+        _flat(wave, rows, tables if step == 0 else [], pool, step % 2 == 0)
+        for step, rows in enumerate(steps)
+    )
+    if by_layers and model.decoder is not None:
+        begun = [_begun(flat, pool) for flat in flats]
+        computed = iter([(logits, False) for logits in decoded(model.decoder, begun, tell)])
+    else:
+        computed = (_computed(model, flat, wave, pool, tell) for flat in flats)
+    parts = []
+    for rows, (logits, compiled) in zip(steps, computed, strict=True):
         pieces = logits.float().cpu().clone().split([row.num_tokens for row in rows])
         parts += [
             Part(row.sequence, row.start, piece, compiled)
             for row, piece in zip(rows, pieces, strict=True)
         ]
-        tell()
     _clean(pool, tables)
     return parts
+
+
+def _computed(
+    model: CausalModel, flat: FlatBatch, wave: Wave, pool: TrialPool, tell: Tell
+) -> tuple[torch.Tensor, bool]:
+    """A step's logits [T, vocab], and whether a compiled step gave them."""
+    compiled = not wave.shifted and model.compiles(flat)
+    chosen = model if compiled else model.uncompiled
+    logits = chosen.logits(flat, pool.slots, pool.cache, pool.backend)
+    tell()
+    return logits, compiled
+
+
+def _begun(flat: FlatBatch, pool: TrialPool) -> DecoderStep:
+    """A step that is still to be computed; its tokens are those that slots have now."""
+    cache, backend = pool.cache, pool.backend
+    states = backend.recur(flat, cache) if cache.state_pages else None
+    (positions,) = upload_all((flat.positions,), cache.raw.device)
+    tokens = pool.slots.inputs(flat)
+    return DecoderStep(tokens, positions, attention_of(flat, cache, backend), states)
 
 
 def far_steps(

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str, float], None]
 
+_FLOAT_BYTES = 4
 _ASSUMED = {torch.bfloat16: 0.02, torch.float16: 0.003}
 """How far rounding leads, in spreads of the logits, where it could not be measured."""
 _WRONG = "trial: %s would be wrong: %s; it is not used"
@@ -93,7 +94,8 @@ class _Trial:
         self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)
         # A GPU unpacks anew as fast, and the pool has its memory already.
         most_bytes = 0 if pool.cache.raw.is_cuda else KEEP_BOTH_BYTES
-        self._unpack = wide.Remembering(pool.backend.unpack, most_bytes)
+        numbers = sum(weight.rows * weight.columns for layer in layers for weight in layer.weights)
+        self._unpack = wide.Remembering(pool.backend.unpack, most_bytes, _FLOAT_BYTES * numbers)
         for layer in layers:
             is_linear = isinstance(layer, QuantisedLinear)
             layer.unpack = self._unpack if is_linear else pool.backend.unpack
@@ -154,7 +156,8 @@ class _Trial:
             name = self._shape.model_type
             raise ModelError(f"{self._load.model}: {name} is not supported yet: {asked.reasons[0]}")
         self._windows = asked.sliding
-        self._expected = [self._expect(wave) for wave in self._waves]
+        self._unpack.end_layer()
+        self._expected = self._expect()
         fused = self._structure()
         self._unpack.forget()
         best, verdict = self._best(fused)
@@ -233,36 +236,34 @@ class _Trial:
     def _by_modules(self, windows: tuple[int, ...]) -> CausalModel:
         return CausalModel(Modules(self._model, windows), self._ranks)
 
-    def _expect(self, wave: Wave) -> list[Expected]:
-        """Logits of a wave's sequences as transformers computes them, one by one."""
-        found = []
-        for sequence in wave.sequences:
-            self._tell("reference")
-            rounded, assumed = self._rounded(sequence), 0.0
-            exact = self._exact(sequence)
-            if exact is None:
-                assert rounded is not None
-                exact, assumed = rounded, _ASSUMED[self._pool.cache.dtype]
-            if not bool(exact.isfinite().all()):
-                raise ModelError(f"{self._name}: its logits are not numbers")
-            found.append(Expected(exact, rounded, assumed, self._times))
-        return found
+    def _expect(self) -> list[list[Expected]]:
+        """Logits of each wave's sequences as transformers computes them, each sequence alone."""
+        tried = [sequence for wave in self._waves for sequence in wave.sequences]
+        rounded, assumed = self._rounded(tried), 0.0
+        exact = self._exact(tried)
+        if exact is None:
+            assert rounded is not None
+            exact, assumed = rounded, _ASSUMED[self._pool.cache.dtype]
+        if not all(bool(logits.isfinite().all()) for logits in exact):
+            raise ModelError(f"{self._name}: its logits are not numbers")
+        pairs = zip(exact, rounded or [None] * len(exact), strict=True)
+        found = (Expected(*pair, assumed, self._times) for pair in pairs)
+        return [[next(found) for _ in wave.sequences] for wave in self._waves]
 
-    def _exact(self, sequence: WaveSequence) -> torch.Tensor | None:
+    def _exact(self, tried: list[WaveSequence]) -> list[torch.Tensor] | None:
         """The logits in float32; None where there is no memory for that."""
         try:
             with reference.attention(self._model, "eager"), wide.widened(self._model):
-                return reference.logits_of(self._model, sequence)
+                return self._logits(tried)
         except torch.OutOfMemoryError:
             if not self._rounds or self._ranks is not None:  # others have the memory, and go on
                 raise
-        if self._unrounded_fits:
-            log.warning("trial: no memory for float32: faults of the size of rounding may hide")
+        log.warning("trial: no memory for float32: faults of the size of rounding may hide")
         self._unrounded_fits = False
         torch.cuda.empty_cache()
         return None
 
-    def _rounded(self, sequence: WaveSequence) -> torch.Tensor | None:
+    def _rounded(self, tried: list[WaveSequence]) -> list[torch.Tensor] | None:
         """The logits with the rounding of serving; None where it rounds nothing."""
         if not self._rounds:
             return None
@@ -274,7 +275,22 @@ class _Trial:
             )
             if self._own_round:
                 stack.enter_context(reference.rounding_products(self._model))
-            return reference.logits_of(self._model, sequence)
+            return self._logits(tried)
+
+    def _logits(self, tried: list[WaveSequence]) -> list[torch.Tensor]:
+        """transformers' own, of the model as it is set now."""
+        return reference.logits_of(self._model, tried, self._end_layer, self._by_layers)
+
+    @property
+    def _by_layers(self) -> bool:
+        """Whether all passes go through one layer after the other: then weights are unpacked once
+        for all. Of several ranks, some may have layers that others do not.
+        """
+        return self._unpack.by_layers and self._ranks is None
+
+    def _end_layer(self) -> None:
+        self._unpack.end_layer()
+        self._tell("reference")
 
     def _structure(self) -> bool:
         """Whether the straight decoder computes what the model does. Raises ModelError where
@@ -318,7 +334,7 @@ class _Trial:
         """The worst of what `made` computes in float32."""
         found, pool = [], self._wide_pool()
         for wave, expected in zip(waves, self._expected, strict=True):
-            parts = compute(made, wave, pool, lambda: self._tell("reference"))
+            parts = compute(made, wave, pool, self._end_layer, self._by_layers)
             exact = [Expected(logits.exact, None) for logits in expected]
             found += judge(parts, exact, pool.cache.block_size)
         return worst(found)

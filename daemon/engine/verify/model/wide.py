@@ -110,9 +110,13 @@ class Remembering:
     them again and again.
     """
 
-    def __init__(self, unpack: Unpack, most_bytes: int) -> None:
+    def __init__(self, unpack: Unpack, most_bytes: int, all_bytes: int = 0) -> None:
+        """`all_bytes`: of the numbers of all weights. Where they are more than may be kept, those
+        of a layer are kept while it computes.
+        """
         self._unpack = unpack
-        self._left_bytes = most_bytes
+        self._most_bytes = self._left_bytes = most_bytes
+        self.by_layers = 0 < most_bytes < all_bytes
         # With the blocks: freed memory may soon hold other weights.
         self._kept: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -127,10 +131,16 @@ class Remembering:
             self._kept[key] = data, numbers
         return numbers
 
+    def end_layer(self) -> None:
+        """A layer has computed, and comes no more before all others have."""
+        if self.by_layers:
+            self._kept.clear()
+            self._left_bytes = self._most_bytes
+
     def forget(self) -> None:
         """Drop the kept numbers, and keep none from now on."""
         self._kept.clear()
-        self._left_bytes = 0
+        self._most_bytes = self._left_bytes = 0
 
 
 class WideOps(Ops):

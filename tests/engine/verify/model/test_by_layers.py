@@ -83,10 +83,12 @@ class _Seen:
         self._patch(wide, "Remembering", self._remembering)
 
     def _heard(self, parts: list[Part], expected: list[Expected], block_size: int) -> Any:
-        self.logits += [part.logits for part in parts]
+        served = expected[0].rounded is not None
+        if not served:  # products that serve are chosen by their speed
+            self.logits += [part.logits for part in parts]
         for each in expected:
             self.logits += [each.exact] + ([] if each.rounded is None else [each.rounded])
-        self.waves += expected[0].rounded is not None
+        self.waves += served
         return self._judge(parts, expected, block_size)
 
     def _remembering(self, unpack: Unpack, most_bytes: int, all_bytes: int) -> Any:

@@ -1,0 +1,1 @@
+"""Step times and capacities of this simulator beside those of Vidur's own, of the same tables."""

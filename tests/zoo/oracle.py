@@ -8,6 +8,7 @@ computes them.
 
 import dataclasses
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -83,8 +84,12 @@ def _wider(value: Any) -> Any:
     return torch.float64 if value is torch.float32 else value
 
 
-def exact_reference(folder: Path) -> list[torch.Tensor]:
-    """As `reference`, float64, where transformers' code asks for float32 too."""
+def exact_reference(
+    folder: Path, change: Callable[[Any], None] = lambda _model: None
+) -> list[torch.Tensor]:
+    """As `reference`, float64, where transformers' code asks for float32 too; of a model to which
+    `change` was done.
+    """
     config = AutoConfig.from_pretrained(folder)
     cls: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     model = cls.from_pretrained(
@@ -95,6 +100,7 @@ def exact_reference(folder: Path) -> list[torch.Tensor]:
         experts_implementation="eager",
     ).eval()
     model.double()
+    change(model)
     torch.set_default_dtype(torch.float64)
     try:
         with torch.inference_mode(), _Float64():

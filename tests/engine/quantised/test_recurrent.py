@@ -11,6 +11,8 @@ from daemon.engine.layers.recurrent.functions import DirectLinear
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.requantise import requantise
 from daemon.engine.quantised.linear import quantised_layers
+from daemon.engine.verify.model.reading import check_reading
+from daemon.models.shape import ModelError
 from tests.zoo.build import randomise
 from tests.zoo.oracle import distances, reference, serve_shortly
 from tests.zoo.sizes import CONTEXT_LEN, VOCAB_SIZE
@@ -40,6 +42,21 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "mamba": MambaConfig(**_COMMON, state_size=16, time_step_rank=32),
 }
 PACKED = {"qwen3_5": "linear_attn.in_proj_qkv", "mamba": "mixer.in_proj"}
+
+
+def test_a_weight_that_is_read_outside_may_be_held_narrower_than_its_file_has_it(
+    tmp_path: Path,
+) -> None:
+    loader: Any = AutoModelForCausalLM
+    loader.from_config(CONFIGS["mamba"]).float().save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
+    loaded = load_model(tmp_path, "float32", torch.device("cpu"), weight_dtype="bfloat16")
+    assert check_reading(loaded, tmp_path)
+    direct = next(module for module in loaded.modules() if isinstance(module, DirectLinear))
+    with torch.no_grad():
+        direct.weight[len(direct.weight) // 2] += 1.0
+    with pytest.raises(ModelError, match=r"dt_proj\.weight was not loaded"):
+        check_reading(loaded, tmp_path)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

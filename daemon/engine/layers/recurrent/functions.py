@@ -18,6 +18,7 @@ from torch.nn.functional import silu
 
 from daemon.engine.layers.recurrent.chunk_scan import time_steps
 from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Recurrence, Scan
+from daemon.models.formats import PLAIN
 
 _recurrence: ContextVar[Recurrence | None] = ContextVar("recurrence", default=None)
 _layer: ContextVar[int] = ContextVar("layer")
@@ -50,6 +51,8 @@ class DirectLinear(nn.Linear):
     blocks, whatever its file holds.
     """
 
+    held_as: torch.dtype  # the type to which its file's numbers were rounded
+
 
 def replace_functions(model: nn.Module) -> None:
     """Have a model's recurrent layers ask for a recurrence, wherever there is one."""
@@ -77,6 +80,8 @@ def _direct(layer: Any, dtype: torch.dtype) -> DirectLinear:
     direct = DirectLinear(*weight.T.shape, bias=False, device="meta")
     direct.weight = nn.Parameter(weight, requires_grad=False)
     direct.bias = layer.bias
+    forms = [PLAIN.get(held.format.name) for held in getattr(layer, "weights", ())]
+    direct.held_as = getattr(torch, forms[0]) if forms and forms[0] else dtype
     return direct
 
 

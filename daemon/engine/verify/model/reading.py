@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from daemon.engine.layers.recurrent.functions import DirectLinear
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.models.formats import PLAIN
 from daemon.models.gguf_index import read_index
@@ -27,6 +28,8 @@ def check_reading(model: Any, folder: Path) -> int:
         return 0  # it was read twice when it was made
     held = dict(model.state_dict())
     layers = {f"{name}.weight": layer.weights for name, layer in quantised_layers(model)}
+    direct = [pair for pair in model.named_modules() if isinstance(pair[1], DirectLinear)]
+    rounded = {f"{name}.weight": layer.held_as for name, layer in direct}
     count = 0
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as file:
@@ -36,7 +39,8 @@ def check_reading(model: Any, folder: Path) -> int:
                 row = _row(name, shape, held, layers)
                 if row is None or not shape or 0 in shape:
                     continue
-                own = stored[shape[0] // 2].to(row.dtype).to(torch.float32)
+                own = stored[shape[0] // 2].to(rounded.get(name, row.dtype))
+                own = own.to(row.dtype).to(torch.float32)
                 if bool(own.isnan().any()):
                     raise ModelError(f"{path}: {name} has values that are no numbers (NaN)")
                 if not torch.equal(row.to("cpu", torch.float32).view(own.shape), own):

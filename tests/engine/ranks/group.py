@@ -130,8 +130,8 @@ def texts_of(
 
 def assert_as_whole(whole: Any, texts: Sequence[list[int]], answers: Sequence[GroupAnswer]) -> None:
     """Answers are those of the whole model in float32, and their logits within `TOLERANCE`."""
+    assert_texts_of(whole, texts, answers)
     for tokens, answer in zip(texts, answers, strict=True):
-        assert answer.tokens == greedy(whole, tokens, len(answer.tokens), answer.tokens)
         assert answer is answers[0] or len(answer.values) == len(answer.tokens)
         with torch.inference_mode():
             logits = whole(torch.tensor([tokens + answer.tokens])).logits[0, len(tokens) - 1 : -1]
@@ -140,6 +140,12 @@ def assert_as_whole(whole: Any, texts: Sequence[list[int]], answers: Sequence[Gr
             torch.testing.assert_close(
                 torch.tensor(list(found.values())), expected, rtol=0.0, atol=TOLERANCE
             )
+
+
+def assert_texts_of(whole: Any, texts: Sequence[list[int]], answers: Sequence[GroupAnswer]) -> None:
+    """Answers have the greedy tokens of the whole model."""
+    for tokens, answer in zip(texts, answers, strict=True):
+        assert answer.tokens == greedy(whole, tokens, len(answer.tokens), answer.tokens)
 
 
 def assert_as_one(answers: Sequence[GroupAnswer], alone: Sequence[GroupAnswer]) -> None:

@@ -3,12 +3,20 @@
 from collections import deque
 from pathlib import Path
 
+import msgspec
 import pytest
 from transformers import Gemma2Config, LlamaConfig, MixtralConfig, PreTrainedConfig
 
 from daemon.protocol.worker import Failed, Ready
 from tests.engine.driver import Driver, Running
-from tests.engine.ranks.group import GroupAnswer, RankGroup, answers_of, assert_as_whole
+from tests.engine.ranks.group import (
+    GroupAnswer,
+    RankGroup,
+    answers_of,
+    assert_as_one,
+    assert_as_whole,
+    assert_texts_of,
+)
 from tests.engine.ranks.test_shards import (
     BLOCK_SIZE,
     NUM_BLOCKS,
@@ -60,9 +68,16 @@ def test_three_stages_mixtures_and_unlike_windows(
 
 
 def answer_as_one(
-    config: PreTrainedConfig, stage_layers: tuple[int, ...], quick: dict[str, str], folder: Path
+    config: PreTrainedConfig,
+    stage_layers: tuple[int, ...],
+    quick: dict[str, str],
+    folder: Path,
+    apart: bool = False,
 ) -> None:
-    """A random model's stages answer as the whole model does, and count pages alike."""
+    """A random model's stages answer as the whole model does, and count pages alike. `apart`: the
+    logits of one worker are further from transformers' than `TOLERANCE`, and those of stages are
+    compared with them.
+    """
     whole = random_model(config, 5)
     sizes = {"stage_layers": stage_layers, "num_host_blocks": 64}
     load = tiny_load(save_model(whole, folder / "model"), folder, **sizes)
@@ -75,7 +90,14 @@ def answer_as_one(
             if isinstance(ready, Ready)
         ]
         assert len(set(kinds)) == 1, kinds
-        assert_as_whole(whole, prompts(), answers_to(group))
+        found = answers_to(group)
+    if not apart:
+        assert_as_whole(whole, prompts(), found)
+        return
+    assert_texts_of(whole, prompts(), found)
+    with RankGroup(msgspec.structs.replace(load, stage_layers=()), 1, **quick) as alone:
+        alone.ready()
+        assert_as_one(found, answers_to(alone))
 
 
 def answers_to(group: RankGroup) -> list[GroupAnswer]:

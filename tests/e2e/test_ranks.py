@@ -144,6 +144,7 @@ async def test_a_rank_lost_between_two_instances_takes_no_answer_with_it(
     flags = ["--instance", f"cpu:{here}:prefill", f"cpu:{there}:decode"]
     chance = random.Random(here + there)
     with LiveDaemon("--model", str(folder), *flags, "--set", "daemon.restarts=90") as daemon:
+        daemon.wait_all_ready()  # who is lost at its first start is given up
         for _ in range(10):
             asking = asyncio.create_task(texts(daemon))
             await asyncio.sleep(0.2 * chance.random())

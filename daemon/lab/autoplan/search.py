@@ -151,9 +151,15 @@ class SeenRequests:
             tokens[rest] = np.maximum(tokens[rest], others)
         return tokens
 
+    def guessed(self) -> "SeenRequests":
+        """All with `likely_tokens`: in overload the newest alone may have no answer to go by."""
+        return replace(self, output_tokens=self.likely_tokens(), over=np.ones_like(self.over))
+
     def write(self, path: Path, max_len: int) -> int:
-        """Write them as a Mooncake trace, within so many tokens each; how many there are."""
-        tokens = np.minimum(self.likely_tokens(), max_len - self.prompt_tokens)
+        """Write those that are `guessed` as a Mooncake trace, within so many tokens each; how many
+        there are.
+        """
+        tokens = np.minimum(self.output_tokens, max_len - self.prompt_tokens)
         lines = [
             json.dumps(
                 {
@@ -213,7 +219,7 @@ class SettingsSearch:
             self._unit = self._refitted()
         at_once = seen.at_once(self.slo)
         first = max(0, len(seen) - MOST_REQUESTS)
-        newest = seen.between(float(seen.arrival_s[first]), np.inf)
+        newest = seen.guessed().between(float(seen.arrival_s[first]), np.inf)
         wanted = min(MOST_REQUESTS, max(LEAST_RUN, int(RUN_EACH * at_once)))
         problem, count = self._problem(newest.prolonged(wanted), present)
         half, lead = count // 2, count // LEAD_SHARE

@@ -196,6 +196,16 @@ def test_a_long_prompt_that_waits_is_taken_to_have_an_answer_that_fits(tmp_path:
     assert search.forecasts(seen, START, [])[0].mean > 0.0
 
 
+def test_the_newest_are_searched_on_though_none_of_them_has_an_answer_yet(tmp_path: Path) -> None:
+    """Behind a long queue all answers are to older requests than those that a search takes."""
+    unit = toy_units(tmp_path, 1)[0]
+    search = SettingsSearch(unit, KNOBS, SLO, tmp_path)
+    seen = seen_for(1.0, MOST_REQUESTS + LEAST_ANSWERS)
+    answered = np.arange(len(seen)) < LEAST_ANSWERS
+    seen = replace(seen, output_tokens=4 * answered.astype(np.int32), over=answered)
+    assert search.forecasts(seen, START, [])[0].mean > 0.0
+
+
 def test_a_trial_is_judged_where_few_requests_come(tmp_path: Path) -> None:
     """A plan is undone by what its period shows, also where that is too little for a search."""
     unit = toy_units(tmp_path, 1)[0]

@@ -68,6 +68,19 @@ class Pilot:
         self.present = self.home = settings
         self.load_changed()
 
+    def daemon_flipped(self, settings: LiveSettings) -> None:
+        """Go on with roles that the daemon has given by itself: where no plan is in force, that is
+        nothing to go back from.
+        """
+        if self.present == self.home:
+            self.home = settings
+        self.present = settings
+
+    def drop_plan(self) -> None:
+        """Forget the plan on trial: its orders were not given."""
+        if self.plan is not None and self.on_trial:
+            self.present, self.plan = self.plan.before, None
+
     def applied(self, now: float) -> None:
         """Note the time at which a new plan's orders were given."""
         if self.plan is not None and self.on_trial:

@@ -143,12 +143,15 @@ class LivePlanner:
         driver, pilot = self._driver, self._driver.pilot
         if pilot.present != here:
             if only_flipped_by_itself(snapshot, pilot.present, here):
-                pilot.present = here
+                pilot.daemon_flipped(here)
             else:
                 pilot.operator_chose(here)
                 driver.may_split = may_split(snapshot)
         now = self._clock()
         found = driver.look(now, seen_in(incident, self._slo, now))
+        if found and settings_of(fetch_snapshot(self._arguments.socket, _TIMEOUT_S)) != here:
+            pilot.drop_plan()
+            return "the settings were changed during the search: its plan is dropped"
         for order in found:
             self._give(order)
         if found:

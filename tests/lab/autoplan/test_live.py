@@ -4,7 +4,8 @@ import argparse
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -37,9 +38,13 @@ SEARCH_S = 20.0
 """What a search takes: a trial begins behind it."""
 
 
+IN_FORCE = [START.policy]
+"""The policy of snapshots."""
+
+
 def snapshot() -> Snapshot:
     """A ready daemon of one instance."""
-    served.CHOSEN[:] = [START.policy]
+    served.CHOSEN[:] = IN_FORCE
     one = served.instance("toy", "ready", 1.0)
     return msgspec.structs.replace(served.snapshot(), instances=(one,), ready=True, max_len=256)
 
@@ -61,6 +66,7 @@ def orders(tmp_path: Path) -> Iterator[Written]:
     thread.start()
     assert is_up.wait(10)
     yield written
+    IN_FORCE[:] = [START.policy]
     loop.call_soon_threadsafe(stop.set)
     thread.join()
     loop.close()
@@ -77,30 +83,49 @@ def test_a_journal_shows_what_a_run_shows(tmp_path: Path) -> None:
     assert from_journal.attainment == pytest.approx(from_run.attainment, abs=0.02)
 
 
-def test_orders_go_over_the_control_socket(tmp_path: Path, orders: Written) -> None:
-    """On a load that another policy serves better; the daemon hears plan and prediction. The
-    profile is of a machine three times as fast, on which any policy would do: the journal's steps
-    put it right.
+@contextmanager
+def planner(folder: Path, clock: Callable[[], float]) -> Iterator[LivePlanner]:
+    """A planner behind a load that another policy serves better. The profile is of a machine three
+    times as fast, on which any policy would do: the journal's steps put it right.
     """
-    truth = toy_units(tmp_path, 1)[0]
-    run(prepare(scenario(truth), grown(1.0, 44.0, 34.0)), Options(journal=tmp_path))
-    unit = toy_units(tmp_path, 1, device="fast", faster=3.0)[0]
-    ours, theirs = socket.socketpair()
+    truth = toy_units(folder, 1)[0]
+    run(prepare(scenario(truth), grown(1.0, 44.0, 34.0)), Options(journal=folder))
+    unit = toy_units(folder, 1, device="fast", faster=3.0)[0]
     arguments = argparse.Namespace(
-        socket=tmp_path / "llmd.sock",
-        journal=tmp_path,
+        socket=folder / "llmd.sock",
+        journal=folder,
         profile=unit.profile,
         period_s=40.0,
         slo_ttft=SLO.ttft_s,
         slo_tpot=SLO.tpot_s,
     )
+    ours, theirs = socket.socketpair()
     with ours, theirs:
-        times_s = chain((END_S,), repeat(END_S + SEARCH_S))
-        planner = LivePlanner(arguments, tmp_path, theirs, lambda: next(times_s))
-        note = planner.look()
+        yield LivePlanner(arguments, folder, theirs, clock)
+
+
+def test_orders_go_over_the_control_socket(tmp_path: Path, orders: Written) -> None:
+    """The daemon hears plan and prediction."""
+    times_s = chain((END_S,), repeat(END_S + SEARCH_S))
+    with planner(tmp_path, lambda: next(times_s)) as live:
+        note = live.look()
     assert note.startswith("changed: vllm")
     assert orders.orders in (["sarathi"], ["gittins"])
-    assert planner.status(note).applied_s == END_S + SEARCH_S
+    assert live.status(note).applied_s == END_S + SEARCH_S
+
+
+def test_what_an_operator_chose_during_a_search_is_not_overridden(
+    tmp_path: Path, orders: Written
+) -> None:
+    def clock() -> float:
+        IN_FORCE[:] = ["static"]  # behind the look's first snapshot
+        return END_S
+
+    with planner(tmp_path, clock) as live:
+        note = live.look()
+    assert note.startswith("the settings were changed during the search")
+    assert orders.orders == []
+    assert live.status(note).words.startswith("vllm: ")  # no plan
 
 
 def test_settings_that_no_plan_has_are_said() -> None:

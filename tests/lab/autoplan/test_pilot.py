@@ -132,3 +132,15 @@ def test_what_an_operator_chose_is_never_withdrawn() -> None:
     pilot.operator_chose(OTHER)
     assert not pilot.withdraw(0.0, 1000)
     assert pilot.present == OTHER
+
+
+def test_what_the_daemon_flipped_by_itself_is_not_withdrawn_behind_a_plan_that_was_undone() -> None:
+    pilot = kept_plan()
+    assert pilot.withdraw(0.3, 30) and pilot.present == HERE
+    flipped = LiveSettings(policy="vllm", roles=(Role.MIXED, Role.PREFILL))
+    pilot.daemon_flipped(flipped)
+    assert not pilot.withdraw(0.0, 1000) and pilot.present == flipped
+
+    pilot = kept_plan()
+    pilot.daemon_flipped(flipped)  # while the plan is in force
+    assert pilot.withdraw(0.0, 1000) and pilot.present == HERE

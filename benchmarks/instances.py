@@ -134,7 +134,8 @@ async def compare(urls: dict[str, str], streams: Sequence[int], tokens: int, rou
             )
         for instance, url in urls.items():
             now = await stage_times(url)
-            times = [late - own for late, own in zip(now, before[instance], strict=True)]
+            first = before[instance] or [0.0] * len(now)  # it had told nothing yet
+            times = [late - own for late, own in zip(now, first, strict=True)]
             if times:
                 shares = " ".join(f"{1 - own / times[0]:.0%}" for own in times[1:])
                 print(f"bubbles of `{instance}` with {count}: {shares}", flush=True)

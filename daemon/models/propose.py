@@ -227,8 +227,9 @@ def stage_layers_on(
     places = {place.device: place for place in (*machine.places, machine.ram)}
     if missing := [device for device in named if device not in places]:
         raise ModelError(f"{missing[0]} cannot have a stage: it is taken, or not supported")
-    group = [places[device] for device in named]
-    return given_layers(model, spec) or _Maker(config, model, machine).stages(group)[0]
+    group, maker = [places[device] for device in named], _Maker(config, model, machine)
+    maker.refuse_unlike_states(group)
+    return given_layers(model, spec) or maker.stages(group)[0]
 
 
 def propose(config: Config, model: ModelShape, machine: Workstation) -> tuple[Proposal, ...]:
@@ -359,14 +360,18 @@ class _Maker:
         nccl_bytes = NCCL_BYTES if len(group) > 1 else 0
         return [self._part(place, share, len(group), nccl_bytes) for place in group]
 
-    def stages(self, group: Sequence[PartPlace]) -> tuple[tuple[int, ...], list[_Part]]:
-        """The layers of stages, and the stages: as fast as each other where that leaves room for
-        KV, else with room for less. Raises SizingError, ModelError.
-        """
+    def refuse_unlike_states(self, group: Sequence[PartPlace]) -> None:
+        """Raise ModelError where stages there would count the model's states in unlike types."""
         kinds = {instance_dtype(self._config, it.device, self._model.dtype) for it in group}
         if len(kinds) > 1 and self._model.layer_states:
             said = "a GPU and the CPU compute in unlike types, and would count its states otherwise"
             raise ModelError(f"{self._model.model_type}: {said} ({_FLOAT32} makes them alike)")
+
+    def stages(self, group: Sequence[PartPlace]) -> tuple[tuple[int, ...], list[_Part]]:
+        """The layers of stages, and the stages: as fast as each other where that leaves room for
+        KV, else with room for less. Raises SizingError, ModelError.
+        """
+        self.refuse_unlike_states(group)
         error: ModelError | SizingError = SizingError("no split of the layers fits")
         devices = self._devices(group)
         for answers in STAGES_ANSWERS:

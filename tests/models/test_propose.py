@@ -127,6 +127,10 @@ def test_a_configured_instance_has_layers_by_its_devices() -> None:
     states = msgspec.structs.replace(LLAMA_3_8B, layer_states=(STATES,) * 32)
     with pytest.raises(ModelError, match=r'would count its states otherwise .model.dtype = "float'):
         stage_layers_on(CONFIG, states, parse_instance("cuda:0,cpu:pp2"), here)
+    given = msgspec.structs.replace(parse_instance("cuda:0,cpu:pp2"), layers=(20, 12))
+    assert stage_layers_on(CONFIG, LLAMA_3_8B, given, here) == (20, 12)
+    with pytest.raises(ModelError, match="would count its states otherwise"):
+        stage_layers_on(CONFIG, states, given, here)
     with pytest.raises(ModelError, match="cuda:2 cannot have a stage"):
         stage_layers_on(CONFIG, whole, parse_instance("cuda:0,2:pp2"), here)
 

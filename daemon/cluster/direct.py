@@ -23,7 +23,9 @@ TOKEN_BYTES = 32
 CONNECT_S = 60.0
 """Time for the proxy to connect to a host that listens."""
 _GREET_S = 5.0
-"""Time for one peer to say who it is, so that another one gets its turn."""
+"""Time for one peer to say who it is, all of it, so that another one gets its turn."""
+_KEEP_S = 60
+"""Silence after which the kernel asks the peer's: firewalls forget what is silent for long."""
 _READ_BYTES = 256 * 1024
 _EVER = dt.datetime(2000, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, tzinfo=dt.UTC)
 """The dates of a certificate that is of one use: clocks of machines differ."""
@@ -60,6 +62,9 @@ class DirectConnection:
     ) -> None:
         """Encrypted if there is a `context`; `serves`: as TLS's server. Raises OSError."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_S)
         self._sock = sock
         self._sending = threading.Lock()
         self._locked = threading.Lock()  # around `_tls`, which is not made for several threads
@@ -100,8 +105,7 @@ class DirectConnection:
 
     def close(self) -> None:
         """End it, for a thread that receives too."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+        _shut(self._sock)
         self._sock.close()
 
     def _decrypted(self, tls: ssl.SSLObject, most_bytes: int) -> bytes:
@@ -165,15 +169,17 @@ class Door:
         return None
 
     def _meet(self, sock: socket.socket) -> DirectConnection | None:
-        sock.settimeout(_GREET_S)
+        late = threading.Timer(_GREET_S, _shut, [sock])
+        late.start()
         try:
             met = DirectConnection(sock, self._context, serves=True)
             if hmac.compare_digest(met.exactly(TOKEN_BYTES), self._token):
                 met.send(_WELCOME)
-                met.settimeout(None)
                 return met
         except OSError:
             pass
+        finally:
+            late.cancel()
         sock.close()
         return None
 
@@ -202,6 +208,12 @@ def connect(listening: Listening, token: bytes) -> DirectConnection:
         raise
     made.settimeout(None)
     return made
+
+
+def _shut(sock: socket.socket) -> None:
+    """Let nobody wait for a socket any more."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _own_context(address: str) -> tuple[ssl.SSLContext, bytes]:

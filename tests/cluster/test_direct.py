@@ -1,5 +1,6 @@
 """Direct connections: who is let in, what passes, and that nobody waits for ever."""
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -73,6 +74,41 @@ def test_what_speaks_otherwise_is_not_let_in(
         loud.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)
         assert door.accept(deadline_s=0.3) is None
         assert silent.recv(1) == b""
+
+
+def test_who_says_its_token_slowly_keeps_nobody_out(
+    opened: Callable[[], Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "_GREET_S", 0.2)
+    door, said, stop = opened(), list[int](), threading.Event()
+    long_record = iter(b"\x16\x03\x01\x40" + bytes(1000))  # of TLS, which begins as it should
+
+    def drip(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while not stop.wait(0.05):
+                said.append(sock.send(bytes([next(long_record)])))
+
+    address = door.listening.address, door.listening.port
+    with ThreadPoolExecutor(2) as beside, socket.create_connection(address) as slow:
+        met = beside.submit(door.accept)
+        beside.submit(drip, slow)
+        connect(door.listening, TOKEN).close()
+        stop.set()
+        assert isinstance(met.result(), DirectConnection)
+    assert len(said) < direct.TOKEN_BYTES
+
+
+def test_a_silent_connection_is_kept_open() -> None:
+    """What stands between two machines forgets connections over which nothing goes for long."""
+    door = Door("127.0.0.1", TOKEN)
+    with ThreadPoolExecutor(1) as beside:
+        met = beside.submit(door.accept)
+        ends = connect(door.listening, TOKEN), met.result()
+    for end in ends:
+        assert end is not None
+        assert end._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert end._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
+        end.close()
 
 
 def test_a_certificate_is_this_one_or_none(monkeypatch: pytest.MonkeyPatch) -> None:

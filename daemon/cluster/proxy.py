@@ -116,7 +116,18 @@ class Proxy:
         if isinstance(listening, str):
             raise RuntimeError(f"{node}: {listening}")
         end = host.serve.remote()
-        return connect(listening, token), end
+        return self._connected(listening, token, end), end
+
+    def _connected(self, listening: Listening, token: bytes, end: Any) -> DirectConnection:
+        """A connection to a host that listens. Raises RayError where its node is lost, and
+        RuntimeError where the host has not met anybody either.
+        """
+        try:
+            return connect(listening, token)
+        except OSError as error:
+            self._answered(end)
+            said = f"no connection to {listening.address} port {listening.port}"
+            raise RuntimeError(f"{said}: {error}") from error
 
     def _answered(self, answer: Any) -> Any:
         """An actor's answer; the wait is reported until Ray has started it, on another node
@@ -134,7 +145,10 @@ class Proxy:
         down.start()
         with ThreadPoolExecutor(1) as beside:
             ending = beside.submit(self._end, host, end)
-            pass_up(host.receive, self._channel)
+            try:
+                pass_up(host.receive, self._channel)
+            finally:
+                host.close()  # its other end may not know that it is lost
             pass_up(iter([ending.result(), b""]).__next__, self._channel)
 
     def _end(self, host: DirectConnection, end: Any) -> bytes:

@@ -13,6 +13,7 @@ from daemon.engine.loading.requantise import requantise
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.verify.model.reading import check_reading
 from daemon.models.shape import ModelError
+from tests.engine.quantised import five_models
 from tests.zoo.build import randomise
 from tests.zoo.oracle import distances, reference, serve_shortly
 from tests.zoo.sizes import CONTEXT_LEN, VOCAB_SIZE
@@ -57,6 +58,18 @@ def test_a_weight_that_is_read_outside_may_be_held_narrower_than_its_file_has_it
         direct.weight[len(direct.weight) // 2] += 1.0
     with pytest.raises(ModelError, match=r"dt_proj\.weight was not loaded"):
         check_reading(loaded, tmp_path)
+
+
+@pytest.mark.parametrize("form", ["W8A8", "FP8, rows"])
+def test_a_weight_that_is_read_outside_may_lie_in_blocks_of_its_name(
+    form: str, tmp_path: Path
+) -> None:
+    """Its file's numbers are not compared with what they mean."""
+    model = five_models.Model(CONFIGS["mamba"], "", False, (4, 2))
+    five_models.checkpoint(model, form, tmp_path / "m")
+    loaded = load_model(tmp_path / "m", "float32", torch.device("cpu"))
+    assert any(isinstance(module, DirectLinear) for module in loaded.modules())
+    assert check_reading(loaded, tmp_path / "m")
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -12,11 +12,13 @@ import torch
 from safetensors import safe_open
 
 from daemon.engine.layers.recurrent.functions import DirectLinear
+from daemon.engine.loading.resolve import read_config
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.models.formats import PLAIN
 from daemon.models.gguf_index import read_index
+from daemon.models.quantisation import read_quantisation
 from daemon.models.shape import ModelError
-from daemon.models.weights import weight_files
+from daemon.models.weights import folder_layers, weight_files
 
 
 def check_reading(model: Any, folder: Path) -> int:
@@ -30,13 +32,14 @@ def check_reading(model: Any, folder: Path) -> int:
     layers = {f"{name}.weight": layer.weights for name, layer in quantised_layers(model)}
     direct = [pair for pair in model.named_modules() if isinstance(pair[1], DirectLinear)]
     rounded = {f"{name}.weight": layer.held_as for name, layer in direct}
+    packed = folder_layers(folder, read_quantisation(folder, read_config(folder).to_dict()))
     count = 0
     for path in weight_files(folder):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - it is no dict
                 stored = file.get_slice(name)
                 shape = tuple(stored.get_shape())
-                row = _row(name, shape, held, layers)
+                row = None if name in packed else _row(name, shape, held, layers)
                 if row is None or not shape or 0 in shape:
                     continue
                 own = stored[shape[0] // 2].to(rounded.get(name, row.dtype))

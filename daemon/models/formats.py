@@ -35,6 +35,11 @@ class WeightFormat(msgspec.Struct, frozen=True):
         """Whether its numbers are integers with a scale."""
         return self.block_len > 1 and not self.name.startswith("fp8")
 
+    @property
+    def may_round(self) -> bool:
+        """Whether products may round what they multiply with its numbers: not with four bytes."""
+        return self.name != "F32"
+
     def row_bytes(self, columns: int) -> int:
         """Bytes of a row of `columns` numbers. Raises ValueError if they are no whole blocks."""
         blocks, rest = divmod(columns, self.block_len)

@@ -98,8 +98,8 @@ def possible(
     weight: QuantisedWeight, size: int, exact: bool, in_calls: bool = False
 ) -> list[ProductWay]:
     """The ways worth measuring for `size` tokens."""
-    rounds = reader(weight.format).rounds
-    ways = []
+    rounds, ways = reader(weight.format).rounds, []
+    exact = exact or not weight.format.may_round
     for way in ProductWay:
         if (exact and way not in EXACT) or (in_calls and way in PANELS):
             continue

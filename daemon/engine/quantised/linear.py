@@ -28,6 +28,8 @@ _LEAST = 2.0**-100
 
 def rounded_states(form: WeightFormat, states: torch.Tensor) -> torch.Tensor:
     """`states` [..., K] as products with this format may take them; K in whole runs."""
+    if not form.may_round:
+        return states
     return _to_bytes(states) if form.integers else states.bfloat16().to(states.dtype)
 
 

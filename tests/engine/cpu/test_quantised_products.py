@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from daemon.engine.cpu import choose_products as choose_products_module
 from daemon.engine.cpu import quantised_calls as calls
 from daemon.engine.cpu.block_kinds import reader
 from daemon.engine.cpu.choose_products import choose_products, possible
@@ -250,6 +251,17 @@ def test_the_choice(team: Team) -> None:
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         panels.remove(ProductWay.BFLOAT16_PANEL)
     assert set(possible(weights[0], 8, True) + possible(weights[0], 8, False)) > panels
+
+
+def test_what_numbers_of_four_bytes_multiply_is_not_rounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choose_products_module, "have_matrices", lambda: True)
+    found = {
+        name: {way for size in SIZES for way in possible(random_weight(name, 4, 64), size, False)}
+        for name in ("F32", "BF16")
+    }
+    assert found["F32"] <= EXACT and not found["BF16"] <= EXACT
 
 
 def test_weights_without_kernels_are_refused(team: Team) -> None:

@@ -88,7 +88,8 @@ class _Trial:
         keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
         layers = [layer for _, layer in quantised_layers(model)]
         # A stage may have all layers of a kind. What the trial goes by is the same on all ranks.
-        rounds = pool.backend.rounds and bool(layers) and not load.exact
+        may_round = any(it.format.may_round for layer in layers for it in layer.weights)
+        rounds = pool.backend.rounds and may_round and not load.exact
         self._products_round, self._own_round = on_any(self._ranks, rounds), rounds
         quantised = pool.backend.products(_multiplying(model), load.exact)
         self._prepare = partial(packed, keep_plain=keep_plain, quantised=quantised)

@@ -24,7 +24,10 @@ from daemon.engine.layers.rotary import RotaryTable
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import resolved_of, shape_here
 from daemon.engine.model.model import CausalModel
+from daemon.engine.verify.model import trial
+from daemon.engine.verify.model.judge import Expected, judge
 from daemon.engine.verify.model.listen import listen
+from daemon.engine.verify.model.served import Part
 from daemon.memory.layout import KVHeads
 from daemon.models import supported
 from daemon.models.shape import ModelError, ModelShape
@@ -59,6 +62,22 @@ def test_what_grows_far_out_is_left_to_the_modules(
     engine = tries.engine(yarn, dtype=dtype, kv_dtype=kv_dtype)
     assert not engine.model.fused
     assert "the fused decoder would be wrong" in caplog.text
+
+
+def test_numbers_of_four_bytes_are_tried_as_what_rounds_nothing(
+    tries: Tries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of experts, too, which are multiplied by the calls of blocks."""
+    rounded = list[bool]()
+
+    def heard(parts: list[Part], expected: list[Expected], block_size: int) -> Any:
+        rounded.extend(each.rounded is not None for each in expected)
+        return judge(parts, expected, block_size)
+
+    monkeypatch.setattr(trial, "judge", heard)
+    fields = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    engine = tries.engine(save(tmp_path / "m", "qwen3_moe", **COMMON, **fields), exact=False)
+    assert engine.model.fused and rounded and not any(rounded)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def computed(model: Any, passes: Sequence[Pass], between: Callable[[], None]) ->
             states = [_through(layer, *pair) for pair in zip(calls, states, strict=True)]
             between()
         found = [_ended(layers, *pair) for pair in zip(passes, states, strict=True)]
-    except _UnlikeError:
+    except (_UnlikeError, *_RAISED):  # it may look for what layers told on their way
         return [told(each, between) for each in passes]
     between()
     return found
@@ -101,8 +101,10 @@ class _UnlikeError(Exception):
     """The layers do not hand on states one to the next, and these alone."""
 
 
-class _AllCalled(BaseException):
-    """Ends a pass whose last layer was called; modelling code catches none of its kind."""
+class _AllCalledError(Exception):
+    """Ends a pass whose last layer was called. torch calls what is to follow a module always behind
+    an Exception alone.
+    """
 
 
 def _layers(model: Any) -> list[nn.Module]:
@@ -134,13 +136,13 @@ def _heard(layers: list[nn.Module], each: Pass) -> _Heard:
         calls.append(call)
         marks.append(_mark(call.states, number + 1))
         if len(calls) == len(layers):
-            raise _AllCalled
+            raise _AllCalledError
         return marks[-1]
 
     with _in_place_of(layers, hear):
         try:
             each()
-        except _AllCalled:
+        except _AllCalledError:
             return _Heard(calls[0].states, calls)
         except _RAISED:  # by code that takes something else from its layers
             pass

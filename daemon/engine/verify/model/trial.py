@@ -96,7 +96,9 @@ class _Trial:
         # A GPU unpacks anew as fast, and the pool has its memory already.
         most_bytes = 0 if pool.cache.raw.is_cuda else KEEP_BOTH_BYTES
         numbers = sum(weight.rows * weight.columns for layer in layers for weight in layer.weights)
-        self._unpack = wide.Remembering(pool.backend.unpack, most_bytes, _FLOAT_BYTES * numbers)
+        # Of several ranks, some may have layers that others do not.
+        all_bytes = _FLOAT_BYTES * numbers if self._ranks is None else 0
+        self._unpack = wide.Remembering(pool.backend.unpack, most_bytes, all_bytes)
         for layer in layers:
             is_linear = isinstance(layer, QuantisedLinear)
             layer.unpack = self._unpack if is_linear else pool.backend.unpack
@@ -280,14 +282,7 @@ class _Trial:
 
     def _logits(self, tried: list[WaveSequence]) -> list[torch.Tensor]:
         """transformers' own, of the model as it is set now."""
-        return reference.logits_of(self._model, tried, self._end_layer, self._by_layers)
-
-    @property
-    def _by_layers(self) -> bool:
-        """Whether all passes go through one layer after the other: then weights are unpacked once
-        for all. Of several ranks, some may have layers that others do not.
-        """
-        return self._unpack.by_layers and self._ranks is None
+        return reference.logits_of(self._model, tried, self._end_layer, self._unpack.by_layers)
 
     def _end_layer(self) -> None:
         self._unpack.end_layer()
@@ -335,7 +330,7 @@ class _Trial:
         """The worst of what `made` computes in float32."""
         found, pool = [], self._wide_pool()
         for wave, expected in zip(waves, self._expected, strict=True):
-            parts = compute(made, wave, pool, self._end_layer, self._by_layers)
+            parts = compute(made, wave, pool, self._end_layer, self._unpack.by_layers)
             exact = [Expected(logits.exact, None) for logits in expected]
             found += judge(parts, exact, pool.cache.block_size)
         return worst(found)

@@ -111,8 +111,9 @@ class Remembering:
     """
 
     def __init__(self, unpack: Unpack, most_bytes: int, all_bytes: int = 0) -> None:
-        """`all_bytes`: of the numbers of all weights. Where they are more than may be kept, those
-        of a layer are kept while it computes.
+        """`all_bytes`: of the numbers of all weights, where all passes may go through one layer
+        after the other. Where they are more than may be kept, those of a layer are kept while it
+        computes.
         """
         self._unpack = unpack
         self._most_bytes = self._left_bytes = most_bytes

@@ -9,12 +9,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from daemon.engine.loading.requantise import requantise
+from daemon.engine.model.backend import choose_backend, on_ranks
 from daemon.engine.quantised.weight import Unpack
+from daemon.engine.ranks.shared_memory import SharedMemoryRanks
 from daemon.engine.verify.model import reference, trial, wide
 from daemon.engine.verify.model.judge import Expected
 from daemon.engine.verify.model.script import WaveSequence
 from daemon.engine.verify.model.served import Part
 from daemon.models.formats import WeightFormat
+from tests.engine.ranks.threads import on_ranks as as_threads
 from tests.engine.verify.model.tries import COMMON, Tries, save
 from tests.zoo.build import build
 from tests.zoo.families import own_variants
@@ -67,6 +70,31 @@ def test_the_references_of_sequences_are_those_of_each_alone(
     assert told == _ALONE.get(model_type, count + 1)
 
 
+def test_weights_that_passes_widened_are_narrow_again(tmp_path: Path) -> None:
+    """Also those around the layer at which the passes that compute nothing end."""
+    torch.set_num_threads(1)
+    build(Variant("llama", "base"), tmp_path / "m")
+    loader: Any = AutoModelForCausalLM
+    model = loader.from_pretrained(tmp_path / "m", dtype=torch.bfloat16).eval()
+    found = []
+    for side_by_side in (True, False):
+        with torch.inference_mode(), reference.attention(model, "eager"), wide.widened(model):
+            found.append(reference.logits_of(model, _TRIED, lambda: None, side_by_side))
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+def test_passes_that_look_for_what_layers_told_are_computed_alone(tmp_path: Path) -> None:
+    """As a mixture's for the logits of its routers, where its configuration asks for them."""
+    torch.set_num_threads(1)
+    build(Variant("qwen3_moe", "base"), tmp_path / "m")
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
+    model.config.output_router_logits = True
+    with torch.inference_mode(), reference.attention(model, "eager"):
+        found = [reference.logits_of(model, _TRIED, lambda: None, way) for way in (True, False)]
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
 _CHOOSING = ("granitemoehybrid", "qwen3_moe")
 """Those of which not all sequences take all experts."""
 
@@ -100,15 +128,21 @@ class _Seen:
         return self._remember(counted, most_bytes, all_bytes)
 
 
+def _packed(place: Path, model_type: str) -> Path:
+    """A folder with a small random model in blocks."""
+    folder = place / "packed"
+    folder.mkdir()
+    fields = {**COMMON, "hidden_size": 64, "intermediate_size": 96, **_OWN[model_type]}
+    requantise(save(place / "plain", model_type, **fields), folder, "int8", lambda _share: None)
+    return folder
+
+
 @pytest.mark.parametrize("model_type", _OWN)
 def test_each_weight_is_unpacked_once_for_all_sequences_where_few_are_kept(
     model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the trial compares the same numbers as one that keeps all, to the bit."""
-    folder = tmp_path / "packed"
-    folder.mkdir()
-    fields = {**COMMON, "hidden_size": 64, "intermediate_size": 96, **_OWN[model_type]}
-    requantise(save(tmp_path / "plain", model_type, **fields), folder, "int8", lambda _share: None)
+    folder = _packed(tmp_path, model_type)
     with monkeypatch.context() as patch:
         kept = _Seen(patch)
         assert Tries(tmp_path / "kept").engine(folder, exact=False).model.fused
@@ -121,3 +155,22 @@ def test_each_weight_is_unpacked_once_for_all_sequences_where_few_are_kept(
     # To listen, twice for references, and for the decoder in float32 once a wave.
     most = kept.unpacked * (3 + seen.waves)
     assert seen.unpacked == most or (model_type in _CHOOSING and seen.unpacked < most)
+
+
+def test_ranks_keep_weights_from_one_sequence_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go through no layer after the other, and would unpack each weight for each sequence."""
+    folder = _packed(tmp_path, "llama")
+    with monkeypatch.context() as patch:
+        kept = _Seen(patch)
+        Tries(tmp_path / "kept").engine(folder, exact=False)
+    seen = _Seen(monkeypatch)
+    monkeypatch.setattr(trial, "KEEP_BOTH_BYTES", kept.all_bytes - 1)
+
+    def work(ranks: SharedMemoryRanks) -> bool:
+        own = on_ranks(choose_backend(torch.device("cpu"), torch.float32), ranks)
+        return Tries(tmp_path / "seen").engine(folder, backend=own, exact=False).model.fused
+
+    assert as_threads(1, work) == [True]
+    assert seen.unpacked == kept.unpacked

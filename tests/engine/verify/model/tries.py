@@ -9,6 +9,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here
+from daemon.engine.model.backend import Backend
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.start import assemble
 from daemon.models.shape import ModelShape
@@ -58,13 +59,19 @@ class Tries:
         fields = {"block_size": 8, "num_blocks": 96, "max_len": 512, "num_threads": 1}
         return cpu_load(str(folder), cache=str(self._cache), **{**fields, **changes})
 
-    def engine(self, folder: Path, shape: ModelShape | None = None, **changes: Any) -> Engine:
+    def engine(
+        self,
+        folder: Path,
+        shape: ModelShape | None = None,
+        backend: Backend | None = None,
+        **changes: Any,
+    ) -> Engine:
         load = self.load(folder, **changes)
         self.stages = []
         with torch.inference_mode():
             model = load_model(folder, load.dtype, torch.device("cpu"))
             shape = shape or shape_here(folder)
-            return assemble(model, shape, load, lambda *stage: self.stages.append(stage))
+            return assemble(model, shape, load, lambda *it: self.stages.append(it), backend)
 
     @property
     def tried(self) -> bool:

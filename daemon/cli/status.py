@@ -12,7 +12,6 @@ from daemon.protocol.control import (
     FlipStatus,
     InstanceStatus,
     KindStatus,
-    RankStatus,
     ReservedStatus,
     Snapshot,
     StateStatus,
@@ -76,7 +75,8 @@ def as_text(snapshot: Snapshot) -> str:
         _row("INSTANCE", "DEVICE", "ROLE", "STATE", "RUN", "WAIT", "KV USED", "STEP", "P99"),
     ]
     for instance in snapshot.instances:
-        lines += [_instance_row(instance), *map(_rank_row, enumerate(instance.ranks))]
+        ranks = range(len(instance.ranks))
+        lines += [_instance_row(instance), *(_rank_row(instance, number) for number in ranks)]
         lines += [f"  node {instance.node}"] if instance.node else []
     if snapshot.roles.mode in WATCHED:
         lines += ["", *roles_lines(snapshot.roles)[:2]]
@@ -87,12 +87,18 @@ def as_text(snapshot: Snapshot) -> str:
     return "\n".join(lines)
 
 
-def _rank_row(numbered: tuple[int, RankStatus]) -> str:
+def _rank_row(instance: InstanceStatus, number: int) -> str:
     """A line on a rank, below its instance."""
-    number, rank = numbered
-    memory = f"{rank.memory_bytes / 2**20:,.0f} MiB"
-    device = f"{rank.device}  " if rank.device else ""
-    return f"  rank {number}  {device}pid {rank.pid}  {rank.state}  {memory}"
+    rank, bubble = instance.ranks[number], instance.bubble_of(number)
+    parts = [
+        f"  rank {number}",
+        rank.device,
+        f"pid {rank.pid}",
+        rank.state,
+        f"{rank.memory_bytes / 2**20:,.0f} MiB",
+        "" if bubble is None else f"{100 * bubble:.0f} % bubble",
+    ]
+    return "  ".join(filter(None, parts))
 
 
 def _predictor(snapshot: Snapshot) -> list[str]:

@@ -18,6 +18,7 @@ from daemon.protocol.control import (
     PredictorStatus,
     RankStatus,
     Reloaded,
+    StageStatus,
     StateStatus,
 )
 from daemon.scheduler.policies import POLICIES, meanings
@@ -83,6 +84,19 @@ def test_text_and_json_tell_ranks() -> None:
     assert first["ranks"] == []
     sizes = {"memory_bytes": 280 << 20, "device": "cuda:1"}
     assert second["ranks"][1] == {"pid": 71, "state": "stopped", **sizes}
+
+
+def test_text_and_json_tell_the_bubbles_of_stages() -> None:
+    told = snapshot()
+    ranks = RankStatus(70, "ready", 300 << 20), RankStatus(71, "ready", 280 << 20)
+    stages = StageStatus(9.0, (8.0, 7.0), 2.0, (1.5, 1.9))
+    one = msgspec.structs.replace(told.instances[0], ranks=ranks, stages=stages)
+    told = msgspec.structs.replace(told, instances=(one,))
+    assert as_text(told).splitlines()[-2:] == [
+        "  rank 0  pid 70  ready  300 MiB  5 % bubble",
+        "  rank 1  pid 71  ready  280 MiB  25 % bubble",
+    ]
+    assert json.loads(as_json(told))["instances"][0]["stages"]["newest_computed_s"] == [1.5, 1.9]
 
 
 def test_text_and_json_tell_the_node_of_an_instance() -> None:

@@ -206,7 +206,10 @@ def _recognised_layer(layer: LayerParts) -> bool:
     elif (kind := kind_of(mixer)) is not None:
         products = [kind.projections_of(mixer), [getattr(mixer, kind.output)]]
     elif _has_heads(mixer, inner):
-        norms += _head_norms(mixer) or ()
+        of_heads = _head_norms(mixer) or ()
+        if any(norm.weight.shape != (mixer.head_dim,) for norm in of_heads if is_norm(norm)):
+            return False  # of all heads at once, as OLMoE has them
+        norms += of_heads
         products = [_heads_projections(mixer), [_output(mixer)]]
     elif inner in (_LATENT, _LATENT_TWICE) and projection_of(mixer) is not None:
         first, second = _projections(mixer)

@@ -43,3 +43,13 @@ def test_what_has_other_parts_is_left_to_the_modules() -> None:
     config = CONFIG_MAPPING["gpt_neox"](**tiny_args("gpt_neox"))
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._from_config(config)
     assert not recognised(model.base_model)
+
+
+def test_norms_over_all_heads_at_once_are_left_to_the_modules() -> None:
+    """As OLMoE has them: a head's norm has as many numbers as a head."""
+    config = CONFIG_MAPPING["qwen3"](**tiny_args("qwen3"))
+    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]._from_config(config)
+    assert recognised(model.base_model)
+    attention = model.base_model.layers[0].self_attn
+    attention.q_norm = type(attention.q_norm)(attention.q_proj.out_features)
+    assert not recognised(model.base_model)

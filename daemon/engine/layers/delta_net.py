@@ -85,9 +85,7 @@ class DeltaNet:
         if self.order is not None:
             projected = projected.index_select(1, self.order)
         channels, gates, betas, steps = projected.split(self.sizes, 1)
-        taps = self.taps.to(channels.dtype)  # states may be wider than weights
-        bias = None if self.bias is None else self.bias.to(channels.dtype)
-        convolution = Convolution(channels, taps, bias, activated=True)
+        convolution = Convolution.over(channels, self.taps, self.bias, activated=True)
         query, key, value = self.split(recurrence.convolve(layer, convolution))
         decay = self.rates * softplus(steps.float() + self.step_bias)
         rule = DeltaRule(query, key, value, decay, betas.sigmoid())

@@ -81,9 +81,7 @@ class KimiDelta:
         """
         recurrence = current_recurrence()
         channels, of_decays, of_gates, betas = projected.split(self.sizes, 1)
-        taps = self.taps.to(channels.dtype)  # states may be wider than weights
-        bias = None if self.bias is None else self.bias.to(channels.dtype)
-        convolution = Convolution(channels, taps, bias, activated=True)
+        convolution = Convolution.over(channels, self.taps, self.bias, activated=True)
         query, key, value = self.split(recurrence.convolve(layer, convolution))
         steps = softplus(self.to_decays(of_decays.contiguous()).float() + self.step_bias)
         decay = self.rates.unsqueeze(1) * steps.view(value.shape)

@@ -88,9 +88,7 @@ class Mamba2:
         """
         recurrence = current_recurrence()
         gates, channels, steps = projected.split(self.sizes, 1)
-        taps = self.taps.to(channels.dtype)  # states may be wider than weights
-        bias = None if self.bias is None else self.bias.to(channels.dtype)
-        convolution = Convolution(channels, taps, bias, activated=True)
+        convolution = Convolution.over(channels, self.taps, self.bias, activated=True)
         inputs, write, read = self.split(recurrence.convolve(layer, convolution))
         steps = time_steps(steps, self.step_bias, True, self.limits)
         scan = Scan(

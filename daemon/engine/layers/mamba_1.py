@@ -76,9 +76,8 @@ class Mamba1:
         """
         recurrence = current_recurrence()
         channels, gates = projected.chunk(2, 1)
-        taps = self.taps.to(channels.dtype)  # states may be wider than weights
-        bias = None if self.bias is None else self.bias.to(channels.dtype)
-        convolved = recurrence.convolve(layer, Convolution(channels, taps, bias, activated=True))
+        convolution = Convolution.over(channels, self.taps, self.bias, activated=True)
+        convolved = recurrence.convolve(layer, convolution)
         parts = self.second(convolved).split(self.parts, 1)
         if self.part_norms:
             pairs = zip(parts, self.part_norms, strict=True)

@@ -52,9 +52,7 @@ class ShortConvolution:
         states.
         """
         gates, of_outputs, inputs = projected.chunk(3, 1)
-        taps = self.taps.to(projected.dtype)  # states may be wider than weights
-        bias = None if self.bias is None else self.bias.to(projected.dtype)
-        convolution = Convolution(gates * inputs, taps, bias, activated=False)
+        convolution = Convolution.over(gates * inputs, self.taps, self.bias, activated=False)
         return of_outputs * current_recurrence().convolve(layer, convolution)
 
 

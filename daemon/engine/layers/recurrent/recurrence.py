@@ -23,6 +23,14 @@ class Convolution(NamedTuple):
     bias: torch.Tensor | None  # [C]
     activated: bool  # by silu
 
+    @classmethod
+    def over(
+        cls, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activated: bool
+    ) -> "Convolution":
+        """Those of inputs that may be wider than the weights, which are widened."""
+        own = None if bias is None else bias.to(inputs.dtype)
+        return cls(inputs, weight.to(inputs.dtype), own, activated)
+
 
 class DeltaRule(NamedTuple):
     """The arguments of one step's gated delta rule: those of `delta_rule` but for the states."""

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import softplus
 
 from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.children import child_names
 from daemon.engine.layers.ops import Angles, Norm, Ops
 from daemon.engine.layers.recurrent.functions import current_recurrence
 from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule
@@ -103,7 +104,7 @@ def is_woven_net(module: Any) -> bool:
 
 
 def _is_net(module: Any, projections: tuple[str, ...]) -> bool:
-    names = {name for name, _child in module.named_children()}
+    names = child_names(module)
     own = {name for name, _parameter in module.named_parameters(recurse=False)}
     return (
         names == {*projections, *_OTHERS}

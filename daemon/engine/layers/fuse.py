@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from daemon.engine.layers.attention import FULL, AttentionVariant
+from daemon.engine.layers.children import child_names
 from daemon.engine.layers.decoder import Decoder, DecoderLayer
 from daemon.engine.layers.embeddings import embeddings_of
 from daemon.engine.layers.kimi_delta import GATE_WEIGHTS, is_forget_gate
@@ -179,7 +180,7 @@ def _has_own(module: nn.Module) -> bool:
     """
     if isinstance(module, QuantisedExperts):
         return False  # computed as a whole
-    inner = _names(module)
+    inner = child_names(module)
     own = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     known = {_SINKS} if inner >= _ATTENTION else set()
     if (kind := kind_of(module)) is not None:
@@ -197,7 +198,7 @@ def _has_own(module: nn.Module) -> bool:
 
 def _recognised_layer(layer: LayerParts) -> bool:
     mixer, mlp = layer.mixer, layer.mlp
-    inner, norms = _names(mixer), layer.norms()
+    inner, norms = child_names(mixer), layer.norms()
     if layer.attention is not None:
         if not _is_parallel(layer):
             return False
@@ -232,7 +233,7 @@ def _is_parallel(layer: LayerParts) -> bool:
     first projections: none has a bias there and is scaled before.
     """
     mixer, attention = layer.mixer, layer.attention
-    inner = _names(attention)
+    inner = child_names(attention)
     if not (has_parts(mixer) and hasattr(mixer, FACTORS) and inner - set(_OUTPUT) == _ATTENTION):
         return False
     scales = layer.scales
@@ -263,7 +264,7 @@ def _has_heads(attention: Any, inner: set[str]) -> bool:
 
 def _output(attention: Any) -> Any:
     """The projection of what heads give."""
-    (name,) = _names(attention) & set(_OUTPUT)
+    (name,) = child_names(attention) & set(_OUTPUT)
     return getattr(attention, name)
 
 
@@ -279,10 +280,6 @@ def _heads_projections(attention: Any) -> list[Any]:
     """The projections of queries, keys and values; of keys twice, where values are the same."""
     values = attention.v_proj if attention.v_proj is not None else attention.k_proj
     return [attention.q_proj, attention.k_proj, values]
-
-
-def _names(module: Any) -> set[str]:
-    return {name for name, _child in module.named_children()}
 
 
 def _layer(
@@ -391,7 +388,7 @@ def _mixture(
 def _projections(attention: Any) -> tuple[list[Any], Any]:
     """Layers of a latent layer's states that become one, and the second step to queries, if any."""
     rows = attention.kv_a_proj_with_mqa
-    if "q_proj" in _names(attention):
+    if "q_proj" in child_names(attention):
         return [attention.q_proj, rows], None
     return [attention.q_a_proj, rows], attention.q_b_proj
 

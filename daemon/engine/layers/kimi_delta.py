@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import softplus
 
 from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.children import child_names
 from daemon.engine.layers.mlp import Layer, Prepare
 from daemon.engine.layers.ops import Angles, Norm, Ops
 from daemon.engine.layers.recurrent.functions import current_recurrence
@@ -92,12 +93,12 @@ class KimiDelta:
 
 def is_forget_gate(module: Any) -> bool:
     """Whether a module of transformers has the parts of the gate that forgets."""
-    return _names(module) == set(_DECAYS)
+    return child_names(module) == set(_DECAYS)
 
 
 def is_kimi_delta(module: Any) -> bool:
     """Whether a module of transformers has the parts of such a net."""
-    if _names(module) != {*_HEADS, *_OTHERS} or not is_forget_gate(module.forget_gate):
+    if child_names(module) != {*_HEADS, *_OTHERS} or not is_forget_gate(module.forget_gate):
         return False
     gate, second = module.forget_gate, (module.g_b_proj, module.forget_gate.f_b_proj)
     own = {name for name, _parameter in gate.named_parameters(recurse=False)}
@@ -134,7 +135,3 @@ def kimi_delta(net: Any, prepare: Prepare) -> KimiDelta:
         step_bias=gate.dt_bias.detach().float(),
         norm=Norm(net.o_norm.weight, net.o_norm.variance_epsilon),
     )
-
-
-def _names(module: Any) -> set[str]:
-    return {name for name, _child in module.named_children()}

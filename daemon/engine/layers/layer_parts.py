@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import gelu, relu
 
+from daemon.engine.layers.children import child_names
 from daemon.engine.layers.ops import Activation
 from daemon.engine.layers.routers import is_mixture
 from daemon.engine.quantised.experts import is_silu
@@ -126,7 +127,7 @@ def _layers(base: Any) -> list[LayerParts] | None:
     """The parts of every layer; None where one has others."""
     found: list[LayerParts] = []
     for number, layer in enumerate(base.layers):
-        if _names(layer) == {"norm", "mixer"}:
+        if child_names(layer) == {"norm", "mixer"}:
             parts = _half(found, number, layer)
         else:
             parts = _whole(number, layer)
@@ -177,7 +178,7 @@ def _half(found: list[LayerParts], number: int, layer: Any) -> LayerParts | None
 
 def mlp_parts(mlp: Any) -> MlpParts | None:
     """The parts of an MLP; None where it has others."""
-    names = _names(mlp)
+    names = child_names(mlp)
     if names == {"gate_proj", "up_proj", "down_proj", "act_fn"}:
         scales = (float(getattr(mlp, name, 1.0)) for name in _MULTIPLIERS)
         return _with_activation([mlp.gate_proj, mlp.up_proj], mlp.down_proj, mlp.act_fn, *scales)
@@ -209,7 +210,3 @@ def _gate(activation: Any) -> Activation | None:
 def _is_relu_squared(activation: Any) -> bool:
     states = torch.linspace(-8, 8, _TRIED)
     return torch.allclose(activation(states), relu(states).square())
-
-
-def _names(module: Any) -> set[str]:
-    return {name for name, _child in module.named_children()}

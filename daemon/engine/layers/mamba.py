@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import silu
 
 from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.children import child_names
 from daemon.engine.layers.ops import Angles, Norm, Ops
 from daemon.engine.layers.recurrent.chunk_scan import time_steps
 from daemon.engine.layers.recurrent.functions import current_recurrence
@@ -113,7 +114,7 @@ def is_mamba_2(module: Any) -> bool:
 
 def has_parts(module: Any) -> bool:
     """Whether a module of transformers has the parts of such a mixer."""
-    names = {name for name, _child in module.named_children()}
+    names = child_names(module)
     own = {name for name, _parameter in module.named_parameters(recurse=False)}
     return (
         names - {_ACTIVATION} == _CHILDREN

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import silu
 
 from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.children import child_names
 from daemon.engine.layers.mlp import Layer, Prepare
 from daemon.engine.layers.norms import bare_norm, is_bare_norm, is_norm, norm_of
 from daemon.engine.layers.ops import Angles, Norm, Ops
@@ -98,7 +99,7 @@ class Mamba1:
 
 def is_mamba_1(module: Any) -> bool:
     """Whether a module of transformers has the parts of such a mixer."""
-    names = {name for name, _child in module.named_children()} - {_ACTIVATION}
+    names = child_names(module) - {_ACTIVATION}
     own = {name for name, _parameter in module.named_parameters(recurse=False)}
     return (
         names in (_CHILDREN, _CHILDREN | set(_NORMS))

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from daemon.engine.layers.attention import PagedAttention
+from daemon.engine.layers.children import child_names
 from daemon.engine.layers.ops import Angles, Norm, Ops
 from daemon.engine.layers.recurrent.functions import current_recurrence
 from daemon.engine.layers.recurrent.recurrence import Convolution
@@ -58,7 +59,7 @@ class ShortConvolution:
 
 def is_short_convolution(module: Any) -> bool:
     """Whether a module of transformers has the parts of such a convolution."""
-    names = {name for name, _child in module.named_children()}
+    names = child_names(module)
     return names == _CHILDREN and isinstance(module.conv, nn.Conv1d)
 
 

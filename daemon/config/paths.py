@@ -29,6 +29,11 @@ def default_cache() -> Path:
     return Path.home() / ".cache" / "llmd"
 
 
+def cache_of(said: str) -> Path:
+    """The cache folder that is `said`; empty: the default one."""
+    return Path(said) if said else default_cache()
+
+
 def default_journal() -> Path:
     """The journal's folder: below $STATE_DIRECTORY or the cache folder."""
     return (_systemd_folder("STATE_DIRECTORY") or default_cache()) / "journal"

@@ -28,7 +28,7 @@ from daemon.config.instances import (
     worker_limits,
 )
 from daemon.config.machine import available_ram_bytes, measured_ram_bytes_per_s
-from daemon.config.paths import default_cache
+from daemon.config.paths import cache_of
 from daemon.config.pool import PoolPlan, longest, plan_pools
 from daemon.config.schema import Config, InstanceSpec
 from daemon.core.values.events import POLICY_NAMES, Configured, InstanceConfig
@@ -187,7 +187,7 @@ def model_in_words(config: Config) -> str:
 
 def cache_folder(config: Config) -> Path:
     """The folder of converted models and of measurements from earlier starts."""
-    return Path(config.daemon.cache) if config.daemon.cache else default_cache()
+    return cache_of(config.daemon.cache)
 
 
 def find_model(

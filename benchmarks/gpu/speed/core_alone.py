@@ -55,7 +55,7 @@ class CoreAlone:
 
     @torch.inference_mode()
     def __init__(self, model: ServedModel, config: Config) -> None:
-        self._engine, step_s, token_s, _ = start(model.load(config, 0), lambda _stage, _done: None)
+        self._engine, times = start(model.load(config, 0), lambda _stage, _done: None)
         while self._engine.prepare():
             pass
         self._block_size = config.memory.block_size
@@ -76,7 +76,7 @@ class CoreAlone:
             Rejected: self._rejected,
             WakeAt: self._wake_at,
         }
-        self._handle(self._ready(self._engine, step_s, token_s))
+        self._handle(self._ready(self._engine, times.step_s, times.token_s))
 
     @torch.inference_mode()
     def closed_loop(self, requests: Sequence[Request], streams: int, cut_s: float) -> Done:

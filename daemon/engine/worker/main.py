@@ -190,18 +190,16 @@ class EngineWorker:
 
         from daemon.engine.batch.multi_step import MOST_TIMES
         from daemon.engine.worker.start import start
-        from daemon.engine.worker.warm_up import measure_copy, measure_size
+        from daemon.engine.worker.warm_up import measure_copy
 
         with torch.inference_mode():
-            engine, step_s, token_s, row_s = start(
+            engine, times = start(
                 load,
                 lambda stage, done: self._send(Loading(stage, done)),
                 self._fallen,
                 links.after_layer,
                 ranks,
             )
-            forward_tokens = measure_size(engine, load) if load.finds_size else 0
-            engine.model.experts.reset()  # what was measured had tokens of nobody
             swap, copy_block_s = engine.swap, 0.0
             if swap is not None:
                 copy_block_s = measure_copy(swap)
@@ -216,13 +214,13 @@ class EngineWorker:
                 kinds=engine.cache.kinds,
                 state_pages=engine.cache.state_pages,
                 weight_bytes=engine.model.weight_bytes,
-                step_s=step_s,
+                step_s=times.step_s,
                 num_host_blocks=swap.pool.num_blocks if swap else 0,
                 host_block_bytes=swap.pool.block_bytes if swap else 0,
                 copy_block_s=copy_block_s,
-                token_s=token_s,
-                forward_tokens=forward_tokens,
-                row_s=row_s,
+                token_s=times.token_s,
+                forward_tokens=times.forward_tokens,
+                row_s=times.row_s,
                 same_until=engine.model.same_until(MOST_BESIDE_DRAFTS),
                 most_times=1 if engine.cache.blocks.is_cuda or ranks is not None else MOST_TIMES,
             )

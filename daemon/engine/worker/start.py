@@ -45,6 +45,7 @@ from daemon.engine.verify.model.listen import AskedOfAttention, listen
 from daemon.engine.verify.model.reading import check_reading
 from daemon.engine.verify.model.served import TrialPool
 from daemon.engine.verify.model.trial import fastest
+from daemon.engine.worker.warm_times import KeptTimes, WarmTimes
 from daemon.engine.worker.warm_up import warm_up
 from daemon.memory.layout import agreed, row_blocks, with_state_pages
 from daemon.memory.sizing import block_bytes, model_layout, packed_block_bytes
@@ -84,9 +85,8 @@ def start(
     fallen: Fallen = unheard,
     after_layer: AfterLayer | None = None,
     ranks: Ranks | None = None,
-) -> tuple[Engine, float, float, float]:
-    """The engine, the time of a warm decode step, and what a prompt token and a decoded one add to
-    it (seconds).
+) -> tuple[Engine, WarmTimes]:
+    """The engine, and what its steps take.
 
     `fallen` is called with each family of GPU kernels that is not used, now and later;
     `after_layer` after each layer of steps that are computed layer by layer. `ranks`: those that
@@ -118,11 +118,15 @@ def start(
         backend = on_ranks(backend, ranks)
     if after_layer is not None:
         backend = watched(backend, after_layer)
+    kept = KeptTimes(model, load, backend)
     engine = assemble(model, shape, load, progress, backend)
     progress("warm-up", 0.9)
-    times = warm_up(engine, load)
+    known = kept.read()
+    times = warm_up(engine, load, known)
+    if known is None:
+        kept.keep(times)
     engine.model.experts.reset()  # those steps' tokens were random
-    return engine, *times
+    return engine, times
 
 
 def _own_shape(shape: ModelShape, load: Load) -> ModelShape:

@@ -15,6 +15,7 @@ from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.sampler import Sampler
 from daemon.engine.step.step import Engine
 from daemon.engine.swap.link import SwapLink
+from daemon.engine.worker.warm_times import WarmTimes
 from daemon.protocol.worker import Copied, Join, Load, Plan
 from daemon.state.batch import Batch
 from daemon.state.request import SamplingParams
@@ -55,12 +56,32 @@ def warm(sampler: Sampler, dtype: torch.dtype) -> None:
         sampler.leave(slot)
 
 
-def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
-    """Run a prompt and a few decode steps; the fastest decode's seconds, a prompt token's, and what
-    a decoded token more adds (0: it is not measured).
+def warm_up(engine: Engine, load: Load, known: WarmTimes | None = None) -> WarmTimes:
+    """Run a prompt and a few decode steps; what they take, and the target forward size where `load`
+    asks for it. Where that is `known` by an earlier start, a short prompt and a step are enough.
 
     It scribbles on blocks of the still empty pool and leaves its slot again.
     """
+    if known is not None:
+        _touch(engine, load)
+        return known
+    times = _measured(engine, load)
+    if not load.finds_size:
+        return times
+    return msgspec.structs.replace(times, forward_tokens=measure_size(engine, load))
+
+
+def _touch(engine: Engine, load: Load) -> None:
+    """Compute a few tokens with all weights."""
+    blocks = _most_blocks(engine)
+    room = min(blocks * load.block_size, load.max_len, load.max_batch_tokens)
+    length = min(room, _SHORT_TOKENS)
+    join = Join(0, 0, length, SamplingParams(temperature=0.0, ignore_eos=True), int32())
+    engine.run(_plan(0, length, np.zeros(length, np.int32), _cells(engine, blocks), (join,)))
+    engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
+
+
+def _measured(engine: Engine, load: Load) -> WarmTimes:
     ranks, on_gpu = engine.backend.ranks, engine.cache.blocks.is_cuda
     if on_all(ranks, on_gpu):  # who is told tokens on a GPU waits for one that draws them there
         warm(engine.sampler, engine.cache.dtype)
@@ -83,7 +104,7 @@ def warm_up(engine: Engine, load: Load) -> tuple[float, float, float]:
     short = min(length, _SHORT_TOKENS)
     engine.run(_plan(0, short, np.zeros(short, np.int32), (), ()))
     engine.run(_plan(0, 1, int32([0]), (), (), left=(0,)))
-    return step_s, max(0.0, prompt_s - step_s) / again, row_s
+    return WarmTimes(step_s, max(0.0, prompt_s - step_s) / again, row_s)
 
 
 def _row_s(engine: Engine, start: int, room: int, step_s: float) -> float:

@@ -44,9 +44,9 @@ def load(folder: Path, dtype: str = "float32") -> Engine:
         max_batch_tokens=64,
     )
     with torch.inference_mode():
-        engine, step_s, token_s, row_s = start(message, lambda stage, done: None)
-    assert step_s > 0
-    assert token_s >= 0 and row_s >= 0
+        engine, times = start(message, lambda stage, done: None)
+    assert times.step_s > 0
+    assert times.token_s >= 0 and times.row_s >= 0
     return engine
 
 

@@ -1,11 +1,13 @@
 """Warming up computes prompts long and short and decode steps, and leaves an engine as it was."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -16,10 +18,12 @@ from daemon.engine.layers.ranks import Ranks
 from daemon.engine.model.backend import Backend
 from daemon.engine.model.model import CausalModel
 from daemon.engine.step.step import Engine
+from daemon.engine.worker.start import start
 from daemon.engine.worker.warm_up import measure_size, warm_up
 from daemon.protocol.worker import Load, Plan, Reply
 from daemon.wire.columns import int32
 from tests.engine.model.test_exactness import BLOCK_SIZE, driver, finish, load, prompt
+from tests.engine.process import cpu_load
 from tests.engine.tiny import CONTEXT_LEN, greedy, reference, save
 
 
@@ -60,8 +64,8 @@ def test_a_cpu_beside_a_gpu_takes_the_steps_that_the_gpu_takes(tmp_path: Path) -
     noted = Noted(engine)
     noted.backend = replace(engine.backend, ranks=cast(Ranks, BesideGpu()))
     with torch.inference_mode():
-        _, _, row_s = warm_up(cast(Engine, noted), message)
-    assert row_s == 0.0 and 8 not in noted.counts and noted.counts[0] == 96
+        times = warm_up(cast(Engine, noted), message)
+    assert times.row_s == 0.0 and 8 not in noted.counts and noted.counts[0] == 96
 
 
 def test_every_kind_of_step_is_touched_and_nothing_stays(tmp_path: Path) -> None:
@@ -70,8 +74,8 @@ def test_every_kind_of_step_is_touched_and_nothing_stays(tmp_path: Path) -> None
     message = Load(str(folder), "cpu", "float32", BLOCK_SIZE, 96, 8, CONTEXT_LEN, 512)
     noted = Noted(engine)
     with torch.inference_mode():
-        step_s, token_s, row_s = warm_up(cast(Engine, noted), message)
-    assert step_s > 0 and token_s >= 0 and row_s >= 0
+        times = warm_up(cast(Engine, noted), message)
+    assert times.step_s > 0 and times.token_s >= 0 and times.row_s >= 0
     assert not any(reply.errors for reply in noted.replies)
     # Both of a GPU's prefill kernels: for tiles of many rows, and of few.
     assert {1, 4, 64} <= set(noted.counts)
@@ -80,6 +84,33 @@ def test_every_kind_of_step_is_touched_and_nothing_stays(tmp_path: Path) -> None
     running = plans.add(0, asked)
     finish(engine, plans, [running], 12)
     assert running.outputs == greedy(reference("llama"), asked, 12)
+
+
+def test_a_later_start_takes_the_times_of_the_first(tmp_path: Path) -> None:
+    message = cpu_load(
+        str(save("llama", tmp_path)), cache=str(tmp_path / "cache"), num_threads=1, finds_size=True
+    )
+    with torch.inference_mode():
+        _, first = start(message, lambda _stage, _done: None)
+        engine, second = start(message, lambda _stage, _done: None)
+        _, other = start(msgspec.structs.replace(message, num_threads=2), lambda *_: None)
+        noted = Noted(engine)
+        assert warm_up(cast(Engine, noted), message, second) == second
+    assert first == second != other and first.step_s > 0 and first.forward_tokens > 0
+    assert noted.counts == [4, 1], "a few tokens have all weights computed with"
+    assert not any(reply.errors for reply in noted.replies)
+
+
+@pytest.mark.parametrize("text", [b"", b'{"key": "", "result": {"step_s": 1, "token_s": 1}}'])
+def test_times_that_are_corrupt_are_measured_anew(text: bytes, tmp_path: Path) -> None:
+    message = cpu_load(str(save("llama", tmp_path)), cache=str(tmp_path / "cache"))
+    with torch.inference_mode():
+        start(message, lambda _stage, _done: None)
+        (kept,) = (tmp_path / "cache" / "warm-up").iterdir()
+        kept.write_bytes(text)
+        _, again = start(message, lambda _stage, _done: None)
+    assert again.step_s != 1
+    assert json.loads(kept.read_bytes())["result"]["step_s"] == again.step_s
 
 
 def test_the_target_forward_size_is_measured_and_nothing_stays(tmp_path: Path) -> None:

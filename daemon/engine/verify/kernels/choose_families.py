@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from daemon.config.paths import default_cache
+from daemon.config.paths import cache_of
 from daemon.engine.families import ALL, FAMILIES, NONE, ByTorch, Fallen
 from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.layers.fuse import MERGED
@@ -46,7 +46,7 @@ def by_torch(load: Load, model: Any, shape: ModelShape, tell: Tell, fallen: Fall
         why = f"engine.kernels = {BY_TORCH!r}"
         log.warning("torch computes all on %s: %s", device, why)
         return _told(dict.fromkeys(FAMILIES, why), fallen)
-    folder = Path(load.cache) if load.cache else default_cache()
+    folder = cache_of(load.cache)
     return trusted(folder, card_of(device), subject_of(load, model, shape), tell, fallen)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 import torch
 
 from daemon import __version__
-from daemon.base.files import write_whole
+from daemon.base.kept import KeptResults
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.verify.kernels.kept import code, version_of
 from daemon.engine.verify.model.script import Wave
@@ -26,14 +27,7 @@ class TrialVerdict(msgspec.Struct, frozen=True):
     windows: tuple[int, ...] = ()  # of each layer, tokens; empty: every layer sees all
 
 
-class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A verdict and its key."""
-
-    key: str
-    verdict: TrialVerdict
-
-
-def key_of(model: Any, load: Load, backend: str, waves: list[Wave]) -> str:
+def key_of(model: Any, load: Load, backend: str, waves: Sequence[Wave]) -> str:
     """A key of all that a trial's result may depend on, but for the values of the weights."""
     digest = hashlib.blake2b(digest_size=16)
     config = {**model.config.to_dict(), "_name_or_path": None}
@@ -86,25 +80,9 @@ def number_of(verdict: TrialVerdict | None) -> int:
     return 0 if verdict is None else 1 + verdict.fused + 2 * verdict.compiled
 
 
-def read(folder: Path, key: str) -> TrialVerdict | None:
-    """The verdict kept of an equal trial; None where there is none that can be believed."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
-        kept = msgspec.json.decode(_path(folder, key).read_bytes(), type=_Kept)
-        if kept.key == key:
-            return kept.verdict
-    return None
-
-
-def keep(folder: Path, key: str, verdict: TrialVerdict) -> None:
-    """Write a verdict, whole or not at all; if it cannot be kept, the next start tries again."""
-    path = _path(folder, key)
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(_Kept(key, verdict)))
-
-
-def _path(folder: Path, key: str) -> Path:
-    return folder / "trials" / f"{key}.json"
+def verdicts(cache: Path) -> KeptResults[TrialVerdict]:
+    """The verdicts in a cache folder."""
+    return KeptResults(cache / "trials", TrialVerdict)
 
 
 def _device(name: str) -> str:

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from daemon.base.logs import in_a_line
-from daemon.config.paths import default_cache
+from daemon.config.paths import cache_of
 from daemon.engine.kv.eight_bit import KV_DTYPES
 from daemon.engine.layers.decoder import Decoder
 from daemon.engine.layers.fuse import fuse
@@ -84,7 +83,7 @@ class _Trial:
         self._model, self._shape, self._load, self._pool = model, shape, load, pool
         self._ranks = pool.backend.ranks
         self._progress = progress
-        self._folder = Path(load.cache) if load.cache else default_cache()
+        self._verdicts = kept.verdicts(cache_of(load.cache))
         keep_plain = linear_bytes(model) <= KEEP_BOTH_BYTES
         layers = [layer for _, layer in quantised_layers(model)]
         # A stage may have all layers of a kind. What the trial goes by is the same on all ranks.
@@ -133,7 +132,7 @@ class _Trial:
 
     def known(self) -> TrialVerdict | None:
         """The verdict of an equal trial; None where there was none."""
-        verdict = kept.read(self._folder, self._key)
+        verdict = self._verdicts.read(self._key)
         if self._ranks is not None:  # each rank has its own
             found = from_all(self._ranks, kept.number_of(verdict))
             verdict = verdict if len(set(found)) == 1 else None
@@ -164,7 +163,7 @@ class _Trial:
         fused = self._structure()
         self._unpack.forget()
         best, verdict = self._best(fused)
-        kept.keep(self._folder, self._key, verdict)
+        self._verdicts.keep(self._key, verdict)
         num_tokens = sum(
             len(sequence.tokens) for wave in self._waves for sequence in wave.sequences
         )

@@ -100,7 +100,7 @@ def test_a_verdict_holds_for_one_configuration_and_its_weights(
     assert tries.tried and len(tries.kept) == 4
 
 
-@pytest.mark.parametrize("text", [b"", b"\0", b"[]", b'{"key":"","verdict":{}}', b"foreign"])
+@pytest.mark.parametrize("text", [b"", b"\0", b"[]", b'{"key":"","result":{}}', b"foreign"])
 def test_a_verdict_that_is_corrupt_or_foreign_is_not_believed(
     text: bytes, llama: Path, tries: Tries
 ) -> None:

@@ -1,6 +1,7 @@
 """`llmd plan`: the deployment that serves a workload best, found by simulations."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -290,9 +291,10 @@ def as_page(found: DeploymentPlan) -> str:
     if best.own_rate is not None:
         own, now = best.own_rate, found.present and found.present.own_rate
         beside = f", {percent(now.attainment)} with the present one" if now else ""
+        at = f"at its own {three_digits(own.rate_rps)} requests/s"
+        at = at if math.isfinite(own.rate_rps) else "all at once, as they came"
         lines.append(
-            f"at its own {three_digits(own.rate_rps)} requests/s: {percent(own.attainment)} "
-            f"attained{beside}; spread {percent(own.spread)}"
+            f"{at}: {percent(own.attainment)} attained{beside}; spread {percent(own.spread)}"
         )
     if found.present is not None:
         verdict = "keep it: the gain is within the spread" if found.keeps_present else "replace it"

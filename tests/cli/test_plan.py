@@ -175,3 +175,16 @@ def test_a_journal_is_planned_beside_its_own_configuration(
     page = capsys.readouterr().out
     assert page.startswith("plan: 1 x toy")  # as many as the journal has
     assert "\nat its own " in page and "with the present one; spread" in page
+
+
+def test_requests_that_came_all_at_once_have_no_rate_to_tell(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "burst.jsonl"
+    row = {"timestamp": 0, "input_length": 40, "output_length": 8, "hash_ids": []}
+    trace.write_text("\n".join([json.dumps(row)] * 60) + "\n")
+    words[words.index("--trace") + 1] = str(trace)
+    words[words.index("--requests") + 1] = "60"
+    assert main([*words, "--slo-ttft", "9"]) == 0
+    page = capsys.readouterr().out
+    assert "\nall at once, as they came: 100" in page and "inf requests/s" not in page

@@ -56,12 +56,12 @@ class SelfDriver:
         is_new, lacking = load_s != self._load_s, fresh.lacking(self._search.slo)
         if load_s != self._told_s:
             self._told_s = load_s
-            self.pilot.load_changed()
+            self.pilot.load_changed(load_s)
         before = self.pilot.present
-        newest = seen.between(max(self._since_s, now - self.look_s), now)
-        if self.pilot.withdraw(newest.attainment, int(newest.ended.sum())):
+        newest = self._newest(now, seen)
+        if self.pilot.withdraw(now, newest.best_attainment, len(newest)):
             self.note = (
-                f"{newest.attainment:.1%} keep both SLOs, fewer than before the plan: undone"
+                f"{newest.best_attainment:.1%} keep both SLOs, fewer than before the plan: undone"
             )
             return self._orders(now, before)
         if lacking and not self.pilot.on_trial:
@@ -73,7 +73,7 @@ class SelfDriver:
             return []
         self._due_s = now + self._period_s
         num_ended, waits = int(here.ended.sum()), self._backlog_waits(now, seen)
-        if not self.pilot.judge(measured, num_ended, waits):
+        if not self.pilot.judge(now, measured, num_ended, waits):
             if self.pilot.on_trial:
                 self.note = "the trial goes on: requests from before the plan wait"
             elif measured >= 1.0 - MARGIN:
@@ -82,6 +82,14 @@ class SelfDriver:
             elif not lacking and self._choose(now, measured, fresh, is_cancelled):
                 self._load_s = load_s
         return self._orders(now, before)
+
+    def _newest(self, now: float, seen: SeenRequests) -> SeenRequests:
+        """Requests since the last look, and before that what may take until now: of answers that
+        last longer than a look, those that have ended are the short and the late.
+        """
+        recent = seen.between(now - 2 * self._period_s, now)
+        stay_s = float(recent.promised_s(self._search.slo).mean()) if len(recent) else 0.0
+        return seen.between(max(self._since_s, now - self.look_s - stay_s), now)
 
     def _backlog_waits(self, now: float, seen: SeenRequests) -> bool:
         """Whether requests from before the present settings wait, not longer than some periods."""

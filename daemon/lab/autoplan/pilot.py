@@ -4,6 +4,7 @@ It is pure: forecasts, measured shares and times are arguments. A plan is made w
 sure; it is on trial for one period, and undone where that period is worse than predicted.
 """
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -18,7 +19,7 @@ falls from one to the next.
 """
 MARGIN = 0.02
 """Attainment that a prediction may be short of, beside chance."""
-LEAST_ENDED = 20
+LEAST_REQUESTS = 20
 """The fewest requests that a plan is withdrawn by."""
 _DEVIATIONS = 2.0
 _SURE_DEVIATIONS = 3.0
@@ -56,7 +57,7 @@ class Pilot:
         self.present = present
         self.home = present  # an operator's own
         self.plan: AppliedPlan | None = None
-        self._refuted: set[LiveSettings] = set()  # under the present load
+        self._refuted: dict[LiveSettings, float] = {}  # when, under the present load
 
     @property
     def on_trial(self) -> bool:
@@ -66,7 +67,7 @@ class Pilot:
     def operator_chose(self, settings: LiveSettings) -> None:
         """Begin anew from settings that an operator chose."""
         self.present = self.home = settings
-        self.load_changed()
+        self.load_changed(math.inf)
 
     def daemon_flipped(self, settings: LiveSettings) -> None:
         """Go on with roles that the daemon has given by itself: where no plan is in force, that is
@@ -81,14 +82,22 @@ class Pilot:
         if self.plan is not None and self.on_trial:
             self.present, self.plan = self.plan.before, None
 
+    def refuse_plan(self, now: float) -> None:
+        """Drop the plan on trial, whose orders were refused, and try it no more under this load."""
+        if self.on_trial:
+            self._refuted[self.present] = now
+            self.drop_plan()
+
     def applied(self, now: float) -> None:
         """Note the time at which a new plan's orders were given."""
         if self.plan is not None and self.on_trial:
             self.plan = msgspec.structs.replace(self.plan, applied_s=now)
 
-    def load_changed(self) -> None:
-        """Forget what was learned of the load before."""
-        self._refuted.clear()
+    def load_changed(self, since_s: float) -> None:
+        """Forget what was learned of the load before; a new one is known some time after it began,
+        and what was refuted meanwhile stays so.
+        """
+        self._refuted = {each: at_s for each, at_s in self._refuted.items() if at_s >= since_s}
         if self.plan is not None and self.on_trial:
             self.plan = msgspec.structs.replace(self.plan, state="outdated")
 
@@ -96,7 +105,9 @@ class Pilot:
         """Whether settings are to be simulated at all."""
         return settings not in self._refuted
 
-    def judge(self, measured: float, num_requests: int, backlog_waits: bool = False) -> bool:
+    def judge(
+        self, now: float, measured: float, num_requests: int, backlog_waits: bool = False
+    ) -> bool:
         """Judge the plan on trial by the period since; whether it was undone.
 
         It is undone where attainment falls short of the prediction by more than the margin and
@@ -115,11 +126,11 @@ class Pilot:
         state = "undone" if is_undone else "kept"
         self.plan = msgspec.structs.replace(plan, state=state, measured=measured)
         if is_undone:
-            self._refuted.add(plan.settings)
+            self._refuted[plan.settings] = now
             self.present = plan.before
         return is_undone
 
-    def withdraw(self, measured: float, num_requests: int) -> bool:
+    def withdraw(self, now: float, measured: float, num_requests: int) -> bool:
         """Go back to the operator's settings where the newest requests fare surely worse than those
         before the plan did; whether that is so. A plan was made for a load: the next one may be
         served badly by it, long before enough of it was seen for another search.
@@ -129,9 +140,9 @@ class Pilot:
             return False
         short = plan.measured_before - measured
         by_chance = _chance(plan.measured_before, num_requests, _SURE_DEVIATIONS)
-        if num_requests < LEAST_ENDED or short <= MARGIN + by_chance:
+        if num_requests < LEAST_REQUESTS or short <= MARGIN + by_chance:
             return False
-        self._refuted.add(self.present)
+        self._refuted[self.present] = now
         self.plan = msgspec.structs.replace(plan, state="undone", measured=measured)
         self.present = self.home
         return True

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,7 @@ from daemon.journal.records import FILE_NAME
 from daemon.lab.autoplan.driver import SelfDriver
 from daemon.lab.autoplan.from_journal import seen_in
 from daemon.lab.autoplan.search import SettingsSearch
-from daemon.lab.autoplan.settings import LiveOrder, LiveSettings
+from daemon.lab.autoplan.settings import LiveOrder, LiveSettings, orders
 from daemon.lab.planner.candidate import CandidatePool, unit_of
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.planner.from_journal import present
@@ -109,6 +109,7 @@ class LivePlanner:
         self._incident: Incident | None = None
         self._fits = 0
         self._names: list[str] = []
+        self._left: LiveSettings | None = None  # where a refused order left the daemon
 
     def run(self) -> None:
         """Look now and then until the daemon hangs up."""
@@ -141,8 +142,12 @@ class LivePlanner:
         if self._driver is None or self._names != [each.name for each in snapshot.instances]:
             self._driver = self._begun(snapshot, incident, here)
         driver, pilot = self._driver, self._driver.pilot
+        left, self._left = self._left, None
         if pilot.present != here:
-            if only_flipped_by_itself(snapshot, pilot.present, here):
+            if here == left:
+                self._carry_out(orders(here, pilot.present, self._names))
+                here = pilot.present
+            elif only_flipped_by_itself(snapshot, pilot.present, here):
                 pilot.daemon_flipped(here)
             else:
                 pilot.operator_chose(here)
@@ -152,11 +157,32 @@ class LivePlanner:
         if found and settings_of(fetch_snapshot(self._arguments.socket, _TIMEOUT_S)) != here:
             pilot.drop_plan()
             return "the settings were changed during the search: its plan is dropped"
-        for order in found:
-            self._give(order)
         if found:
+            self._give_plan(found, driver)
             driver.given(self._clock())
         return driver.note
+
+    def _give_plan(self, found: Sequence[LiveOrder], driver: SelfDriver) -> None:
+        """Give a plan's orders, all or none: those before a refused one are taken back. Where that
+        is refused as well, the next look tries again. Raises ControlError.
+        """
+        try:
+            self._carry_out(found)
+        except ControlError:
+            driver.pilot.refuse_plan(self._clock())
+            left, self._left = self._left, None
+            if left is not None:
+                self._carry_out(orders(left, driver.pilot.present, self._names))
+            raise
+
+    def _carry_out(self, found: Sequence[LiveOrder]) -> None:
+        """Give orders; keep where a refused one leaves the daemon. Raises ControlError."""
+        try:
+            for order in found:
+                self._give(order)
+        except ControlError:
+            self._left = settings_of(fetch_snapshot(self._arguments.socket, _TIMEOUT_S))
+            raise
 
     def _begun(self, snapshot: Snapshot, incident: Incident, here: LiveSettings) -> SelfDriver:
         unit = unit_of(self._arguments.profile)

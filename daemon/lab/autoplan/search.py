@@ -77,13 +77,22 @@ class SeenRequests:
         """Share of the ended requests that kept both SLOs; 1 where none has ended."""
         return float(self.kept[self.ended].mean()) if self.ended.any() else 1.0
 
+    @property
+    def best_attainment(self) -> float:
+        """Share that keep both SLOs if all that are under way do; 1 where none has come."""
+        return 1.0 - float((self.ended & ~self.kept).mean()) if len(self) else 1.0
+
+    def promised_s(self, slo: Slo) -> npt.NDArray[np.float64]:
+        """The longest that each may stay within the SLOs."""
+        return slo.ttft_s + slo.tpot_s * self.likely_tokens().astype(np.float64)
+
     def at_once(self, slo: Slo) -> float:
         """The mean number that is there at once (Little's law), each for no longer than the SLOs
         let it stay: a backlog grows under settings that do not keep up.
         """
         span_s = float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
-        promised_s = slo.ttft_s + slo.tpot_s * self.likely_tokens()
-        return float(np.minimum(self.stay_s, promised_s).sum()) / span_s if span_s > 0.0 else 0.0
+        stay_s = np.minimum(self.stay_s, self.promised_s(slo))
+        return float(stay_s.sum()) / span_s if span_s > 0.0 else 0.0
 
     def lacking(self, slo: Slo) -> int:
         """Requests that a search needs beyond these; answers, where only those are too few."""

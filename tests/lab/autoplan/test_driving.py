@@ -245,11 +245,46 @@ def test_a_plan_ends_with_the_load_that_it_was_made_for(tmp_path: Path) -> None:
     seen = replace(seen, kept=seen.arrival_s < 36.0)
     driver.look(20.0, seen.between(0.0, 20.0))
     assert driver.pilot.choose(20.0, 0.7, good) == other
-    assert not driver.pilot.judge(0.9, 100)
+    assert not driver.pilot.judge(50.0, 0.9, 100)
     driver._since_s = 20.0
     assert driver.look(36.0, seen.between(0.0, 36.0)) == []
     assert driver.look(40.0, seen) == [ChoosePolicy("vllm")]
     assert driver.pilot.present == START
+
+
+def test_answers_that_last_longer_than_a_look_withdraw_no_plan_by_the_few_that_ended(
+    tmp_path: Path,
+) -> None:
+    """One in eight waits too long for its first token, which is known at once; that the others keep
+    both SLOs is known when they end.
+    """
+    unit = toy_units(tmp_path, 1)[0]
+    search = SettingsSearch(unit, KNOBS, Slo(ttft_s=0.1, tpot_s=0.1), tmp_path)
+    driver = SelfDriver(START, ("toy",), ("vllm", "sarathi"), search, PERIOD_S)
+    other = msgspec.structs.replace(START, policy="sarathi")
+    good = [
+        SettingsForecast(settings=START, shares=(0.5, 0.5)),
+        SettingsForecast(settings=other, shares=(0.9, 0.9)),
+    ]
+    num, lasts_s = 3200, 5.0
+    times_s = np.linspace(0.0, 39.95, num)
+    late = np.arange(num) % 8 == 0
+    ones = np.ones(num, np.int32)
+
+    def seen(now: float) -> SeenRequests:
+        over = (times_s + lasts_s <= now) & ~late
+        tokens = np.where(over, 50, ones).astype(np.int32)
+        stay_s = np.minimum(lasts_s, now - times_s)
+        all_seen = SeenRequests(times_s, ones, tokens, over | late, over, over, stay_s)
+        return all_seen.between(0.0, now)
+
+    driver.look(20.0, seen(20.0))
+    assert driver.pilot.choose(20.0, 0.7, good) == other
+    assert not driver.pilot.judge(25.0, 0.87, 100)
+    driver._since_s = 20.0
+    for now in (28.0, 31.0, 34.0):
+        assert driver.look(now, seen(now)) == []
+        assert driver.pilot.present == other
 
 
 def test_a_backlog_from_before_a_plan_is_no_verdict_on_it(tmp_path: Path) -> None:

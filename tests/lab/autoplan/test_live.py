@@ -12,21 +12,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from daemon.control.client import ControlError
+from daemon.control.orders import RefusalError
 from daemon.control.server import ControlServer
 from daemon.core.values.snapshot import FlipStatus
 from daemon.lab.autoplan.from_journal import seen_in
+from daemon.lab.autoplan.pilot import SettingsForecast
 from daemon.lab.autoplan.process import (
     LivePlanner,
     may_split,
     only_flipped_by_itself,
     settings_of,
 )
+from daemon.lab.autoplan.search import SeenRequests, SettingsSearch
 from daemon.lab.autoplan.settings import LiveSettings
 from daemon.lab.autoplan.simulated import seen_of
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.simulator.journal import read_incident
 from daemon.lab.simulator.run import Options, prepare, run
-from daemon.protocol.control import RolesStatus, Snapshot
+from daemon.protocol.control import Flipped, RolesStatus, Snapshot
 from daemon.state.role import Role
 from tests.cli import served
 from tests.control.orders import Written
@@ -49,13 +53,13 @@ def snapshot() -> Snapshot:
     return msgspec.structs.replace(served.snapshot(), instances=(one,), ready=True, max_len=256)
 
 
-@pytest.fixture
-def orders(tmp_path: Path) -> Iterator[Written]:
-    """The orders that a served control socket gets."""
-    written, loop, is_up = Written(), asyncio.new_event_loop(), threading.Event()
+@contextmanager
+def serving(folder: Path, shown: Callable[[], Snapshot], written: Written) -> Iterator[None]:
+    """A served control socket."""
+    loop, is_up = asyncio.new_event_loop(), threading.Event()
 
     async def serve(stop: asyncio.Event) -> None:
-        server = ControlServer(tmp_path / "llmd.sock", snapshot, written)
+        server = ControlServer(folder / "llmd.sock", shown, written)
         await server.start()
         is_up.set()
         await stop.wait()
@@ -65,11 +69,19 @@ def orders(tmp_path: Path) -> Iterator[Written]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(stop),))
     thread.start()
     assert is_up.wait(10)
-    yield written
-    IN_FORCE[:] = [START.policy]
+    yield
     loop.call_soon_threadsafe(stop.set)
     thread.join()
     loop.close()
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[Written]:
+    """The orders that a served control socket gets."""
+    written = Written()
+    with serving(tmp_path, snapshot, written):
+        yield written
+    IN_FORCE[:] = [START.policy]
 
 
 def test_a_journal_shows_what_a_run_shows(tmp_path: Path) -> None:
@@ -126,6 +138,95 @@ def test_what_an_operator_chose_during_a_search_is_not_overridden(
     assert note.startswith("the settings were changed during the search")
     assert orders.orders == []
     assert live.status(note).words.startswith("vllm: ")  # no plan
+
+
+class Obedient(Written):
+    """Two instances that show what was ordered; flips of `refuses` are refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy, self.roles = START.policy, {"one": Role.MIXED, "two": Role.MIXED}
+        self.refuses: set[str] = set()
+
+    def choose_policy(self, policy: str, instance: str = "") -> None:
+        super().choose_policy(policy, instance)
+        self.policy = policy
+
+    async def flip(self, instance: str, role: str, wait_s: float) -> Flipped:
+        if instance in self.refuses:
+            raise RefusalError(f"the worker of {instance} is not ready")
+        self.roles[instance] = Role(role)
+        return await super().flip(instance, role, wait_s)
+
+    def snapshot(self) -> Snapshot:
+        one = served.instance("one", "ready", 1.0)
+        instances = tuple(
+            msgspec.structs.replace(one, name=name, role=role, policy=self.policy, device="cpu")
+            for name, role in self.roles.items()
+        )
+        return msgspec.structs.replace(snapshot(), instances=instances)
+
+
+SPLIT = LiveSettings(policy="gittins", roles=(Role.PREFILL, Role.DECODE))
+
+
+def split_gains(
+    _search: SettingsSearch, _seen: SeenRequests, present: LiveSettings, *_others: object
+) -> list[SettingsForecast]:
+    """Forecasts by which prompts and answers apart would keep all."""
+    return [
+        SettingsForecast(settings=present, shares=(0.1, 0.1)),
+        SettingsForecast(settings=SPLIT, shares=(1.0, 1.0)),
+    ]
+
+
+@pytest.mark.parametrize("refused", [{"two"}, {"one", "two"}])
+def test_a_plan_is_given_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: set[str]
+) -> None:
+    """The orders before a refused one are taken back; what was refused is not tried again."""
+    monkeypatch.setattr(SettingsSearch, "forecasts", split_gains)
+    daemon = Obedient()
+    daemon.refuses = refused
+    with (
+        serving(tmp_path, daemon.snapshot, daemon),
+        planner(tmp_path, lambda: END_S) as live,
+    ):
+        with pytest.raises(ControlError, match="is not ready"):
+            live.look()
+        assert daemon.policy == START.policy and set(daemon.roles.values()) == {Role.MIXED}
+        assert "gittins" in daemon.orders
+        num_orders = len(daemon.orders)
+        live.look()
+    assert len(daemon.orders) == num_orders
+    assert live.status("").settings == "vllm, 2 mixed"
+
+
+def test_orders_that_could_not_be_taken_back_are_no_operators_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later look takes them back."""
+    monkeypatch.setattr(SettingsSearch, "forecasts", split_gains)
+    daemon = Obedient()
+
+    async def once(instance: str, role: str, wait_s: float) -> Flipped:
+        found = await Obedient.flip(daemon, instance, role, wait_s)
+        daemon.refuses = {"one", "two"}
+        return found
+
+    daemon.flip = once  # type: ignore[method-assign]
+    with (
+        serving(tmp_path, daemon.snapshot, daemon),
+        planner(tmp_path, lambda: END_S) as live,
+    ):
+        for _ in range(2):
+            with pytest.raises(ControlError, match="is not ready"):
+                live.look()
+            assert daemon.roles["one"] is Role.PREFILL
+        daemon.refuses = set()
+        live.look()
+        assert (daemon.policy, daemon.roles["one"]) == (START.policy, Role.MIXED)
+    assert live.status("").settings == "vllm, 2 mixed"
 
 
 def test_settings_that_no_plan_has_are_said() -> None:

@@ -12,6 +12,7 @@ from daemon.cli.status import as_json, as_text
 from daemon.control.client import (
     ControlError,
     attach_path,
+    choose_budget,
     choose_placement,
     choose_policy,
     choose_roles,
@@ -48,6 +49,8 @@ def _answer(arguments: argparse.Namespace, path: Path) -> str:
     match arguments.verb:
         case "policy":
             return _policy(path, arguments.name, arguments.instance)
+        case "budget":
+            return _budget(path, arguments.tokens, arguments.instance)
         case "placement" if arguments.name is None:
             return placements(fetch_snapshot(path, TIMEOUT_S))
         case "placement":
@@ -82,6 +85,23 @@ def _policy(path: Path, name: str | None, instance: str | None) -> str:
     if name is None:
         return policies(fetch_snapshot(path, TIMEOUT_S))
     return policies(choose_policy(path, name, TIMEOUT_S, instance or ""))
+
+
+def _budget(path: Path, tokens: str | None, instance: str | None) -> str:
+    """Choose the token budget of steps, if one is given, and list those of all instances."""
+    if instance is not None and not (tokens and instance):
+        raise UsageError("--instance takes a name, and goes with a budget")
+    if tokens is None:
+        return budgets(fetch_snapshot(path, TIMEOUT_S))
+    chosen = 0 if tokens == "auto" else _count(tokens)
+    return budgets(choose_budget(path, chosen, TIMEOUT_S, instance or ""))
+
+
+def _count(text: str) -> int:
+    """A number of tokens above 0. Raises UsageError."""
+    if text.isascii() and text.isdecimal() and 0 < int(text) < 2**31:
+        return int(text)
+    raise UsageError(f"expected a number of tokens above 0, or auto, got {text!r}")
 
 
 def _resumed(path: Path, instance: str) -> str:
@@ -132,6 +152,15 @@ def policies(snapshot: Snapshot) -> str:
     return "\n".join(
         f"{'*' if name in used else ' '} {lines.get(name, name)}{where.get(name, '')}"
         for name in names
+    )
+
+
+def budgets(snapshot: Snapshot) -> str:
+    """A line for each instance: what its steps are filled up to, and who chose that."""
+    return "\n".join(
+        f"{each.name}: {each.batch_budget} tokens a step, "
+        + ("as chosen" if each.chosen_budget else "as configured")
+        for each in snapshot.instances
     )
 
 

@@ -22,7 +22,7 @@ def add_ctl(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     status = verbs.add_parser("status", help="instances, queues and KV occupancy, once")
     status.add_argument("--json", action="store_true", help="one JSON object")
-    policy = _add_policy(verbs)
+    policy, budget = _add_policy(verbs), _add_budget(verbs)
     placement = _add_placement(verbs)
     reload = verbs.add_parser(
         "reload",
@@ -31,7 +31,7 @@ def add_ctl(parser: argparse.ArgumentParser) -> None:
         "restart is named and stays; a file with a fault changes nothing.",
     )
     moving = _add_moving(verbs)
-    for verb in (status, policy, placement, reload, *moving):
+    for verb in (status, policy, budget, placement, reload, *moving):
         # SUPPRESS: without the flag here, the subparser must not erase the one before the verb
         verb.add_argument(
             "--socket", type=Path, metavar="PATH", default=argparse.SUPPRESS, help=socket_help
@@ -56,6 +56,23 @@ def _add_policy(verbs: Verbs) -> argparse.ArgumentParser:
         help="rank the sequences of this one alone (default: of all)",
     )
     return policy
+
+
+def _add_budget(verbs: Verbs) -> argparse.ArgumentParser:
+    budget = verbs.add_parser(
+        "budget",
+        help="show the token budgets of steps, or change them",
+        description="Without a number: what the steps of each instance are filled up to. With one: "
+        "they have that many tokens at most from now on, and prompts fill them up to it, also "
+        "where the policy would fill them up to the size of the device. A smaller budget makes "
+        "steps shorter and prompts slower. With auto they are as configured again, as after a "
+        "restart.",
+    )
+    budget.add_argument("tokens", nargs="?", metavar="TOKENS|auto", help="1 .. the configured one")
+    budget.add_argument(
+        "--instance", metavar="NAME", help="the steps of this one alone (default: of all)"
+    )
+    return budget
 
 
 def _add_placement(verbs: Verbs) -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ from daemon.protocol.control import (
     BlockOwners,
     Cap,
     Capped,
+    ChooseBudget,
     ChoosePlacement,
     ChoosePolicy,
     ChooseRoles,
@@ -104,6 +105,13 @@ def choose_policy(path: Path, policy: str, timeout_s: float = 2.0, instance: str
     ControlError.
     """
     return _ask(path, ChoosePolicy(policy, instance), timeout_s, Snapshot)
+
+
+def choose_budget(path: Path, tokens: int, timeout_s: float = 2.0, instance: str = "") -> Snapshot:
+    """Fill the steps of one instance ("": all) up to `tokens` (0: as configured); return a snapshot
+    after that. Raises ControlError.
+    """
+    return _ask(path, ChooseBudget(tokens, instance), timeout_s, Snapshot)
 
 
 def choose_placement(path: Path, placement: str, timeout_s: float = 2.0) -> Snapshot:

@@ -12,6 +12,7 @@ from daemon.placement import PLACEMENTS
 from daemon.protocol.control import (
     FLIP_WAIT_S,
     Cap,
+    ChooseBudget,
     ChoosePlacement,
     ChoosePolicy,
     ChooseRoles,
@@ -41,6 +42,10 @@ def _policy_fault(order: ChoosePolicy) -> str:
     return "" if order.policy in POLICIES else unknown("policy", order.policy, POLICIES)
 
 
+def _budget_fault(order: ChooseBudget) -> str:
+    return "" if order.tokens >= 0 else "a budget is a number of tokens, or 0: as configured"
+
+
 def _placement_fault(order: ChoosePlacement) -> str:
     name = order.placement
     return "" if name in PLACEMENTS else unknown("placement", name, PLACEMENTS)
@@ -56,6 +61,7 @@ def _no_fault(_order: Order) -> str:
 
 ORDERS: dict[type[Order], Callable[[Any], str]] = {
     ChoosePolicy: _policy_fault,
+    ChooseBudget: _budget_fault,
     ChoosePlacement: _placement_fault,
     ChooseRoles: _mode_fault,
     Flip: _wait_fault,

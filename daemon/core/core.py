@@ -28,6 +28,7 @@ from daemon.core.values.actions import (
 )
 from daemon.core.values.events import (
     Abort,
+    BudgetChosen,
     Configured,
     CopiesDone,
     DrainBegun,
@@ -164,7 +165,8 @@ class Core:
             Predicted: self._on_predicted,
             StepDone: self._on_step_done,
             CopiesDone: self._on_copied,
-            PolicyChosen: self._on_policy_chosen,
+            PolicyChosen: self._on_chosen,
+            BudgetChosen: self._on_chosen,
             PlacementChosen: self._on_placement_chosen,
             Sealed: self._on_sealed,
             Finish: self._on_finish,
@@ -464,10 +466,10 @@ class Core:
         if len(self.instances) > 1:
             self.migrator.after_copies(instance, event.now)
 
-    def _on_policy_chosen(self, event: PolicyChosen) -> None:
+    def _on_chosen(self, event: PolicyChosen | BudgetChosen) -> None:
         for instance in self.instances:
             if event.instance in (-1, instance.index):
-                self.touch(instance.index).set_policy(event.policy, event.now)
+                self.touch(instance.index).choose(event)
 
     def _on_placement_chosen(self, event: PlacementChosen) -> None:
         self.config = event.changed(self.config)

@@ -93,6 +93,13 @@ class ChoosePolicy(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=
     instance: str = ""  # its name; empty: all instances
 
 
+class ChooseBudget(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Change the token budget of steps; the answer is a `Snapshot` made after that."""
+
+    tokens: int  # 0: as configured
+    instance: str = ""  # its name; empty: all instances
+
+
 class ChoosePlacement(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Change the placement policy; the answer is a `Snapshot` made after that."""
 
@@ -280,6 +287,7 @@ class Snapshot(msgspec.Struct, frozen=True, tag=True):
 Closer = AskStory | AskOwners
 Order = (
     ChoosePolicy
+    | ChooseBudget
     | ChoosePlacement
     | ChooseRoles
     | Flip

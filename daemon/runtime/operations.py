@@ -10,6 +10,7 @@ from daemon.base.nearest import unknown
 from daemon.config.load import ConfigError, Loaded
 from daemon.config.reload import change
 from daemon.control.orders import RefusalError
+from daemon.core.values.limits import limits_of
 from daemon.protocol.api import Access, Settings
 from daemon.protocol.control import Capped, Flipped, Migrating, Reloaded
 from daemon.runtime import order_checks
@@ -41,11 +42,24 @@ class Operations:
         Raises RefusalError before there is a Core, and for an unknown instance.
         """
         runtime = self._runtime("no policy can be chosen yet")
-        names = [instance_config.name for instance_config in runtime.core.config.instances]
-        if instance and instance not in names:
-            raise RefusalError(unknown("instance", instance, names))
+        index = _index_of(instance, runtime)
         with self._whole():
-            runtime.choose_policy(policy, names.index(instance) if instance else -1)
+            runtime.choose_policy(policy, index)
+
+    def choose_budget(self, tokens: int, instance: str = "") -> None:
+        """Fill steps up to `tokens` (0: as configured): those of one instance, by its name, or all.
+
+        Raises RefusalError before there is a Core, for an unknown instance, and above a budget for
+        which a worker has memory.
+        """
+        runtime = self._runtime("no budget can be chosen yet")
+        index, config = _index_of(instance, runtime), runtime.core.config
+        for number, own in enumerate(config.instances):
+            most = limits_of(own, config).max_batch_tokens
+            if index in (-1, number) and tokens > most:
+                raise RefusalError(f"a step of {own.name} has {most} tokens at most, as configured")
+        with self._whole():
+            runtime.choose_budget(tokens, index)
 
     def choose_placement(self, placement: str) -> None:
         """Choose instances by another of PLACEMENTS. Raises RefusalError before there is a Core."""
@@ -233,6 +247,14 @@ class Operations:
         log.info("%s", event)
         notify.status(status)
         self._phase().tell()
+
+
+def _index_of(instance: str, runtime: Runtime) -> int:
+    """The index of an instance by its name, empty: -1, all of them. Raises RefusalError."""
+    names = [instance_config.name for instance_config in runtime.core.config.instances]
+    if instance and instance not in names:
+        raise RefusalError(unknown("instance", instance, names))
+    return names.index(instance) if instance else -1
 
 
 def _listed(keys: tuple[str, ...]) -> str:

@@ -30,6 +30,7 @@ from daemon.core.values.actions import (
     WakeAt,
 )
 from daemon.core.values.events import (
+    BudgetChosen,
     Configured,
     CopiesDone,
     DrainBegun,
@@ -254,6 +255,13 @@ class Runtime:
         self.dispatch(PolicyChosen(time.monotonic(), policy, instance))
         where = f" on {self.core.config.instances[instance].name}" if instance >= 0 else ""
         log.info("the policy is %s now%s", policy, where)
+
+    def choose_budget(self, tokens: int, instance: int = -1) -> None:
+        """Change the token budget of the steps of an instance, or of all (-1)."""
+        self.dispatch(BudgetChosen(time.monotonic(), tokens, instance))
+        where = f" on {self.core.config.instances[instance].name}" if instance >= 0 else ""
+        text = f"up to {tokens} tokens" if tokens else "filled as configured"
+        log.info("steps are %s now%s", text, where)
 
     def choose_placement(self, placement: str) -> None:
         """Change the placement policy."""

@@ -180,6 +180,11 @@ class Scheduler:
         self._set_pace()
         self.admission.reserve_running()
 
+    def set_limits(self, limits: Limits) -> None:
+        """Change the limits of steps from the next plan on; the number of slots stays."""
+        self.limits = limits
+        self.steady_decodes.set_most_rows(limits.max_batch_tokens)
+
     def set_max_pause_s(self, max_pause_s: float) -> None:
         """Change the longest pause of streams that have begun, where the policy bounds it."""
         self._max_pause_s = max_pause_s

@@ -163,10 +163,11 @@ class SteadyDecode:
 class SteadyDecodes:
     """Decides whether an instance's next plan is a steady decode."""
 
-    def __init__(self, admission: Admission, drafting: Drafting, max_batch_tokens: int) -> None:
+    def __init__(self, admission: Admission, drafting: Drafting, most_rows: int) -> None:
+        """`most_rows`: the token budget of a step, of which each row takes one."""
         self._admission = admission
         self._drafting = drafting
-        self._max_batch_tokens = max_batch_tokens
+        self._most_rows = most_rows
         self._newest: SteadyDecode | None = None  # None: the newest plan was another
         self.most_times = 1  # times that the worker can compute a step
 
@@ -181,6 +182,12 @@ class SteadyDecodes:
         """
         self._newest = self._first()
         return self._newest
+
+    def set_most_rows(self, most_rows: int) -> None:
+        """Change the token budget; a steady decode that it does not allow any more ends."""
+        if most_rows < self._most_rows:
+            self.forget()
+        self._most_rows = most_rows
 
     def forget(self) -> None:
         """Do not go on from the newest step: sequences are no longer where it expects them."""
@@ -218,7 +225,7 @@ class SteadyDecodes:
         table = self._admission.slots
         order = table.order()
         starts = table.computed[order]
-        if not 0 < order.size <= self._max_batch_tokens:
+        if not 0 < order.size <= self._most_rows:
             return None
         if self._admission.residency.any_still or table.giving_way:
             return None

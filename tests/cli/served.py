@@ -81,6 +81,9 @@ class Orders(Written):
     def choose_policy(self, policy: str, instance: str = "") -> None:
         CHOSEN.append(f"{policy} on {instance}" if instance else policy)
 
+    def choose_budget(self, tokens: int, instance: str = "") -> None:
+        CHOSEN.append(f"budget {tokens} on {instance}" if instance else f"budget {tokens}")
+
     def choose_placement(self, placement: str) -> None:
         PLACED.append(placement)
 

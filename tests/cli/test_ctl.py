@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from daemon import placement
-from daemon.cli.ctl import policies, reloaded
+from daemon.cli.ctl import budgets, policies, reloaded
 from daemon.cli.main import main
 from daemon.cli.status import as_json, as_text
 from daemon.protocol.control import (
@@ -169,6 +169,37 @@ def test_a_policy_may_be_for_one_instance(socket_path: Path) -> None:
     assert CHOSEN[-1] == "srtf on gpu1"
 
 
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [(["128"], "budget 128"), (["auto", "--instance", "gpu1"], "budget 0 on gpu1")],
+)
+def test_a_budget_is_chosen(
+    socket_path: Path, words: list[str], order: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ctl", "--socket", str(socket_path), "budget", *words]) == 0
+    assert CHOSEN[-1] == order
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["gpu0", "gpu1"]
+
+
+def test_budgets_are_told_with_who_chose_them(
+    socket_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replace = msgspec.structs.replace
+    told = snapshot()
+    first, second = (replace(one, batch_budget=64) for one in told.instances)
+    told = replace(told, instances=(first, replace(second, chosen_budget=64)))
+    assert budgets(told).splitlines() == [
+        "gpu0: 64 tokens a step, as configured",
+        "gpu1: 64 tokens a step, as chosen",
+    ]
+    chosen = list(CHOSEN)
+    assert main(["ctl", "--socket", str(socket_path), "budget"]) == 0
+    for words in (["0"], ["-5"], ["many"], ["--instance", "gpu1"]):
+        assert main(["ctl", "--socket", str(socket_path), "budget", *words]) == 2
+    assert "expected a number of tokens above 0, or auto, got 'many'" in capsys.readouterr().err
+    assert chosen == CHOSEN
+
+
 def test_policies_name_their_instances_where_several_are_in_use() -> None:
     told = snapshot()
     first, second = told.instances
@@ -244,7 +275,7 @@ def test_the_help_says_what_stays(capsys: pytest.CaptureFixture[str]) -> None:
     "verb",
     [
         *("status", "policy", "placement", "reload", "drain", "resume", "drain a", "resume a"),
-        *("flip a decode", "migrate 1 a"),
+        *("flip a decode", "migrate 1 a", "budget 64"),
     ],
 )
 def test_without_a_daemon_one_line_and_status_1(

@@ -22,6 +22,9 @@ class Written:
     def choose_policy(self, policy: str, instance: str = "") -> None:
         self._note(f"{policy} on {instance}" if instance else policy)
 
+    def choose_budget(self, tokens: int, instance: str = "") -> None:
+        self._note(f"budget {tokens} on {instance}" if instance else f"budget {tokens}")
+
     def choose_placement(self, placement: str) -> None:
         self._note(f"place by {placement}")
 

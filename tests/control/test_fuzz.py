@@ -16,6 +16,7 @@ from daemon.protocol.control import (
     AskOwners,
     AskStory,
     Cap,
+    ChooseBudget,
     ChoosePlacement,
     ChoosePolicy,
     Drain,
@@ -40,6 +41,7 @@ GOOD = [
     for message in (
         *(Status(), Watch(0.5), Reload(), Drain(), Resume()),
         *(ChoosePolicy("srtf"), ChoosePlacement("jsq"), AskStory(7), AskOwners(0)),
+        ChooseBudget(64, "gpu0"),
         *(Flip("gpu0", "decode"), Migrate(7, "gpu1"), DrainInstance("gpu0")),
         *(ResumeInstance("gpu0"), Cap("gpu0", 250.0)),
     )

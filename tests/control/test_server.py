@@ -35,6 +35,7 @@ from daemon.control.server import MAX_VIEWERS, ControlServer
 from daemon.protocol.control import (
     FRAME_LIMIT_BYTES,
     Cap,
+    ChooseBudget,
     ChoosePlacement,
     ChoosePolicy,
     Drain,
@@ -313,7 +314,7 @@ async def test_a_choice_that_cannot_be_carried_out_is_refused_with_its_reason(pa
             asked = (
                 *(ChoosePolicy("srtf"), Reload(), Drain(), Resume(), Flip("gpu0", "decode")),
                 *(Migrate(7, "gpu0"), DrainInstance("gpu0"), ResumeInstance("gpu0")),
-                Cap("gpu0", None),
+                *(Cap("gpu0", None), ChooseBudget(64)),
             )
             for order in asked:
                 assert await refusal(path, question(order)) == said

@@ -20,6 +20,7 @@ from daemon.core.values.actions import (
 from daemon.core.values.events import (
     POLICY_NAMES,
     Abort,
+    BudgetChosen,
     Configured,
     CopiesDone,
     DrainBegun,
@@ -245,6 +246,9 @@ class Driver(Movers):
 
     def choose(self, policy: str, instance: int = -1) -> None:
         self.handle(PolicyChosen(self.now, policy, instance))
+
+    def choose_budget(self, tokens: int, instance: int = -1) -> None:
+        self.handle(BudgetChosen(self.now, tokens, instance))
 
     def seal(self, sequence: int) -> None:
         """Give the next answer the hashes of the blocks that the sequence's answer has filled."""

@@ -185,6 +185,12 @@ class CoreMachine(RuleBasedStateMachine):
         if seldom == 0:
             self.driver.choose(policy, index % (len(self.driver.config.instances) + 1) - 1)
 
+    @rule(tokens=st.integers(0, 40), seldom=st.integers(0, 7), index=indices)
+    def choose_budget(self, tokens: int, seldom: int, index: int) -> None:
+        if seldom == 0:
+            instance = index % (len(self.driver.config.instances) + 1) - 1
+            self.driver.choose_budget(tokens, instance)
+
     @precondition(lambda self: self.driver.alive)
     @rule(index=indices)
     def seal(self, index: int) -> None:

@@ -34,7 +34,7 @@ def test_tags_on_the_wire_stay_as_journals_have_them() -> None:
     told = "Configured WorkerReady WorkerLost RequestArrived Predicted StepDone Copied"
     told += " PolicyChosen Sealed Finish Abort DrainBegun Resumed Reconfigured"
     told += " Link Transferred MigrationOrdered FlipOrdered InstanceDrained InstanceResumed"
-    told += " Tick PlacementChosen RolesChosen GivenUp"
+    told += " Tick PlacementChosen RolesChosen GivenUp BudgetChosen"
     asked = "Send CancelSend Submit Started Deliver Finished Rejected WakeAt"
     asked += " RoleGiven FlipShown Noted Wake Emptied"
     appended = "append a new tag at the end, and rename none: journals have them"

@@ -122,6 +122,27 @@ async def test_a_policy_goes_to_one_instance_and_the_files_own_to_those_without(
     assert policies() == ["vllm", "vllm"]
 
 
+async def test_a_budget_goes_to_one_instance_or_all_and_to_none_above_its_own(
+    house_of: Build, tmp_path: Path
+) -> None:
+    house = house_of(instances=2)
+    operated = Operated(tmp_path, house)
+    own, rest = house.runtime.core.instances
+    most = own.limits.max_batch_tokens
+    operated.operations.choose_budget(16, own.config.name)
+    assert (own.step_tokens, rest.step_tokens) == (16, most)
+    for tokens, name, said in (
+        (most + 1, "", f"a step of {own.config.name} has {most} tokens at most, as configured"),
+        (16, "other", "unknown instance 'other'"),
+    ):
+        with pytest.raises(RefusalError, match=said):
+            operated.operations.choose_budget(tokens, name)
+    operated.operations.choose_budget(8)
+    assert (own.step_tokens, rest.step_tokens) == (8, 8)
+    operated.operations.choose_budget(0)
+    assert (own.step_tokens, rest.step_tokens) == (most, most)
+
+
 async def test_a_broken_file_changes_nothing_and_no_answer_is_touched(
     house_of: Build, tmp_path: Path, said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:

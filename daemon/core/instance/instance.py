@@ -9,7 +9,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from daemon.core.values.events import Configured, InstanceConfig, StepDone, WorkerReady
+from daemon.core.values.events import (
+    BudgetChosen,
+    Configured,
+    InstanceConfig,
+    PolicyChosen,
+    StepDone,
+    WorkerReady,
+)
 from daemon.core.values.limits import chunks_by_device, limits_of
 from daemon.core.values.snapshot import (
     MAX_BLOCKS_SHOWN,
@@ -85,6 +92,7 @@ class Instance:
         self.behind_prompts: tuple[float, int] | None = None
         self._prompt_delay = PromptDelay()
         self.limits = limits = limits_of(config, core)
+        self.chosen_budget = 0  # tokens of a step, by an operator; 0: as configured
         # The steps that may be in flight, where that does not depend on their times.
         self.known_depth = limits.depth or (config.stages + 1 if config.ahead else 0)
         self._kv_shape = (core.block_size, limits.max_running, core.max_len, core.prefix_cache)
@@ -205,23 +213,28 @@ class Instance:
         """Fill its steps up to the size of its device, where the policy in force asks for that, or
         where it computes prompts for others: in chunks that just saturate it (TetriInfer, section
         3.3.3). A configured budget stays, and so does one of the configured policy: its worker has
-        memory for that.
+        memory for that. An operator may choose any below it.
         """
-        if not self.config.budget_is_own:
-            return
         own, size, policy = self.limits, self.forward_tokens, self.scheduler.policy
         budget, chunk = own.max_batch_tokens, own.prefill_chunk
-        if policy.fills_device:
+        if self.chosen_budget:
+            budget = min(budget, self.chosen_budget)
+            chunk, size = min(chunk, budget), 0
+        elif not self.config.budget_is_own:
+            size = 0
+        elif policy.fills_device:
             size = size or Policy.batch_tokens
         elif not chunks_by_device(policy.name, self.role is Role.PREFILL, is_open=True):
             size = 0
         elif self._may_chunk_by_device:
             budget, chunk = max(budget, size), max(chunk, size)
-        self.scheduler.limits = replace(
-            self.scheduler.limits,
-            max_batch_tokens=budget,
-            prefill_chunk=chunk,
-            forward_tokens=size,
+        self.scheduler.set_limits(
+            replace(
+                self.scheduler.limits,
+                max_batch_tokens=budget,
+                prefill_chunk=chunk,
+                forward_tokens=size,
+            )
         )
 
     @property
@@ -243,10 +256,25 @@ class Instance:
         self.kv = self._memory(0)
         return self.scheduler.on_worker_lost(self.kv, now, blamed)
 
+    def choose(self, event: PolicyChosen | BudgetChosen) -> None:
+        """Take an operator's choice."""
+        match event:
+            case PolicyChosen():
+                self.set_policy(event.policy, event.now)
+            case BudgetChosen():
+                self.set_budget(event.tokens)
+
     def set_policy(self, policy: str, now: float) -> None:
         """Rank its sequences by another policy from now on."""
         chosen = POLICIES[policy]()
         self.scheduler.set_policy(chosen, self.limits.swap or chosen.swap, now)
+        self._set_step_size()
+
+    def set_budget(self, tokens: int) -> None:
+        """Have its steps filled up to `tokens`, or to its configured budget where that is less; 0:
+        as configured.
+        """
+        self.chosen_budget = tokens
         self._set_step_size()
 
     def submitted(self, batch: Batch, now: float) -> InFlightStep:
@@ -384,6 +412,7 @@ class Instance:
             remote_kv_blocks=self.moving.remote_kvs.num_blocks,
             kv_written=written_share(self.scheduler),
             batch_budget=self.step_tokens,
+            chosen_budget=self.chosen_budget or msgspec.UNSET,
             newest_tokens=tuple(work.once.num_tokens for work in self._newest_works),
             reserved=reserved_status(self.scheduler),
             pool=self.pool if self.pool is not self.role else "",

@@ -178,6 +178,14 @@ class PolicyChosen(msgspec.Struct, frozen=True, tag="PolicyChosen", array_like=T
     instance: int = -1  # the instance to change; -1: all
 
 
+class BudgetChosen(msgspec.Struct, frozen=True, tag="BudgetChosen", array_like=True):
+    """The operator chose another token budget of steps."""
+
+    now: float
+    tokens: int  # 0: as configured
+    instance: int = -1  # the instance to change; -1: all
+
+
 class PlacementChosen(msgspec.Struct, frozen=True, tag="PlacementChosen", array_like=True):
     """The operator chose another placement for all sequences placed from now on."""
 
@@ -348,4 +356,5 @@ Event = (
     | PlacementChosen
     | RolesChosen
     | InstanceGivenUp
+    | BudgetChosen
 )

@@ -144,6 +144,7 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     experts: ExpertStatus | msgspec.UnsetType = msgspec.UNSET  # unset: none lies in host memory
     stages: StageStatus | msgspec.UnsetType = msgspec.UNSET  # unset: it has none, or no step yet
     node: str | msgspec.UnsetType = msgspec.UNSET  # of a cluster; "?" until Ray has placed it
+    chosen_budget: int | msgspec.UnsetType = msgspec.UNSET  # unset: a step's is as configured
 
     def bubble_of(self, rank: int) -> float | None:
         """The bubbles of a rank's stage, as a share of the newest steps' time; None: not known, or

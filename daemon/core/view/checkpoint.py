@@ -35,6 +35,7 @@ class InstanceState(msgspec.Struct, frozen=True, array_like=True):
     windows: tuple[int, ...] = ()  # likewise
     kinds: tuple[str, ...] = ()  # likewise
     state_pages: int = 0  # likewise
+    chosen_budget: int = 0  # likewise: by no operator
 
 
 class Checkpoint(msgspec.Struct, frozen=True, tag="Checkpoint", array_like=True):
@@ -141,6 +142,7 @@ def _instance(instance: Instance) -> InstanceState:
         windows=instance.windows,
         kinds=instance.kinds,
         state_pages=instance.state_pages,
+        chosen_budget=instance.chosen_budget,
     )
 
 
@@ -164,5 +166,6 @@ def _restore_instance(instance: Instance, state: InstanceState) -> None:
     instance.batch_rows = state.batch_rows
     instance.newest_work = state.newest_work
     instance.set_policy(written.policy, 0.0)
+    instance.set_budget(state.chosen_budget)
     step_time = StepTimeModel.restored(state.step_time, state.alone)
     scheduler_checkpoint.restore(instance.scheduler, written, step_time)

@@ -24,6 +24,7 @@ from daemon.core.values.actions import (
     WakeAt,
 )
 from daemon.core.values.events import (
+    BudgetChosen,
     Configured,
     CopiesDone,
     DrainBegun,
@@ -82,6 +83,7 @@ INPUTS = (
     | InstanceResumed
     | InstanceGivenUp
     | MigrationOrdered
+    | BudgetChosen
 )
 """Events from outside other than requests and workers' messages: a rerun has them as they came."""
 

@@ -31,10 +31,12 @@ class SelfDriver:
         search: SettingsSearch,
         period_s: float,
         may_split: bool = True,
+        budgets: Sequence[int] = (),
     ) -> None:
+        """`budgets`: those to choose from beside the configured one."""
         self.pilot = Pilot(present)
         self.look_s = period_s / LOOKS
-        self._names, self._policies = names, policies
+        self._names, self._policies, self._budgets = names, policies, budgets
         self._search, self._period_s = search, period_s
         self.may_split = may_split  # whether roles may change
         self._window = LoadWindow()
@@ -133,7 +135,7 @@ class SelfDriver:
         present = self.pilot.present
         others = [
             each
-            for each in neighbours(present, self._policies, self.may_split)
+            for each in neighbours(present, self._policies, self.may_split, self._budgets)
             if each != present and self.pilot.may_try(each)
         ]
         forecasts = self._search.forecasts(fresh, present, others, is_cancelled)

@@ -21,14 +21,21 @@ import msgspec
 
 from daemon.base import logs
 from daemon.config.instance_text import parse_instance
-from daemon.control.client import ControlError, choose_policy, choose_roles, fetch_snapshot, flip
+from daemon.control.client import (
+    ControlError,
+    choose_budget,
+    choose_policy,
+    choose_roles,
+    fetch_snapshot,
+    flip,
+)
 from daemon.core.values.events import FlipOrdered
 from daemon.journal.reader import JournalError
 from daemon.journal.records import FILE_NAME
 from daemon.lab.autoplan.driver import SelfDriver
 from daemon.lab.autoplan.from_journal import seen_in
 from daemon.lab.autoplan.search import SettingsSearch
-from daemon.lab.autoplan.settings import LiveOrder, LiveSettings, orders
+from daemon.lab.autoplan.settings import LiveOrder, LiveSettings, orders, smaller_budgets
 from daemon.lab.planner.candidate import CandidatePool, unit_of
 from daemon.lab.planner.errors import PlannerError
 from daemon.lab.planner.from_journal import present
@@ -38,7 +45,7 @@ from daemon.lab.profiles.load import load_profile, save_profile
 from daemon.lab.simulator.journal import Incident, read_incident
 from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits
 from daemon.lab.workload.workload import WorkloadError
-from daemon.protocol.control import ChoosePolicy, ChooseRoles, Flip, Snapshot
+from daemon.protocol.control import ChooseBudget, ChoosePolicy, ChooseRoles, Flip, Snapshot
 from daemon.protocol.plan import PlanStatus
 from daemon.runtime.order_checks import unlinked
 from daemon.state.role import AUTO, Role
@@ -187,9 +194,14 @@ class LivePlanner:
     def _begun(self, snapshot: Snapshot, incident: Incident, here: LiveSettings) -> SelfDriver:
         unit = unit_of(self._arguments.profile)
         own = present(incident, unit).knobs
+        is_open = all(each.budget_is_own for each in incident.config.instances)
+        asked_tokens = 0 if is_open else own.max_batch_tokens
+        knobs = msgspec.structs.replace(
+            own, policy="", prefill_chunk=0, max_batch_tokens=asked_tokens
+        )
         search = SettingsSearch(
             unit,
-            msgspec.structs.replace(own, policy="", prefill_chunk=0),
+            knobs,
             self._slo,
             self._folder,
             limits=ScenarioLimits(block_size=snapshot.block_size, max_len=snapshot.max_len),
@@ -199,7 +211,8 @@ class LivePlanner:
         policies = tuple(dict.fromkeys((here.policy, *POLICIES)))
         period_s = self._arguments.period_s
         splits = may_split(snapshot)
-        driver = SelfDriver(here, self._names, policies, search, period_s, splits)
+        budgets = smaller_budgets(own.max_batch_tokens)
+        driver = SelfDriver(here, self._names, policies, search, period_s, splits, budgets)
         self._look_s = driver.look_s
         return driver
 
@@ -225,6 +238,8 @@ class LivePlanner:
         match order:
             case ChoosePolicy():
                 choose_policy(path, order.policy, _TIMEOUT_S)
+            case ChooseBudget():
+                choose_budget(path, order.tokens, _TIMEOUT_S)
             case ChooseRoles():
                 choose_roles(path, order.mode, _TIMEOUT_S)
             case Flip():
@@ -248,16 +263,21 @@ def settings_of(snapshot: Snapshot) -> LiveSettings:
     specs = [parse_instance(each.device) for each in snapshot.instances]
     if len({(each.device.partition(":")[0], each.parallel) for each in specs}) > 1:
         raise PlannerError("instances of unlike devices are not planned: one profile has to do")
+    budgets = {each.chosen_budget or 0 for each in snapshot.instances}
+    if len(budgets) > 1:
+        raise PlannerError("instances have budgets of their own: there is nothing to choose")
     mode = AUTO if snapshot.roles.mode == AUTO else Role.MIXED.value
     roles = tuple(Role.MIXED if mode == AUTO else each.role for each in snapshot.instances)
-    return LiveSettings(policy=policies.pop(), roles=roles, mode=mode)
+    return LiveSettings(policy=policies.pop(), roles=roles, mode=mode, budget=budgets.pop())
 
 
 def only_flipped_by_itself(snapshot: Snapshot, before: LiveSettings, here: LiveSettings) -> bool:
     """Whether nothing but roles differs, each by a flip that the daemon ordered itself: an instance
     that did the other role's work for long goes to its pool (`daemon/core/roles/mixed_pool.py`).
     """
-    if (before.policy, before.mode, len(before.roles)) != (here.policy, here.mode, len(here.roles)):
+    if msgspec.structs.replace(before, roles=here.roles) != here:
+        return False
+    if len(before.roles) != len(here.roles):
         return False
     newest = {flip.instance: flip for flip in snapshot.flips}  # the oldest are the first
     changed = [

@@ -4,31 +4,41 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from daemon.core.values.events import Event, FlipOrdered, PolicyChosen, RolesChosen
+from daemon.core.values.events import (
+    BudgetChosen,
+    Event,
+    FlipOrdered,
+    PolicyChosen,
+    RolesChosen,
+)
 from daemon.lab.planner.candidate import CandidatePool, Knobs, PlanCandidate
-from daemon.protocol.control import ChoosePolicy, ChooseRoles, Flip
+from daemon.protocol.control import ChooseBudget, ChoosePolicy, ChooseRoles, Flip
 from daemon.state.role import AUTO, Role
 
-LiveOrder = ChoosePolicy | ChooseRoles | Flip
-"""The orders that `llmd ctl policy`, `roles` and `flip` send."""
+LiveOrder = ChoosePolicy | ChooseBudget | ChooseRoles | Flip
+"""The orders that `llmd ctl policy`, `budget`, `roles` and `flip` send."""
+LEAST_BUDGET = 64
+"""The smallest token budget of a step that is tried: below it a step's own cost is most of it."""
 
 
 class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy and the roles of all instances."""
+    """The policy, the roles and the token budget of a step of all instances."""
 
     policy: str
     roles: tuple[Role, ...]  # of each instance, in their order
     mode: str = Role.MIXED.value  # who sets roles: mixed (an operator) | auto (the load)
+    budget: int = 0  # tokens; 0: as configured
 
     @property
     def text(self) -> str:
         """A few words, such as `sarathi, 1 prefill and 2 decode`."""
-        if len(self.roles) < 2:
-            return self.policy
-        if self.mode == AUTO:
-            return f"{self.policy}, roles by the load"
+        parts = [self.policy, *([f"budget {self.budget}"] if self.budget else [])]
         counts = [(role, self.roles.count(role)) for role in Role]
-        return f"{self.policy}, " + " and ".join(f"{n} {role.value}" for role, n in counts if n)
+        if self.mode == AUTO and len(self.roles) > 1:
+            parts.append("roles by the load")
+        elif len(self.roles) > 1:
+            parts.append(" and ".join(f"{n} {role.value}" for role, n in counts if n))
+        return ", ".join(parts)
 
     def candidate(self, unit: CandidatePool, knobs: Knobs = Knobs()) -> PlanCandidate:  # noqa: B008
         """These settings on equal instances, for a simulation."""
@@ -38,15 +48,22 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
             for role in Role
             if role in roles
         )
-        own = msgspec.structs.replace(knobs, policy=self.policy)
+        budget = self.budget or knobs.max_batch_tokens
+        own = msgspec.structs.replace(knobs, policy=self.policy, max_batch_tokens=budget)
         return PlanCandidate(pools=pools, knobs=own, roles=self.mode)
 
 
+def smaller_budgets(most: int) -> tuple[int, ...]:
+    """A half, a quarter and an eighth of a configured token budget; none below `LEAST_BUDGET`."""
+    return tuple(part for part in (most // 2, most // 4, most // 8) if part >= LEAST_BUDGET)
+
+
 def neighbours(
-    present: LiveSettings, policies: Sequence[str], may_split: bool
+    present: LiveSettings, policies: Sequence[str], may_split: bool, budgets: Sequence[int] = ()
 ) -> Iterator[LiveSettings]:
-    """All settings to choose from, the present ones first; roles change at as few instances as can
-    be, and at none unless they `may_split`.
+    """All settings to choose from, the present ones first: policies and roles with the present
+    budget, then budgets (and the configured one) with the present policy and roles. Roles change at
+    as few instances as can be, and at none unless they `may_split`.
     """
     yield present
     count = len(present.roles)
@@ -56,9 +73,12 @@ def neighbours(
         layouts += [(_split(present.roles, n), Role.MIXED.value) for n in range(1, count)]
     for policy in policies:
         for roles, mode in layouts:
-            found = LiveSettings(policy=policy, roles=roles, mode=mode)
+            found = LiveSettings(policy=policy, roles=roles, mode=mode, budget=present.budget)
             if found != _named(present):
                 yield found
+    for budget in dict.fromkeys((0, *budgets)):
+        if budget != present.budget:
+            yield msgspec.structs.replace(_named(present), budget=budget)
 
 
 def _named(settings: LiveSettings) -> LiveSettings:
@@ -82,6 +102,8 @@ def orders(before: LiveSettings, after: LiveSettings, names: Sequence[str]) -> l
     found: list[LiveOrder] = []
     if after.policy != before.policy:
         found.append(ChoosePolicy(after.policy))
+    if after.budget != before.budget:
+        found.append(ChooseBudget(after.budget))
     if after.mode != before.mode:
         found.append(ChooseRoles(after.mode))
     if after.mode != AUTO:
@@ -97,6 +119,8 @@ def event_of(order: LiveOrder, names: Sequence[str], now: float) -> Event:
     match order:
         case ChoosePolicy():
             return PolicyChosen(now, order.policy)
+        case ChooseBudget():
+            return BudgetChosen(now, order.tokens)
         case ChooseRoles():
             return RolesChosen(now, order.mode)
         case Flip():

@@ -16,7 +16,7 @@ from daemon.lab.autoplan.search import (
     SeenRequests,
     SettingsSearch,
 )
-from daemon.lab.autoplan.settings import LiveSettings
+from daemon.lab.autoplan.settings import LiveSettings, smaller_budgets
 from daemon.lab.autoplan.simulated import SimulatedOperator, seen_of
 from daemon.lab.planner.candidate import CandidatePool, Knobs, scenario_of
 from daemon.lab.report.records import RequestLog
@@ -77,6 +77,33 @@ def test_a_daemon_that_drives_itself_serves_a_grown_load_better(tmp_path: Path) 
     assert first.applied_s > 15.0
     assert first.predicted > first.measured_before
     assert driver.status("").words.startswith("vllm -> sarathi")
+
+
+def test_a_smaller_budget_is_found_where_steps_are_too_long(tmp_path: Path) -> None:
+    """Long prompts fill steps that decodes wait for; under the one policy there is, half of the
+    budget keeps the TPOT.
+    """
+    slo = Slo(ttft_s=2.0, tpot_s=0.02)
+    unit = toy_units(tmp_path, 1)[0]
+    start = msgspec.structs.replace(START, policy="sarathi")
+    workload = grown(0.0, 60.0, 12.0)
+    chance = np.random.default_rng(3)
+    count = len(workload)
+    workload = replace(
+        workload,
+        prompt_tokens=chance.integers(120, 220, count).astype(np.int32),
+        output_tokens=chance.integers(10, 20, count).astype(np.int32),
+    )
+    prepared = prepare(scenario(unit, start), workload)
+    names = [instance.name for instance in configured(prepared).instances]
+    search = SettingsSearch(unit, KNOBS, slo, tmp_path)
+    budgets = smaller_budgets(KNOBS.max_batch_tokens)
+    driver = SelfDriver(start, names, ("sarathi",), search, PERIOD_S, budgets=budgets)
+    operator = SimulatedOperator(driver, names, slo)
+    driven = run(prepared, Options(operator=operator))
+    assert operator.plans and operator.plans[0].settings.budget in budgets
+    shares = [seen_of(log.requests, slo, np.inf).kept.mean() for log in (driven, run(prepared))]
+    assert shares[0] > shares[1]
 
 
 def test_a_cancelled_search_changes_nothing(tmp_path: Path) -> None:

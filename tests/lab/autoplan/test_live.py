@@ -235,6 +235,10 @@ def test_settings_that_no_plan_has_are_said() -> None:
     mixed = msgspec.structs.replace(snapshot(), instances=(one, other))
     with pytest.raises(PlannerError, match="policies of their own"):
         settings_of(mixed)
+    small = msgspec.structs.replace(one, chosen_budget=64)
+    with pytest.raises(PlannerError, match="budgets of their own"):
+        settings_of(msgspec.structs.replace(snapshot(), instances=(one, small)))
+    assert settings_of(msgspec.structs.replace(snapshot(), instances=(small,))).budget == 64
     cpu, ranks = (msgspec.structs.replace(one, device=text) for text in ("cpu", "cpu:tp2"))
     for unlike in ((one, cpu), (cpu, ranks)):
         with pytest.raises(PlannerError, match="unlike devices"):

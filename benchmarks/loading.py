@@ -87,7 +87,7 @@ def write_folder(folder: Path, form: str, size_bytes: int) -> None:
         for what, tensor in pack(*sides).items()
     }
     small = torch.full((WIDTH,), _SMALL).bfloat16()
-    layer |= {f"{name}.weight": small for name in _norms()}
+    layer |= {f"{name}.weight": small.clone() for name in _norms()}  # a file holds none twice
     count = max(1, size_bytes // sum(tensor.nbytes for tensor in layer.values()))
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16",

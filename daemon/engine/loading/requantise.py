@@ -28,7 +28,7 @@ from daemon.engine.process import keep_compiled, stay_offline
 from daemon.engine.quantised.experts import layout_of
 from daemon.engine.quantised.nearest import nearest_blocks
 from daemon.engine.quantised.parts import stored_parts
-from daemon.engine.quantised.place import claimed
+from daemon.engine.quantised.place import claimed, outline
 from daemon.engine.quantised.stored import LoadMeter, Stored, bytes_of, read_rows, stored_tensors
 from daemon.memory.sizing import WEIGHT_KINDS
 from daemon.models.containers import text_names
@@ -50,8 +50,7 @@ def plan(source: Path, kind: str) -> GgufIndex:
     """Plan how a folder's weights are quantised. Raises ModelError where none becomes blocks."""
     config = read_config(source)
     model_class = class_of(config)
-    with torch.device("meta"):
-        model: Any = model_class(config)
+    model = outline(model_class, config)
     headers = weight_headers(source)
     stacks = _stacks(model, headers)
     headers = {name: it for whole in headers for name, it in _each(whole, headers, stacks)}
@@ -90,9 +89,8 @@ def requantise(source: Path, target: Path, kind: str, tell: Callable[[float], No
             file = os.open(path, os.O_RDONLY)
             stack.callback(os.close, file)
             stored |= stored_tensors(path, file, name_of)
-        with torch.device("meta"):
-            config = read_config(source)
-            stacks = _stacks(class_of(config)(config), weight_headers(source))
+        config = read_config(source)
+        stacks = _stacks(outline(class_of(config), config), weight_headers(source))
         for name in stacks:
             stored |= _experts_of(name, stored.pop(name))
         meter = LoadMeter(sum(tensor.size_bytes for tensor in stored.values()), tell)

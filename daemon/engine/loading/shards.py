@@ -19,6 +19,7 @@ from daemon.engine.loading.rank_plans import TO_HEADS, plan_of
 from daemon.engine.loading.state_shards import NetCuts, is_shared_net, net_cuts
 from daemon.engine.quantised.cut import Cut
 from daemon.engine.quantised.parts import stored_parts, target_of
+from daemon.engine.quantised.place import outline
 from daemon.models.rank_shares import (
     NO_PLAN,
     HeadShare,
@@ -170,8 +171,7 @@ def shards_of(
     `stored`: the sides of these tensors; `block_lens`: the numbers of a block, where it is stored
     in blocks. Raises ModelError, naming what cannot be split.
     """
-    with torch.device("meta"):
-        model = model_class(config)
+    model = outline(model_class, config)
     plan = plan_of(config)
     if not plan:
         raise _cannot(resolved, NO_PLAN)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from daemon.engine.layers.stages import StageEntry, StageHead, StageLinks
 from daemon.engine.loading.shards import StoredParts, place_of
+from daemon.engine.quantised.place import outline
 from daemon.models.rank_shares import Range
 from daemon.models.resolved import Resolved
 from daemon.models.shape import ModelError
@@ -90,8 +90,7 @@ def share_of(
     """A stage's part of a model; `stored`: the sides of a folder's tensors. Raises ModelError,
     naming what cannot be split.
     """
-    with torch.device("meta"):
-        model = model_class(config)
+    model = outline(model_class, config)
     names = {module: name for name, module in model.named_modules()}
     lists = [
         module

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.initialization import no_init_weights
 
 from daemon.engine.quantised.experts import (
     ExpertLayout,
@@ -49,8 +50,7 @@ def claimed(
     A layer whose own is not there takes that of the layer that it is tied to; experts are replaced
     where every weight of theirs is there, among the `plain` ones too.
     """
-    with torch.device("meta"):
-        model = model_class(config)
+    model = outline(model_class, config)
     layers = {name: module for name, module in model.named_modules() if _takes(module)}
     stored = _by_parameter(model, packed)
     found: dict[str, tuple[str, ...]] = {
@@ -72,6 +72,14 @@ def claimed(
     whole = {name: rows for name, held in experts.items() if (rows := _rows(name, *held, parts))}
     of_experts = {layer: names for rows in whole.values() for layer, names in rows.items()}
     return PackedPlaces(found, {name: _place(name, experts[name][1]) for name in whole}, of_experts)
+
+
+def outline(model_class: Any, config: Any) -> Any:
+    """A model without numbers, to look at its modules; none are drawn either, for which torch
+    would import what a worker leaves out.
+    """
+    with torch.device("meta"), no_init_weights():
+        return model_class(config)
 
 
 def _by_parameter(model: Any, names: Collection[str]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from daemon.engine.loading.stages import share_of
 from daemon.engine.loading.weights import open_weights
 from daemon.engine.quantised.cut import Cut
 from daemon.engine.quantised.files import Packed
+from daemon.engine.quantised.mapped import PageReader
 from daemon.engine.quantised.place import PackedPlaces, check_sizes, claimed, fill, with_layers
 from daemon.engine.quantised.stored import tells_together
 from daemon.engine.ranks.stages import Stages
@@ -71,6 +72,7 @@ def load_model(
     weight_dtype: str = "",
     ranks: Ranks | None = None,
     experts_on_cpu: int = 0,
+    reader: PageReader | None = None,
 ) -> PreTrainedModel:
     """The causal language model in `folder`, on its device and ready to compute in `dtype`.
 
@@ -78,12 +80,14 @@ def load_model(
     `weight_dtype`, where it is given. `tell` gets, from any thread, the share of the weights that
     is loaded. Of several `ranks` each has its part of the layers, or as a stage some of
     them, and no other's weights. `experts_on_cpu`: layers, of whose experts as many stay in host
-    memory. Raises ModelError.
+    memory. `reader`: reads weights that stay in their files, and may have more to read afterwards.
+    Raises ModelError.
     """
     register()
     computes_in = torch_dtype(dtype)
     narrow = torch_dtype(weight_dtype) if weight_dtype not in ("", dtype) else None
-    model = _loaded(folder, device, computes_in, tell, narrow, ranks, experts_on_cpu)
+    held = narrow, ranks, experts_on_cpu, reader
+    model = _loaded(folder, device, computes_in, tell, *held)
     if left_out := predicting_weights(folder):
         said = "predict further tokens and are left out"
         log.info("%s: %d weights %s: %s ...", folder, len(left_out), said, left_out[0])
@@ -106,6 +110,7 @@ def _loaded(
     narrow: torch.dtype | None,
     ranks: Ranks | None = None,
     experts_on_cpu: int = 0,
+    reader: PageReader | None = None,
 ) -> Any:
     """A folder's model, all of whose weights are the folder's. Raises ModelError."""
     config = read_config(folder)
@@ -121,9 +126,8 @@ def _loaded(
     model_class, share, cuts = _split(folder, model_class, config, quantisation, sides, ranks)
     has_memory = device.type != "meta"
     tell, tell_below = tells_together(tell)
-    opened = open_weights(
-        folder, device if has_memory else _CPU, tell, computes_in, narrow, quantisation, cuts
-    )
+    place = device if has_memory else _CPU
+    opened = open_weights(folder, place, tell, computes_in, narrow, quantisation, cuts, reader)
     with ExitStack() as stack:
         weights, packed = stack.enter_context(opened)
         below, held_as = None, computes_in if narrow is None else narrow

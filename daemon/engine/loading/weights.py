@@ -19,6 +19,7 @@ from safetensors import safe_open
 
 from daemon.engine.quantised.cut import Cut, CutSlice, cut_weight, read_cut
 from daemon.engine.quantised.files import GgufWeights, Packed, PlainNumbers, narrow_weights
+from daemon.engine.quantised.mapped import PageReader
 from daemon.engine.quantised.safetensors import packed_weights
 from daemon.engine.quantised.stored import (
     CHUNK_BYTES,
@@ -50,13 +51,15 @@ def open_weights(
     narrow: torch.dtype | None = None,
     quantisation: Quantisation | None = None,
     cuts: Mapping[str, Cut] = MappingProxyType({}),
+    reader: PageReader | None = None,
 ) -> Iterator[tuple[dict[str, Slice], Packed]]:
     """Every tensor of a model folder by its name, and those that may stay as they are stored.
 
     They load to `device` and may be taken while the context is open; on the way out all that was
     sent has arrived. `tell` gets the share that is loaded so far. `dtype`: of numbers that come
     out of blocks; `narrow`: in which a CPU holds weights; `quantisation`: how those of safetensors
-    files are stored; `cuts`: of which tensors only a part is taken. Raises ModelError.
+    files are stored; `cuts`: of which tensors only a part is taken; `reader`: reads what stays in
+    its file, which then may go on outside of the context. Raises ModelError.
     """
     with ExitStack() as stack:
         paths, name_of = weight_files(folder), text_names(folder)
@@ -68,7 +71,7 @@ def open_weights(
         gguf = GgufWeights(folder, device, dtype, cuts)
         total_bytes = gguf.size_bytes + sum(tensor.size_bytes for tensor in stored.values())
         meter = LoadMeter(total_bytes, tell)
-        gguf.tells(meter)
+        gguf.tells(meter, reader)
         weights: dict[str, Slice] = dict(gguf.plain)
         packed = dict(gguf.packed)
         if device.type == "cuda" and not cuts:
@@ -79,7 +82,7 @@ def open_weights(
         else:
             weights |= _mapped_slices(paths, stored, meter, stack, name_of, cuts)
             if narrow is not None:
-                packed |= narrow_weights(stored, narrow, meter, cuts)
+                packed |= narrow_weights(stored, narrow, meter, cuts, reader)
         layers = folder_layers(folder, quantisation)
         quantised = packed_weights(layers, stored, meter, device)
         for name in tensors_aside(layers, stored):

@@ -1,6 +1,6 @@
 """Weights of a folder that stay as their files hold them, each made when a layer takes it.
 
-The files are mapped: on a CPU their pages are the weights, without a copy.
+The files are mapped, see `daemon.engine.quantised.mapped`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,8 @@ import torch
 
 from daemon.engine.quantised.cut import Cut, CutSlice, cut_weight, read_cut
 from daemon.engine.quantised.linear import PIECE_ELEMENTS
-from daemon.engine.quantised.stored import CHUNK_BYTES, LoadMeter, Stored
+from daemon.engine.quantised.mapped import MappedFile, PageReader
+from daemon.engine.quantised.stored import LoadMeter, Stored
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import CPU_ONLY, FORMATS, PLAIN
 from daemon.models.gguf_index import (
@@ -30,33 +31,7 @@ from daemon.models.shape import ModelError
 Packed = Mapping[str, Callable[[], QuantisedWeight]]
 """Factories of weights, by name."""
 
-_PAGE_BYTES = 4096
 _HELD_AS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
-
-
-class _MappedFile:
-    """A file's bytes as a tensor; taking a part reads its pages ahead, and counts them."""
-
-    def __init__(self, path: Path, meter: LoadMeter) -> None:
-        size_bytes = path.stat().st_size
-        self._data = torch.from_file(str(path), shared=False, size=size_bytes, dtype=torch.uint8)
-        self._meter = meter
-        self._path = path
-
-    def part(self, start: int, size_bytes: int) -> torch.Tensor:
-        """uint8 [size_bytes], a view."""
-        part = self._data[start : start + size_bytes]
-        for piece in part.split(CHUNK_BYTES):
-            piece[::_PAGE_BYTES].sum()
-            self._meter.add(len(piece))
-        return part
-
-    def columns(self, start: int, sides: tuple[int, int], cut: Cut) -> torch.Tensor:
-        """Some columns of uint8 of these `sides`, copied: the others' pages are not kept."""
-        with self._path.open("rb") as file:
-            size_bytes = sides[0] * sides[1]
-            stored = Stored(file.fileno(), start, size_bytes, torch.uint8, sides)
-            return read_cut(stored, cut, self._meter)
 
 
 class GgufWeights:
@@ -105,9 +80,9 @@ class GgufWeights:
         whole = PlainNumbers(partial(self._weight, tensor, whole=True), tensor.shape, dtype)
         return CutSlice(whole, self._cuts[tensor.name]) if tensor.name in self._cuts else whole
 
-    def tells(self, meter: LoadMeter) -> None:
-        """Count reads from now on."""
-        self._files = [_MappedFile(path, meter) for path in self._paths]
+    def tells(self, meter: LoadMeter, reader: PageReader | None = None) -> None:
+        """Count reads from now on; `reader` reads what stays where it is."""
+        self._files = [MappedFile(path, meter, reader) for path in self._paths]
 
     def _weight(self, tensor: IndexedTensor, whole: bool = False) -> QuantisedWeight:
         cut = None if whole else self._cuts.get(tensor.name)
@@ -117,13 +92,16 @@ class GgufWeights:
         if cut is not None:
             return self._part(tensor, cut)
         form, columns = FORMATS[tensor.format], tensor.shape[-1]
-        data = self._files[tensor.part].part(tensor.start, tensor.size_bytes)
+        # What is copied is looked at now.
+        later = not (whole or tensor.rows or self._device.type == "cuda")
+        data = self._files[tensor.part].part(tensor.start, tensor.size_bytes, later=later)
         row_bytes = form.row_bytes(
             columns if len(tensor.shape) > 1 else 1 if tensor.rows else columns
         )
         rows = data.view(-1, row_bytes)
         if tensor.rows:
-            rows = rows[torch.from_numpy(file_order(tensor.rows))]
+            # Which copies rows as a whole; a tensor as an index copies byte by byte.
+            rows = rows.index_select(0, torch.from_numpy(file_order(tensor.rows)))
         if len(tensor.shape) == 1:
             rows = rows.reshape(1, -1)
         order = None
@@ -137,8 +115,9 @@ class GgufWeights:
         row_bytes = form.row_bytes(columns)
         file = self._files[tensor.part]
         if cut.dim == 0:
+            later = len(cut.ranges) == 1 and self._device.type != "cuda"
             parts = [
-                file.part(tensor.start + part.first * row_bytes, part.size * row_bytes)
+                file.part(tensor.start + part.first * row_bytes, part.size * row_bytes, later=later)
                 for part in cut.ranges
             ]
             data = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -181,15 +160,19 @@ class JoinedNumbers:
 
 
 def narrow_weights(
-    stored: Mapping[str, Stored], dtype: torch.dtype, meter: LoadMeter, cuts: Mapping[str, Cut]
+    stored: Mapping[str, Stored],
+    dtype: torch.dtype,
+    meter: LoadMeter,
+    cuts: Mapping[str, Cut],
+    reader: PageReader | None = None,
 ) -> Packed:
     """The tensors in open files that may be weights, in one type of floats, or parts of them.
 
-    What is stored so stays in its file, whole or some of its rows.
+    What is stored so stays in its file, whole or some of its rows, and is read by `reader`.
     """
     form = FORMATS[_HELD_AS[dtype]]
     files = {
-        tensor.file: _MappedFile(Path(f"/proc/self/fd/{tensor.file}"), meter)
+        tensor.file: MappedFile(Path(f"/proc/self/fd/{tensor.file}"), meter, reader)
         for tensor in stored.values()
     }
 
@@ -200,7 +183,8 @@ def narrow_weights(
             rows = Range(0, tensor.shape[0]) if cut is None or cut.rows is None else cut.rows
             row_bytes = tensor.size_bytes // tensor.shape[0]
             place = rows.times(row_bytes)
-            own = files[tensor.file].part(tensor.start + place.first, place.size)
+            later, start = tensor.dtype is dtype, tensor.start + place.first
+            own = files[tensor.file].part(start, place.size, later=later)
             numbers = own.view(tensor.dtype).to(dtype).view(-1, tensor.shape[1])
         return QuantisedWeight(form, numbers.view(torch.uint8), numbers.shape[1])
 

@@ -25,7 +25,7 @@ class PageReader:
 
     def __init__(self) -> None:
         self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._left = False
+        self.leaves = False  # what is not begun yet
         self._thread = threading.Thread(target=self._work, name="pages", daemon=True)
 
     def __enter__(self) -> Self:
@@ -39,7 +39,7 @@ class PageReader:
         trace: TracebackType | None,
     ) -> None:
         """Wait until all is read; behind an exception leave the rest."""
-        self._left = kind is not None
+        self.leaves = kind is not None
         self._asked.put(None)
         self._thread.join()
 
@@ -48,7 +48,7 @@ class PageReader:
         self._asked.put(read)
 
     def _work(self) -> None:
-        while (read := self._asked.get()) is not None and not self._left:
+        while (read := self._asked.get()) is not None and not self.leaves:
             read()
 
 

@@ -55,6 +55,11 @@ class LoadMeter:
         self._next_s = 0.0
         self._lock = threading.Lock()
 
+    @property
+    def done_bytes(self) -> int:
+        """Bytes that are loaded so far."""
+        return self._done_bytes
+
     def add(self, num_bytes: int) -> None:
         """Count `num_bytes` more bytes."""
         with self._lock:  # reported under the lock: shares never go back

@@ -23,6 +23,7 @@ from daemon.engine.loading.loader import load_model, torch_dtype
 from daemon.engine.loading.resolve import shape_here
 from daemon.engine.model.backend import Backend, choose_backend, on_ranks
 from daemon.engine.process import keep_to
+from daemon.engine.quantised.mapped import PageReader
 from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
 from daemon.engine.sampler.ops import SamplerOps, TorchSamplerOps
@@ -46,7 +47,7 @@ from daemon.engine.verify.model.reading import check_reading
 from daemon.engine.verify.model.served import TrialPool
 from daemon.engine.verify.model.trial import fastest
 from daemon.engine.worker.warm_times import KeptTimes, WarmTimes
-from daemon.engine.worker.warm_up import warm_up
+from daemon.engine.worker.warm_up import touch, warm_up
 from daemon.memory.layout import agreed, row_blocks, with_state_pages
 from daemon.memory.sizing import block_bytes, model_layout, packed_block_bytes
 from daemon.models.grammar import Compiler
@@ -57,6 +58,9 @@ from daemon.protocol.worker import WEIGHTS_END, Load
 
 GPU_RESERVE = 0.9
 """Share of a GPU's free memory for the KV pool, where the daemon did not size it."""
+
+_WARM_UP_BEGIN = 0.9
+"""Share of a whole start at which the warm-up begins."""
 
 Progress = Callable[[str, float], None]
 
@@ -98,35 +102,74 @@ def start(
     device = torch.device(load.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    progress("weights", 0.0)
+    stages = _StartStages(progress)
+    stages.stage("weights", 0.0)
     shape = _own_shape(shape_here(Path(load.model)), load)
-    model = load_model(
-        Path(load.model),
-        load.dtype,
-        device,
-        lambda done: progress("weights", WEIGHTS_END * done),
-        weight_dtype=load.weight_dtype,
-        ranks=ranks,
-        experts_on_cpu=load.experts_on_cpu,
-    )
-    check_reading(model, Path(load.model))
-    torchs = by_torch(load, model, shape, lambda _family: progress("self-test", 0.7), fallen)
-    if ranks is not None:  # no graph has captured what ranks do together
-        torchs |= {GRAPHS}
-    backend = choose_backend(device, torch_dtype(load.dtype), torchs, fallen)
-    if ranks is not None:
-        backend = on_ranks(backend, ranks)
-    if after_layer is not None:
-        backend = watched(backend, after_layer)
-    kept = KeptTimes(model, load, backend)
-    engine = assemble(model, shape, load, progress, backend)
-    progress("warm-up", 0.9)
-    known = kept.read()
-    times = warm_up(engine, load, known)
-    if known is None:
+    with PageReader() as reader:
+        model = load_model(
+            Path(load.model),
+            load.dtype,
+            device,
+            stages.read,
+            weight_dtype=load.weight_dtype,
+            ranks=ranks,
+            experts_on_cpu=load.experts_on_cpu,
+            reader=reader,
+        )
+        check_reading(model, Path(load.model))
+        torchs = by_torch(
+            load, model, shape, lambda _family: stages.stage("self-test", 0.7), fallen
+        )
+        backend = _backend(load, torchs, fallen, after_layer, ranks)
+        kept = KeptTimes(model, load, backend)
+        engine = assemble(model, shape, load, stages.stage, backend)
+        stages.stage("warm-up", _WARM_UP_BEGIN)
+        times = kept.read()
+        if times is not None:
+            touch(engine, load)
+    if times is None:  # only now: reading would be a part of what steps take
+        times = warm_up(engine, load)
         kept.keep(times)
     engine.model.experts.reset()  # those steps' tokens were random
     return engine, times
+
+
+class _StartStages:
+    """The progress of a start, which reads weights even when later stages have begun."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._latest = "", 0.0
+
+    def stage(self, stage: str, share: float) -> None:
+        """Tell that a stage has come so far."""
+        self._latest = stage, share
+        self._progress(stage, share)
+
+    def read(self, done: float) -> None:
+        """Tell, from any thread, the share of the weights that is read."""
+        stage, share = self._latest
+        if stage == "weights":
+            share = WEIGHTS_END * done
+        elif stage == "warm-up":
+            share = _WARM_UP_BEGIN + (1.0 - _WARM_UP_BEGIN) * done
+        self._progress(stage, share)
+
+
+def _backend(
+    load: Load,
+    torchs: ByTorch,
+    fallen: Fallen,
+    after_layer: AfterLayer | None,
+    ranks: Ranks | None,
+) -> Backend:
+    """The backend of a worker, but for what torch computes."""
+    if ranks is not None:  # no graph has captured what ranks do together
+        torchs |= {GRAPHS}
+    backend = choose_backend(torch.device(load.device), torch_dtype(load.dtype), torchs, fallen)
+    if ranks is not None:
+        backend = on_ranks(backend, ranks)
+    return backend if after_layer is None else watched(backend, after_layer)
 
 
 def _own_shape(shape: ModelShape, load: Load) -> ModelShape:

@@ -56,23 +56,23 @@ def warm(sampler: Sampler, dtype: torch.dtype) -> None:
         sampler.leave(slot)
 
 
-def warm_up(engine: Engine, load: Load, known: WarmTimes | None = None) -> WarmTimes:
+def warm_up(engine: Engine, load: Load) -> WarmTimes:
     """Run a prompt and a few decode steps; what they take, and the target forward size where `load`
-    asks for it. Where that is `known` by an earlier start, a short prompt and a step are enough.
+    asks for it.
 
     It scribbles on blocks of the still empty pool and leaves its slot again.
     """
-    if known is not None:
-        _touch(engine, load)
-        return known
     times = _measured(engine, load)
     if not load.finds_size:
         return times
     return msgspec.structs.replace(times, forward_tokens=measure_size(engine, load))
 
 
-def _touch(engine: Engine, load: Load) -> None:
-    """Compute a few tokens with all weights."""
+def touch(engine: Engine, load: Load) -> None:
+    """Compute a few tokens with all weights, where what steps take is known.
+
+    It scribbles and leaves as `warm_up` does.
+    """
     blocks = _most_blocks(engine)
     room = min(blocks * load.block_size, load.max_len, load.max_batch_tokens)
     length = min(room, _SHORT_TOKENS)

@@ -1,6 +1,7 @@
 """Pages of mapped files are read in a thread of their own, while others compute."""
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -58,13 +59,18 @@ def test_behind_an_error_the_rest_is_left(path: Path) -> None:
     held = Held()
     meter = LoadMeter(SIZE_BYTES, held.tell)
 
+    def let_go(reader: PageReader) -> None:
+        while not reader.leaves:
+            time.sleep(0.001)
+        held.go.set()
+
     def fail() -> None:
         with PageReader() as reader:
             file = MappedFile(path, meter, reader)
             file.part(0, HALF_BYTES, later=True)
             file.part(HALF_BYTES, HALF_BYTES, later=True)
             assert held.began.wait(60)
-            threading.Timer(0.2, held.go.set).start()
+            threading.Thread(target=let_go, args=(reader,)).start()
             raise KeyError("of another stage")
 
     with pytest.raises(KeyError):

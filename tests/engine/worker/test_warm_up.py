@@ -19,7 +19,7 @@ from daemon.engine.model.backend import Backend
 from daemon.engine.model.model import CausalModel
 from daemon.engine.step.step import Engine
 from daemon.engine.worker.start import start
-from daemon.engine.worker.warm_up import measure_size, warm_up
+from daemon.engine.worker.warm_up import measure_size, touch, warm_up
 from daemon.protocol.worker import Load, Plan, Reply
 from daemon.wire.columns import int32
 from tests.engine.model.test_exactness import BLOCK_SIZE, driver, finish, load, prompt
@@ -95,7 +95,7 @@ def test_a_later_start_takes_the_times_of_the_first(tmp_path: Path) -> None:
         engine, second = start(message, lambda _stage, _done: None)
         _, other = start(msgspec.structs.replace(message, num_threads=2), lambda *_: None)
         noted = Noted(engine)
-        assert warm_up(cast(Engine, noted), message, second) == second
+        touch(cast(Engine, noted), message)
     assert first == second != other and first.step_s > 0 and first.forward_tokens > 0
     assert noted.counts == [4, 1], "a few tokens have all weights computed with"
     assert not any(reply.errors for reply in noted.replies)

@@ -61,9 +61,9 @@ class SelfDriver:
             self.pilot.load_changed(load_s)
         before = self.pilot.present
         newest = self._newest(now, seen)
-        if self.pilot.withdraw(now, newest.best_attainment, len(newest)):
+        if self.pilot.withdraw(now, newest.attainment, len(newest)):
             self.note = (
-                f"{newest.best_attainment:.1%} keep both SLOs, fewer than before the plan: undone"
+                f"{newest.attainment:.1%} keep both SLOs, fewer than before the plan: undone"
             )
             return self._orders(now, before)
         if lacking and not self.pilot.on_trial:
@@ -86,12 +86,11 @@ class SelfDriver:
         return self._orders(now, before)
 
     def _newest(self, now: float, seen: SeenRequests) -> SeenRequests:
-        """Requests since the last look, and before that what may take until now: of answers that
-        last longer than a look, those that have ended are the short and the late.
-        """
+        """The newest requests whose answers are to be judged, of about a look."""
+        slo = self._search.slo
         recent = seen.between(now - 2 * self._period_s, now)
-        stay_s = float(recent.promised_s(self._search.slo).mean()) if len(recent) else 0.0
-        return seen.between(max(self._since_s, now - self.look_s - stay_s), now)
+        stay_s = float(recent.promised_s(slo).mean()) if len(recent) else 0.0
+        return seen.between(max(self._since_s, now - self.look_s - stay_s), now).judged(slo, now)
 
     def _backlog_waits(self, now: float, seen: SeenRequests) -> bool:
         """Whether requests from before the present settings wait, not longer than some periods."""

@@ -77,10 +77,12 @@ class SeenRequests:
         """Share of the ended requests that kept both SLOs; 1 where none has ended."""
         return float(self.kept[self.ended].mean()) if self.ended.any() else 1.0
 
-    @property
-    def best_attainment(self) -> float:
-        """Share that keep both SLOs if all that are under way do; 1 where none has come."""
-        return 1.0 - float((self.ended & ~self.kept).mean()) if len(self) else 1.0
+    def judged(self, slo: Slo, now: float) -> "SeenRequests":
+        """Those that have ended and came at least as long ago as the SLOs let them stay: of newer
+        ones only the short and the late have ended.
+        """
+        had_time = now - self.arrival_s >= self.promised_s(slo)
+        return self._rows(np.flatnonzero(self.ended & had_time))
 
     def promised_s(self, slo: Slo) -> npt.NDArray[np.float64]:
         """The longest that each may stay within the SLOs."""

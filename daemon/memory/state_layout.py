@@ -32,12 +32,21 @@ class StatePart(msgspec.Struct, frozen=True):
     num_units: int  # heads, or channels
     unit_numbers: int
     is_float32: bool = False  # whatever type the model computes in; else that type
-    num_shares: int = 0  # parts of equal units that may lie apart, on several ranks; 0: all do not
+    num_shares: int = 0  # heads that may lie apart, on several ranks, with equal units; 0: all not
+    num_groups: int = 0  # of these heads, which have units together; each may lie on several ranks
+    group_units: int = 0  # of all groups, behind those of heads
 
-    def share(self, first: int, last: int) -> "StatePart":
-        """The part of some of these shares."""
-        units = self.num_units * (last - first) // self.num_shares
-        return msgspec.structs.replace(self, num_units=units, num_shares=last - first)
+    def share(self, num_heads: int, num_groups: int) -> "StatePart":
+        """The part of so many of these heads, and of the groups that they belong to."""
+        of_groups = self.group_units * num_groups // max(self.num_groups, 1)
+        of_heads = (self.num_units - self.group_units) * num_heads // self.num_shares
+        return msgspec.structs.replace(
+            self,
+            num_units=of_heads + of_groups,
+            num_shares=num_heads,
+            num_groups=num_groups if self.num_groups else 0,
+            group_units=of_groups,
+        )
 
     def unit_bytes(self, number_bytes: int) -> int:
         """Bytes of a unit; `number_bytes` are those of a number of the model's type."""

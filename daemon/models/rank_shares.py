@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from daemon.memory.layout import NO_KEYS, KVHeads
+from daemon.memory.state_layout import StatePart
 from daemon.models.shape import ModelError, ModelShape
 
 
@@ -48,7 +49,11 @@ def even_shares(total: int, world_size: int, unit: int = 1) -> tuple[Range, ...]
 
 
 def head_shares(num_heads: int, num_kv_heads: int, world_size: int) -> tuple[HeadShare, ...]:
-    """The heads of each rank. Raises ModelError where there are not enough."""
+    """The heads of each rank; none of a model without attention. Raises ModelError where there are
+    not enough.
+    """
+    if not num_heads:
+        return (HeadShare(Range(0, 0), Range(0, 0)),) * world_size
     if num_heads < world_size:
         raise ModelError(f"{num_heads} heads cannot be split over {world_size} ranks")
     group = num_heads // num_kv_heads
@@ -75,8 +80,6 @@ def split_refusals(shape: ModelShape) -> Iterator[str]:
     """Every reason why a model of this shape cannot be split over ranks."""
     if not shape.can_share:
         yield NO_PLAN
-    if any(not part.num_shares for parts in shape.layer_states for part in parts):
-        yield "its recurrent layers have states that ranks do not share"
     if len({heads for heads in shape.layer_heads if heads != NO_KEYS}) > 1:
         yield "its layers have unlike heads"
 
@@ -103,7 +106,7 @@ def _alone(shape: ModelShape, rank: int, world_size: int) -> ModelShape:
         num_kv_heads=share.keys.size,
         layer_heads=tuple(_heads_of_rank(heads, share) for heads in shape.layer_heads),
         layer_states=tuple(
-            tuple(part.share(*state_shares(part.num_shares, world_size)[rank]) for part in parts)
+            tuple(_part_of_rank(part, rank, world_size) for part in parts)
             for parts in shape.layer_states
         ),
     )
@@ -121,16 +124,27 @@ _MOST_SHARES = 32
 
 
 def channel_shares(num_channels: int) -> int:
-    """The equal parts that a short convolution's channels may be shared out in."""
+    """The equal parts that the channels of a convolution without heads may be shared out in."""
     return math.gcd(num_channels, _MOST_SHARES)
 
 
-def state_shares(num_shares: int, world_size: int) -> tuple[Range, ...]:
-    """The parts of a recurrent layer's state that each rank has. Raises ModelError."""
+def state_shares(num_shares: int, world_size: int, num_groups: int = 0) -> tuple[HeadShare, ...]:
+    """The heads, or other equal parts, of a recurrent layer's state that each rank has, and their
+    groups in the place of heads of keys. Raises ModelError.
+    """
     if num_shares < world_size:
         said = f"{num_shares} parts of recurrent layers"
         raise ModelError(f"{said} cannot be split over {world_size} ranks")
-    return even_shares(num_shares, world_size)
+    return head_shares(num_shares, num_groups or num_shares, world_size)
+
+
+def _part_of_rank(part: StatePart, rank: int, world_size: int) -> StatePart:
+    own = state_shares(part.num_shares, world_size, part.num_groups)[rank]
+    return part.share(own.queries.size, own.keys.size)
+
+
+def _num_units(shape: ModelShape) -> int:
+    return sum(part.num_units for parts in shape.layer_states for part in parts)
 
 
 def largest_share(shape: ModelShape, world_size: int) -> ModelShape:
@@ -138,8 +152,9 @@ def largest_share(shape: ModelShape, world_size: int) -> ModelShape:
     if world_size == 1:
         return shape
     shapes = [shape_of_rank(shape, rank, world_size) for rank in range(world_size)]
-    largest = max(shapes, key=lambda own: (own.num_kv_heads, own.num_heads))
-    part = largest.num_heads / shape.num_heads
+    largest = max(shapes, key=lambda own: (own.num_kv_heads, own.num_heads, _num_units(own)))
+    whole = shape.num_heads or _num_units(shape)
+    part = (largest.num_heads or _num_units(largest)) / whole
     return msgspec.structs.replace(
         largest,
         num_params=-int(-shape.num_params * part),

@@ -127,9 +127,7 @@ def moves_no_states_between_unlike_splits() -> bool:
 
 
 def refuses_ranks_of_unlike_layers() -> bool:
-    state = StatePart(SSM, 2, 4)
     for kinds in (
-        {"layer_states": ((state,), ())},
         {"can_share": False},
         {"layer_heads": (KVHeads(2, 16), KVHeads(1, 32))},
     ):
@@ -174,7 +172,7 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
         "None move between unlike splits where layers keep states": (
             moves_no_states_between_unlike_splits
         ),
-        "by name models with other recurrent layers or with unlike heads, and types of which": (
+        "by name models with unlike heads, and types of which nobody says how they are cut": (
             refuses_ranks_of_unlike_layers
         ),
         "(Gemma 3n, Gemma 4 E2B and E4B); another that reads them": (

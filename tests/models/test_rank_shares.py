@@ -1,6 +1,5 @@
 """Shares of ranks: each head, width and row is one rank's, or of few keys that of its queries."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,9 +80,22 @@ def test_states_are_shared_by_heads_and_pages_are_counted_alike() -> None:
     assert own[0] < own[1] and {it.state_pages for it in layouts} == {own[1]}
     with pytest.raises(ModelError, match="3 parts of recurrent layers cannot be split"):
         shape_of_rank(shape, 0, 4)
-    other = msgspec.structs.replace(shape, layer_states=((StatePart(SSM, 6, 64),), ()))
-    with pytest.raises(ModelError, match="its recurrent layers have states that ranks do not"):
-        shape_of_rank(other, 0, 2)
+
+
+def test_a_group_of_heads_is_on_all_ranks_that_have_some_of_them() -> None:
+    """Mamba 2 alone: six heads of four channels, three directions of each of two groups, over three
+    ranks; the last two share a group.
+    """
+    groups = {"num_shares": 6, "num_groups": 2}
+    mixer = (
+        StatePart(CONV, 24 + 2 * 2 * 3, 3, group_units=12, **groups),
+        StatePart(SSM, 6, 64, True, **groups),
+    )
+    shape = tiny_shape(num_heads=0, num_kv_heads=0, layer_states=(mixer,) * 2)
+    parts = [shape_of_rank(shape, rank, 3) for rank in range(3)]
+    units = [[part.num_units for part in it.layer_states[0]] for it in parts]
+    assert units == [[12 + 6, 3], [4 + 6, 1], [8 + 6, 2]]
+    assert largest_share(shape, 3).num_params == -(-shape.num_params * 21 // 42)
 
 
 def test_shapes_that_are_not_split_are_named() -> None:

@@ -62,7 +62,8 @@ def test_a_configuration_says_what_transformers_keeps(model_type: str) -> None:
     assert any(resolved.layer_states)
     for layer, parts, heads in zip(cache.layers, resolved.layer_states, keys, strict=True):
         # A cache does not say which of its numbers may lie apart.
-        assert tuple(msgspec.structs.replace(part, num_shares=0) for part in parts) == _kept(layer)
+        shared = {"num_shares": 0, "num_groups": 0, "group_units": 0}
+        assert tuple(msgspec.structs.replace(part, **shared) for part in parts) == _kept(layer)
         attends = _attends(layer)
         assert attends == (resolved.num_kv_heads > 0 if heads is None else heads != NO_KEYS)
 

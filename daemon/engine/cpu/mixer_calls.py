@@ -8,6 +8,7 @@ import torch
 from daemon.engine.cpu import calls, mixer_kernels
 from daemon.engine.cpu.calls import Constants
 from daemon.engine.cpu.kernels import BY_ADDRESS
+from daemon.engine.cpu.rank_calls import ranks_of
 from daemon.engine.cpu.recurrent_calls import StateCalls
 from daemon.engine.cpu.team import Call
 from daemon.engine.layers.delta_net import DeltaNet
@@ -17,6 +18,7 @@ from daemon.engine.layers.mamba_1 import Mamba1
 from daemon.engine.layers.mixers import StateMixer
 from daemon.engine.layers.mlp import Layer
 from daemon.engine.layers.ops import Activation, Heads, Norm
+from daemon.engine.layers.ranks import SharedNorm
 from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Scan
 from daemon.engine.layers.short_convolution import ShortConvolution
 
@@ -121,15 +123,39 @@ class MixerCalls:
         )
         convolution = Convolution(channels, mixer.taps, mixer.bias, True)
         if mixer.norm is None:
-            last = _opened(scanned, gates, output)
+            last = [_opened(scanned, gates, output)]
+        elif mixer.shared_norm is not None:
+            last = self._normed_by_all(mixer.shared_norm, mixer.norm, scanned, gates, output)
         else:
             grouped = scanned.unflatten(1, (mixer.norm_groups, -1))
-            last = gate_normed(grouped, gates, mixer.norm, self.constants, output)
+            last = [gate_normed(grouped, gates, mixer.norm, self.constants, output)]
         return [
             self.states.convolve(layer, convolution, convolved),
             _time_steps(mixer.step_bias, logits, self.constants.address(*mixer.limits), steps),
             self.states.chunk_scan(layer, scan, scanned.view(inputs.shape)),
-            last,
+            *last,
+        ]
+
+    def _normed_by_all(
+        self,
+        shared: SharedNorm,
+        norm: Norm,
+        values: torch.Tensor,
+        gates: torch.Tensor,
+        output: torch.Tensor,
+    ) -> list[Call]:
+        """See `SharedNorm`."""
+        count, width = output.shape
+        squares = self.floats("squares", count, shared.num_groups)
+        place = squares.data_ptr(), shared.num_groups, shared.group
+        squared = mixer_kernels.squared().address, output.data_ptr(), width, *place
+        held = norm.weight.data_ptr(), self.constants.address(norm.epsilon)
+        normed = mixer_kernels.normed_by_squares().address, output.data_ptr(), width, *place
+        return [
+            _opened(values, gates, output),
+            (count, BY_ADDRESS, *squared),
+            ranks_of(shared).sum_call(squares),
+            (count, BY_ADDRESS, *normed, shared.group_size, *held),
         ]
 
     def _of_mamba_1(

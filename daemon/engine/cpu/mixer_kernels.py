@@ -187,6 +187,48 @@ def gated_and_normed():
 
 
 @cache
+def squared():
+    """The kernel of the sum of a token's squares, in the place of its group; 0 in those of others.
+    Of a token.
+
+    values [T, N], N, squares [T, G], G, group.
+    """
+
+    @ITEM
+    def item(a, token):
+        values = float_pointer(a[5] + 4 * token * a[6])
+        squares = float_pointer(a[7] + 4 * token * a[8])
+        total = np.float64(0.0)
+        for index in range(a[6]):
+            total += np.float64(values[index] * values[index])
+        for group in range(a[8]):
+            squares[group] = np.float32(0.0)
+        squares[a[9]] = np.float32(total)
+
+    return item
+
+
+@cache
+def normed_by_squares():
+    """The kernel of an RMS norm of a part of a group, whose squares are known, in place. Of a
+    token.
+
+    values [T, N], N, squares [T, G], G, group, numbers of a group, weight [N], epsilon.
+    """
+
+    @ITEM
+    def item(a, token):
+        values = float_pointer(a[5] + 4 * token * a[6])
+        mean = np.float32(float_pointer(a[7] + 4 * token * a[8])[a[9]] / a[10])
+        weight = float_pointer(a[11])
+        factor = np.float32(1.0) / np.sqrt(mean + float_pointer(a[12])[0])
+        for index in range(a[6]):
+            values[index] = weight[index] * (values[index] * factor)
+
+    return item
+
+
+@cache
 def multiplied():
     """The kernel of the product of numbers one by one. Of a token.
 

@@ -7,7 +7,6 @@ row of several tokens, a short prompt, is computed as several rows of one, each 
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from daemon.engine.cpu.mixtures import MixtureCalls, is_called
 from daemon.engine.cpu.packed_linear import PackedLinear
 from daemon.engine.cpu.quantised import QuantisedProduct, can_multiply
 from daemon.engine.cpu.quantised_calls import unpacked
+from daemon.engine.cpu.rank_calls import RanksInCalls, ranks_of
 from daemon.engine.cpu.recurrent_calls import StateCalls
 from daemon.engine.cpu.step_buffers import MAX_SAMPLED, MAX_TOKENS, StepBuffers
 from daemon.engine.cpu.team import Call, Team, table_of
@@ -151,24 +151,10 @@ class StepPrograms:
         return bool(plain) and reads_in_turn(plain, self._team)
 
 
-@runtime_checkable
-class RanksInCalls(Ranks, Protocol):
-    """Ranks whose operations may stand in programs."""
-
-    def sum_call(self, states: torch.Tensor) -> Call:
-        """The call that sums dense float32 `states` in place."""
-
-    def gather_call(self, rows: torch.Tensor, widths: Sequence[int], whole: torch.Tensor) -> Call:
-        """The call that gathers dense `rows` into dense `whole`."""
-
-    def check(self) -> None:
-        """Raise RankError where an operation since the last check went wrong."""
-
-
 def _ranks_of(decoder: Decoder) -> RanksInCalls | None:
     """The ranks that share a decoder; None where it is one's alone."""
     head = decoder.vocabulary
-    return cast(RanksInCalls, head.ranks) if isinstance(head, RankPart) else None
+    return ranks_of(head) if isinstance(head, RankPart) else None
 
 
 def _on_all(ranks: Ranks, own: Sequence[bool]) -> list[bool]:
@@ -478,7 +464,7 @@ class _Program:
         rows = self._buffers.state_rows
         assert rows is not None, "a pool for layers with states has pages of them"
         states = StateCalls(rows, self._num_rows)
-        mixing = MixerCalls(states, self._constants, self._buffers.floats, self._multiplied)
+        mixing = MixerCalls(states, self._constants, self._buffers.floats, self._joined)
         output, listed = mixing.of(index, mixer, projected)
         written.add("states", *listed)
         return output
@@ -533,8 +519,17 @@ class _Program:
         output, listed = self._multiplied(bare(product), states, name)
         written.add(operator or _OPERATORS.get(name, name), *listed)
         if isinstance(product, SummedPart):
-            written.add("ranks", cast(RanksInCalls, product.ranks).sum_call(output))
+            written.add("ranks", ranks_of(product).sum_call(output))
         return output
+
+    def _joined(
+        self, product: Layer, states: torch.Tensor, name: str
+    ) -> tuple[torch.Tensor, list[Call]]:
+        """As `_multiplied`, with the sum where ranks have parts of the product."""
+        output, listed = self._multiplied(bare(product), states, name)
+        if isinstance(product, SummedPart):
+            listed = [*listed, ranks_of(product).sum_call(output)]
+        return output, listed
 
     def _multiplied(
         self, product: Layer, states: torch.Tensor, name: str
@@ -553,8 +548,7 @@ class _Program:
     ) -> torch.Tensor:
         """The logits of all ranks."""
         whole = self._buffers.floats("all logits", len(logits), sum(head.widths))
-        ranks = cast(RanksInCalls, head.ranks)
-        written.add("ranks", ranks.gather_call(logits, head.widths, whole))
+        written.add("ranks", ranks_of(head).gather_call(logits, head.widths, whole))
         return whole
 
     def _added(self, added: torch.Tensor | None, of_added: Norm | None, norm: Norm) -> Call:

@@ -36,7 +36,7 @@ from daemon.engine.layers.norms import bare_norm, is_bare_norm, is_norm, norm_of
 from daemon.engine.layers.ops import Heads, Norm, Ops
 from daemon.engine.layers.parallel_heads import ParallelHeads, SummedOutputs
 from daemon.engine.layers.prepare import prepared
-from daemon.engine.layers.ranks import RankPart, bare
+from daemon.engine.layers.ranks import bare, prepared_part
 from daemon.engine.layers.rotary import RotaryTable
 from daemon.engine.layers.routers import CORRECTIONS, is_mixture, router_of, shared_of
 from daemon.engine.quantised.experts import QuantisedExperts
@@ -105,7 +105,7 @@ def fuse(
             for made, layer in zip(fused, parts.layers, strict=True)
         ),
         norm=scaled_norm(norm, 1 / divisor),
-        vocabulary=_prepared(model.get_output_embeddings(), prepare),
+        vocabulary=prepared_part(model.get_output_embeddings(), prepare),
         ops=ops,
         cap=getattr(config, "final_logit_softcapping", None) or 0.0,
     )
@@ -304,7 +304,7 @@ def _layer(
         input_norm=_of_unit(norm_of(layer.input_norm), unit),
         query_key_value=prepare(merge(first)),
         heads=heads,
-        output=_summed(layer, prepare) if output is None else _prepared(output, prepare),
+        output=_summed(layer, prepare) if output is None else prepared_part(output, prepare),
         mlp_norm=None if layer.mlp_norm is None else _of_unit(norm_of(layer.mlp_norm), unit),
         mlp=None if layer.mlp is None else _mlp(layer, prepare, prepare_block),
         output_norm=None if around is None else norm_of(around),
@@ -327,7 +327,7 @@ def _parallel(layer: LayerParts, window: int) -> ParallelHeads:
 def _summed(layer: LayerParts, prepare: Prepare) -> SummedOutputs:
     """The outputs of a mixer and of attention beside it."""
     parts, scales = [layer.mixer.out_proj, _output(layer.attention)], layer.scales
-    first, second = (_prepared(part, prepare) for part in parts)
+    first, second = (prepared_part(part, prepare) for part in parts)
     widths = bare(parts[0]).in_features, bare(parts[1]).in_features
     return SummedOutputs((first, second), widths, (scales.mixer_outputs, scales.outputs))
 
@@ -341,17 +341,12 @@ def _mlp(layer: LayerParts, prepare: Prepare, prepare_block: PrepareBlock) -> De
     return _mixture(layer.mlp, prepare, prepare_block, beside)
 
 
-def _prepared(layer: Any, prepare: Prepare) -> Any:
-    """A layer as it is computed here, or this rank's part of it."""
-    return layer.prepared(prepare) if isinstance(layer, RankPart) else prepare(layer)
-
-
 def _plain_mlp(mlp: Any, prepare: Prepare, device: torch.device) -> DenseMlp | None:
     """An MLP of two products; None where a module is something else."""
     parts = mlp_parts(mlp)
     if parts is None:
         return None
-    first, down = prepare(merge(parts.first)), _prepared(parts.down, prepare)
+    first, down = prepare(merge(parts.first)), prepared_part(parts.down, prepare)
     return DenseMlp(first, down, parts.activation, _factors(parts, device), parts.scale)
 
 

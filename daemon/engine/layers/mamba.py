@@ -10,6 +10,7 @@ from torch.nn.functional import silu
 from daemon.engine.layers.attention import PagedAttention
 from daemon.engine.layers.children import child_names
 from daemon.engine.layers.ops import Angles, Norm, Ops
+from daemon.engine.layers.ranks import SharedNorm, bare
 from daemon.engine.layers.recurrent.chunk_scan import time_steps
 from daemon.engine.layers.recurrent.functions import current_recurrence
 from daemon.engine.layers.recurrent.recurrence import Convolution, Scan
@@ -42,6 +43,7 @@ class Mamba2:
     direct: torch.Tensor  # float32 [heads]
     norm: Norm | None  # [width], of gated outputs, if they are normed
     norm_groups: int  # parts of a token's outputs that are normed by themselves
+    shared_norm: SharedNorm | None = None  # in place of `norm`, where ranks share a group
 
     @property
     def width(self) -> int:
@@ -103,6 +105,8 @@ class Mamba2:
         scanned = recurrence.chunk_scan(layer, scan)
         if self.norm is None:
             return (scanned.flatten(1) * silu(gates)).to(projected.dtype)
+        if self.shared_norm is not None:
+            return self.shared_norm(scanned.flatten(1), gates)
         grouped = scanned.reshape(len(projected), self.norm_groups, -1)
         return ops.gate_normed(grouped, gates, self.norm)
 
@@ -121,13 +125,13 @@ def has_parts(module: Any) -> bool:
         and own == OWN_WEIGHTS
         and isinstance(module.conv1d, nn.Conv1d)
         and module.activation in ("silu", "swish")
-        and (isinstance(module.norm, nn.Identity) or _is_gated_norm(module.norm))
+        and (isinstance(module.norm, nn.Identity | SharedNorm) or _is_gated_norm(module.norm))
     )
 
 
 def mamba_2(module: Any) -> Mamba2:
     """The mixer that a module of transformers is."""
-    bare = isinstance(module.norm, nn.Identity)
+    is_bare, norm = isinstance(module.norm, nn.Identity), bare(module.norm)
     limits = getattr(module, "time_step_limit", None) or (0.0, torch.inf)
     return Mamba2(
         num_heads=module.num_heads,
@@ -140,8 +144,9 @@ def mamba_2(module: Any) -> Mamba2:
         step_bias=module.dt_bias.detach().float(),
         limits=(float(limits[0]), float(limits[1])),
         direct=module.D.detach().float(),
-        norm=None if bare else Norm(module.norm.weight, module.norm.variance_epsilon),
-        norm_groups=1 if bare else _num_groups(module.norm),
+        norm=None if is_bare else Norm(norm.weight, norm.variance_epsilon),
+        norm_groups=1 if is_bare else _num_groups(norm),
+        shared_norm=module.norm if isinstance(module.norm, SharedNorm) else None,
     )
 
 
@@ -156,6 +161,8 @@ def _is_gated_norm(norm: Any) -> bool:
     if {name for name, _ in norm.named_parameters()} != {"weight"}:
         return False
     weight, num_groups = norm.weight, _num_groups(norm)
+    if weight.is_meta:  # no numbers yet to try it with
+        return True
     drawn = torch.randn(2, _TRIED, len(weight), generator=torch.Generator().manual_seed(0))
     states, gates = drawn.to(weight.device)
     with torch.inference_mode():

@@ -12,6 +12,7 @@ from daemon.engine.layers.children import child_names
 from daemon.engine.layers.mlp import Layer, Prepare
 from daemon.engine.layers.norms import bare_norm, is_bare_norm, is_norm, norm_of
 from daemon.engine.layers.ops import Angles, Norm, Ops
+from daemon.engine.layers.ranks import bare, prepared_part
 from daemon.engine.layers.recurrent.chunk_scan import time_steps
 from daemon.engine.layers.recurrent.functions import DirectLinear, current_recurrence
 from daemon.engine.layers.recurrent.recurrence import Convolution, Scan
@@ -106,7 +107,7 @@ def is_mamba_1(module: Any) -> bool:
         and own == OWN_WEIGHTS
         and isinstance(module.conv1d, nn.Conv1d)
         and module.activation in ("silu", "swish")
-        and type(module.x_proj) in (nn.Linear, QuantisedLinear)
+        and type(bare(module.x_proj)) in (nn.Linear, QuantisedLinear)
         and type(module.dt_proj) in (nn.Linear, DirectLinear)
         and None not in _part_norms(module)
     )
@@ -118,7 +119,7 @@ def mamba_1(module: Any, prepare: Prepare) -> Mamba1:
     return Mamba1(
         taps=module.conv1d.weight.detach().squeeze(1).contiguous(),
         bias=None if module.conv1d.bias is None else module.conv1d.bias.detach(),
-        second=prepare(module.x_proj),
+        second=prepared_part(module.x_proj, prepare),
         rank=module.time_step_rank,
         to_steps=prepare(_without_bias(module.dt_proj)),
         step_bias=module.dt_proj.bias.detach().float(),

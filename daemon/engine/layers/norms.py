@@ -54,6 +54,8 @@ def _tried(module: Any) -> Norm | None:
     """An RMS norm whose factors are the module's weight, or 1 more; None where it is neither."""
     weight, epsilon = module.weight, _epsilon(module)
     assert epsilon is not None
+    if weight.is_meta:  # no numbers yet to try it with
+        return Norm(weight, epsilon)
     states = torch.linspace(-2, 3, len(weight), device=weight.device).to(weight.dtype)
     with torch.inference_mode():
         found = module(states.unsqueeze(0))[0].float()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn.functional import silu
 
 
 class RankError(RuntimeError):
@@ -110,6 +111,28 @@ class SummedPart(RankPart):
         return self.ranks.sum(self.inner(*states))
 
 
+class SharedNorm(RankPart):
+    """Has a part of one group of a gated RMS norm, whose squares are added up over all ranks; some
+    may have whole groups.
+    """
+
+    def __init__(
+        self, inner: Any, ranks: Ranks, group: int, num_groups: int, group_size: int
+    ) -> None:
+        """`group`: this rank's, among those of all ranks."""
+        super().__init__(inner, ranks)
+        self.group, self.num_groups, self.group_size = group, num_groups, group_size
+
+    def forward(self, states: torch.Tensor, gates: torch.Tensor) -> torch.Tensor:
+        """`states` [..., width] times silu of `gates`, normed."""
+        opened = states.float() * silu(gates.float())
+        squares = opened.new_zeros((*opened.shape[:-1], self.num_groups))
+        squares[..., self.group] = opened.square().sum(-1)
+        mean = self.ranks.sum(squares)[..., self.group, None] / self.group_size
+        normed = opened * torch.rsqrt(mean + self.inner.variance_epsilon)
+        return (self.inner.weight * normed).to(gates.dtype)
+
+
 class GatheredHead(RankPart):
     """Has some rows of a head; all ranks' logits stand side by side."""
 
@@ -151,6 +174,11 @@ def own_rows(split: SplitEmbedding, tokens: torch.Tensor, look_up: Any) -> torch
     elsewhere = (own < 0) | (own >= split.num_rows)
     rows = look_up(own.masked_fill(elsewhere, 0)).masked_fill(elsewhere.unsqueeze(-1), 0)
     return split.ranks.sum(rows)
+
+
+def prepared_part(layer: Any, prepare: Callable[[Any], Any]) -> Any:
+    """A layer as it is computed here, or this rank's part of it."""
+    return layer.prepared(prepare) if isinstance(layer, RankPart) else prepare(layer)
 
 
 def bare(layer: Any) -> Any:

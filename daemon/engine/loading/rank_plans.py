@@ -7,6 +7,10 @@ layers cut by rows, "rowwise" by columns, "moe_tp_experts" by their inner width.
 
 from typing import Any
 
+STATES = "by heads of states"
+"""A kind of module in a plan: a recurrent layer, if it is one."""
+HALVES = "packed_colwise"
+"""A kind of layer in a plan: cut by rows, gates and what they gate below each other."""
 TO_HEADS = ("q_proj", "q_b_proj", "kv_b_proj")
 """Layers of attention with latent rows that have rows for each head."""
 
@@ -28,7 +32,51 @@ _LFM2 = {
     "layers.*.feed_forward.w3": "colwise",
     "layers.*.feed_forward.w2": "rowwise",
 }
-_OWN_PLANS = {"opt": _OPT, "gpt_oss": _GPT_OSS, "lfm2": _LFM2, "lfm2_moe": _LFM2}
+
+
+def _heads_in(module: str) -> dict[str, str]:
+    """The plan of plain attention, a module of each layer."""
+    first = dict.fromkeys((f"layers.*.{module}.{part}_proj" for part in "qkv"), "colwise")
+    return {**first, f"layers.*.{module}.o_proj": "rowwise"}
+
+
+def _gated_in(module: str) -> dict[str, str]:
+    """The plan of a gated MLP, a module of each layer."""
+    first = dict.fromkeys((f"layers.*.{module}.{part}_proj" for part in ("gate", "up")), "colwise")
+    return {**first, f"layers.*.{module}.down_proj": "rowwise"}
+
+
+def _two_in(module: str) -> dict[str, str]:
+    """The plan of an MLP without gates, a module of each layer."""
+    return {f"layers.*.{module}.up_proj": "colwise", f"layers.*.{module}.down_proj": "rowwise"}
+
+
+_MIXERS_ALONE = {"layers.*.mixer": STATES}
+_JAMBA = {**_heads_in("self_attn"), **_gated_in("feed_forward"), "layers.*.mamba": STATES}
+_GRANITE_H = {
+    **_heads_in("self_attn"),
+    "layers.*.mamba": STATES,
+    "layers.*.shared_mlp.input_linear": HALVES,
+    "layers.*.shared_mlp.output_linear": "rowwise",
+}
+_NEMOTRON_H = {
+    **_heads_in("mixer"),
+    **_two_in("mixer"),
+    **_two_in("mixer.shared_experts"),
+    "layers.*.mixer": STATES,
+}
+_OWN_PLANS = {
+    "opt": _OPT,
+    "gpt_oss": _GPT_OSS,
+    "lfm2": _LFM2,
+    "lfm2_moe": _LFM2,
+    "kimi_linear": {"layers.*.self_attn": STATES},
+    "bamba": _JAMBA,
+    "jamba": _JAMBA,
+    "granitemoehybrid": _GRANITE_H,
+    "nemotron_h": _NEMOTRON_H,
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), _MIXERS_ALONE),
+}
 """Plans of types that transformers has none for, or none of all layers."""
 _LATENT_PLAN = {
     **dict.fromkeys((f"layers.*.self_attn.{part}" for part in TO_HEADS), "colwise"),

@@ -9,16 +9,24 @@ between blocks.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
-from daemon.engine.layers.ranks import GatheredHead, Ranks, SplitEmbedding, SummedPart
-from daemon.engine.loading.rank_plans import TO_HEADS, plan_of
-from daemon.engine.loading.state_shards import NetCuts, is_shared_net, net_cuts
+from daemon.engine.layers.children import child_names
+from daemon.engine.layers.ranks import (
+    GatheredHead,
+    Ranks,
+    SharedNorm,
+    SplitEmbedding,
+    SummedPart,
+)
+from daemon.engine.loading.rank_plans import HALVES, STATES, TO_HEADS, plan_of
+from daemon.engine.loading.state_shards import NetCuts, NormShare, is_shared_net, net_cuts
 from daemon.engine.quantised.cut import Cut
-from daemon.engine.quantised.parts import stored_parts, target_of
+from daemon.engine.quantised.parts import laid_below, stored_parts, target_of
 from daemon.engine.quantised.place import outline
 from daemon.models.rank_shares import (
     NO_PLAN,
@@ -33,8 +41,9 @@ from daemon.models.shape import ModelError
 _BY_QUERIES = {"q_proj", "o_proj", "out_proj", "dense", "query_key_value", *TO_HEADS}
 _BY_KEYS = {"k_proj", "v_proj"}
 _COLUMNS, _ROWS, _EXPERTS = "rowwise", "colwise", "moe_tp_experts"
-_ON_ALL = "mla_kv_a_proj"
-"""A layer that transformers has on all ranks, as others that it calls replicated."""
+_OTHERWISE = {"mla_kv_a_proj", "embedding_rowwise"}
+"""Layers that are on all ranks, as others that transformers calls replicated, or that are cut with
+the head."""
 _SIDES = 2
 """Dimensions of a matrix; those of a convolution's weight are more."""
 _ALIGNED = 8
@@ -63,6 +72,7 @@ class Shards:
     head: str
     tokens: tuple[Range, ...]  # of each rank
     sizes: dict[str, dict[str, int]]  # attributes of other modules, by their names
+    norms: dict[str, NormShare]  # by module
     unused: frozenset[str] = frozenset()  # stored tensors that this rank does not take
 
     def has(self, parameter: str) -> bool:
@@ -109,6 +119,10 @@ class Shards:
                 inner, self.ranks, own_tokens.first, own_tokens.size
             ),
         }
+        for name, share in self.norms.items():
+            group = share.group, share.num_groups, share.group_size
+            owner, own = place_of(model, name)
+            setattr(owner, own, SharedNorm(getattr(owner, own), self.ranks, *group))
         for name, make in joined.items():
             owner, own = place_of(model, name)
             setattr(owner, own, make(getattr(owner, own)))
@@ -220,7 +234,7 @@ class _Planner:
             for name, _ in parts
             if (kind := plan.get(re.sub(r"(?<=\.)\d+(?=\.)", "*", name), "replicated"))
             and not kind.startswith("replicated")
-            and kind != _ON_ALL
+            and kind not in _OTHERWISE
         }
         if not self._kinds:
             raise _cannot(resolved, "transformers' plan names no layer that it has")
@@ -236,11 +250,12 @@ class _Planner:
         """All cuts. Raises ModelError."""
         for name, net in self._nets.items():
             self._net(name, net)
+        modules = dict(self._model.named_modules())
         for name, kind in self._kinds.items():
             parent, _, own = name.rpartition(".")
-            if parent in self._nets:
+            if parent in self._nets or kind == STATES:
                 continue
-            if kind in (_ROWS, _COLUMNS) and name in dict(self._model.named_modules()):
+            if kind in (_ROWS, _COLUMNS, HALVES) and name in modules:
                 self._layer(parent, own, kind)
             elif kind == _EXPERTS:
                 self._experts(name)
@@ -271,20 +286,24 @@ class _Planner:
             names[head],
             tokens,
             {name: cuts.sizes for name, cuts in self._net_cuts.items()},
+            {
+                f"{name}.{cuts.shared_norm.norm}": cuts.shared_norm
+                for name, cuts in self._net_cuts.items()
+                if cuts.shared_norm is not None
+            },
         )
 
     def _net(self, name: str, net: Any) -> None:
-        """Cut a recurrent layer by its heads of keys, or by channels."""
+        """Cut a recurrent layer by its heads, or by channels."""
         found = net_cuts(net, self._ranks.rank, self._world_size)
         self._net_cuts[name] = found
         self._cuts |= {f"{name}.{own}": cut for own, cut in found.cuts.items()}
-        summed = f"{name}.{found.summed}"
-        self._cuts[f"{summed}.weight"] = self._between_blocks(
-            f"{summed}.weight", found.inner_size, found.inner
-        )
-        self._summed.append(summed)
-        if getattr(net, found.summed).bias is not None:
-            self._once.append(f"{summed}.bias")
+        for own in found.summed:
+            weight = f"{name}.{own}.weight"
+            self._cuts[weight] = self._between_blocks(weight, found.inner_size, found.inner)
+            self._summed.append(f"{name}.{own}")
+            if getattr(net, own).bias is not None:
+                self._once.append(f"{name}.{own}.bias")
 
     def _layer(self, parent: str, own: str, kind: str) -> None:
         """Cut a linear layer."""
@@ -292,13 +311,16 @@ class _Planner:
         layer = self._model.get_submodule(name)
         if not isinstance(layer, nn.Linear):
             raise _cannot(self._resolved, f"{name} is a {type(layer).__name__}")
-        in_attention = "attn" in parent or "attention" in parent
-        side = layer.out_features if kind == _ROWS else layer.in_features
+        beside = child_names(self._model.get_submodule(parent))
+        in_attention = "attn" in parent or "attention" in parent or "q_proj" in beside
+        side = layer.in_features if kind == _COLUMNS else layer.out_features
+        side //= 2 if kind == HALVES else 1
         cut = self._by_heads(parent, own, side) if in_attention else self._by_width(parent, side)
-        if kind == _ROWS:
-            self._cuts[f"{name}.weight"] = Cut(0, (cut,))
+        if kind != _COLUMNS:
+            ranges = (cut, Range(side + cut.first, side + cut.last)) if kind == HALVES else (cut,)
+            self._cuts[f"{name}.weight"] = Cut(0, ranges)
             if layer.bias is not None:
-                self._cuts[f"{name}.bias"] = Cut(0, (cut,))
+                self._cuts[f"{name}.bias"] = Cut(0, ranges)
             return
         self._cuts[f"{name}.weight"] = self._between_blocks(f"{name}.weight", side, cut)
         self._summed.append(name)
@@ -343,23 +365,38 @@ class _Planner:
         experts: Any = self._model.get_submodule(name)
         held = {own for own, _ in experts.named_parameters()}
         biases = {"gate_up_proj_bias", "down_proj_bias"}
-        if not {"gate_up_proj", "down_proj"} <= held <= {"gate_up_proj", "down_proj"} | biases:
+        is_gated = "gate_up_proj" in held
+        both = {"gate_up_proj" if is_gated else "up_proj", "down_proj"}
+        if not both <= held <= both | (biases if is_gated else set()):
             raise _cannot(self._resolved, f"{name} holds its weights in another way")
-        is_transposed = are_transposed(experts)
+        is_transposed = is_gated and are_transposed(experts)
         inner = 1 if is_transposed else 2
         width = experts.down_proj.shape[inner]
         unit = self._block_lens.get(f"{name}.down_proj", 1)
         if width >= _ALIGNED * self._world_size:
             unit = max(unit, _ALIGNED)
         own = even_shares(width, self._world_size, unit)[self._ranks.rank]
+        self._cuts[f"{name}.down_proj"] = Cut(inner, (own,))
+        self._summed.append(name)
+        if not is_gated:
+            self._cuts[f"{name}.up_proj"] = Cut(1, (own,))
+            return
         halves = (own, Range(own.first + width, own.last + width))
         gates = halves if getattr(experts, "is_concatenated", True) else (own.times(2),)
         self._cuts[f"{name}.gate_up_proj"] = Cut(2 if is_transposed else 1, gates)
-        self._cuts[f"{name}.down_proj"] = Cut(inner, (own,))
         if biases <= held:
             self._cuts[f"{name}.gate_up_proj_bias"] = Cut(1, gates)
             self._once.append(f"{name}.down_proj_bias")
-        self._summed.append(name)
+
+
+def _within(cut: Cut, rows: Range) -> Cut:
+    """The part of a cut of rows that is some of them, which are stored by themselves."""
+    common = (
+        Range(max(own.first, rows.first), min(own.last, rows.last))
+        for own in cut.ranges
+        if own.first < rows.last and rows.first < own.last
+    )
+    return Cut(cut.dim, tuple(Range(p.first - rows.first, p.last - rows.first) for p in common))
 
 
 def are_transposed(experts: Any) -> bool:
@@ -378,6 +415,11 @@ class StoredParts:
             name: part.below for parts in found.values() for part, name in parts.items()
         }
         in_parts = {name: to for to, parts in found.items() for name in parts.values()}
+        self._offsets = dict[str, int]()
+        for to, names in laid_below(model, stored).items():
+            rows = [0, *accumulate(stored[name][0] for name in names)]
+            self._offsets |= dict(zip(names, rows, strict=False))
+            in_parts |= dict.fromkeys(names, to)
         rename = target_of(model)
         self.parameters = {name: in_parts.get(name) or rename(name) for name in stored}
         self._apart = {self.parameters[name] for name, below in self._of_experts.items() if below}
@@ -401,6 +443,9 @@ class StoredParts:
                 continue
             if name in self._of_experts:
                 cut = self._of_expert(parameter, cut)
+            elif name in self._offsets:
+                first = self._offsets[name]
+                cut = _within(cut, Range(first, first + sides[0]))
             elif len(sides) <= cut.dim:
                 raise ModelError(f"{name} has {len(sides)} sides, and is not cut as {parameter} is")
             found[name] = cut

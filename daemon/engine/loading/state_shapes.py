@@ -14,9 +14,6 @@ from daemon.models.shape import ModelError
 _ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention", "hybrid"})
 """transformers' names of layers with keys and values; a hybrid one has both, side by side."""
 
-_BY_HEADS = frozenset({"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"})
-"""Types whose delta nets are cut by heads of keys (`daemon.engine.loading.state_shards`)."""
-
 Parts = tuple[StatePart, ...]
 
 
@@ -43,9 +40,14 @@ def keys_of_kinds(heads: KVHeads, kinds: Sequence[str]) -> list[KVHeads]:
     return [heads if kind in _ATTENDING else NO_KEYS for kind in kinds]
 
 
-def _convolution(num_channels: int, kernel_len: int) -> StatePart:
+def _convolution(num_channels: int, kernel_len: int, num_shares: int) -> StatePart:
     """The inputs that the next token's convolution sees beside the token's own."""
-    return StatePart(CONV, num_channels, kernel_len - 1)
+    return StatePart(CONV, num_channels, kernel_len - 1, num_shares=num_shares)
+
+
+def _matrices(num_units: int, unit_numbers: int, num_shares: int) -> StatePart:
+    """The part that a recurrence carries on, in float32."""
+    return StatePart(SSM, num_units, unit_numbers, is_float32=True, num_shares=num_shares)
 
 
 def _check_shared(num_heads: int, count: int, what: str) -> None:
@@ -62,28 +64,29 @@ def _delta_net(config: Any) -> Parts:
     num_keys, num_values = config.linear_num_key_heads, config.linear_num_value_heads
     _check_shared(num_values, num_keys, "heads of keys")
     channels = 2 * num_keys * key_dim + num_values * value_dim
-    parts = (
-        _convolution(channels, config.linear_conv_kernel_dim),
-        StatePart(SSM, num_values, key_dim * value_dim, is_float32=True),
+    return (
+        _convolution(channels, config.linear_conv_kernel_dim, num_keys),
+        _matrices(num_values, key_dim * value_dim, num_keys),
     )
-    if config.model_type not in _BY_HEADS:
-        return parts
-    return tuple(msgspec.structs.replace(part, num_shares=num_keys) for part in parts)
 
 
 def _kimi_delta(config: Any) -> Parts:
     """As a gated delta net's, with as many heads of keys as of values."""
     num_heads, dim = config.linear_num_heads, config.linear_head_dim
-    matrices = StatePart(SSM, num_heads, dim * dim, is_float32=True)
-    return _convolution(3 * num_heads * dim, config.linear_conv_kernel_dim), matrices
+    convolution = _convolution(3 * num_heads * dim, config.linear_conv_kernel_dim, num_heads)
+    return convolution, _matrices(num_heads, dim * dim, num_heads)
 
 
 def _mamba_2(num_heads: int, head_dim: int, num_groups: int, state_len: int, kernel: int) -> Parts:
     """Mamba 2's: inputs and their groups' B and C through one convolution; a matrix for a head."""
     _check_shared(num_heads, num_groups, "groups")
-    channels = num_heads * head_dim + 2 * num_groups * state_len
-    matrices = StatePart(SSM, num_heads, head_dim * state_len, is_float32=True)
-    return _convolution(channels, kernel), matrices
+    of_groups = 2 * num_groups * state_len
+    convolution = _convolution(num_heads * head_dim + of_groups, kernel, num_heads)
+    matrices = _matrices(num_heads, head_dim * state_len, num_heads)
+    return (
+        msgspec.structs.replace(convolution, num_groups=num_groups, group_units=of_groups),
+        msgspec.structs.replace(matrices, num_groups=num_groups),
+    )
 
 
 def _bamba(config: Any) -> Parts:
@@ -108,8 +111,9 @@ def _mamba_2_alone(config: Any) -> Parts:
 
 def _mamba_1(num_channels: int, state_len: int, kernel_len: int) -> Parts:
     """Mamba 1's: a row for each channel."""
-    rows = StatePart(SSM, num_channels, state_len, is_float32=True)
-    return _convolution(num_channels, kernel_len), rows
+    shares = channel_shares(num_channels)
+    rows = _matrices(num_channels, state_len, shares)
+    return _convolution(num_channels, kernel_len, shares), rows
 
 
 def _mamba(config: Any) -> Parts:
@@ -122,8 +126,8 @@ def _jamba(config: Any) -> Parts:
 
 
 def _short_convolution(config: Any) -> Parts:
-    part = _convolution(config.hidden_size, config.conv_L_cache)
-    return (msgspec.structs.replace(part, num_shares=channel_shares(config.hidden_size)),)
+    width = config.hidden_size
+    return (_convolution(width, config.conv_L_cache, channel_shares(width)),)
 
 
 _PARTS: dict[str, Callable[[Any], Parts]] = {

@@ -62,6 +62,34 @@ def stored_parts(model: Any, names: Collection[str]) -> dict[str, dict[StackPart
     return found
 
 
+def laid_below(model: Any, names: Collection[str]) -> dict[str, list[str]]:
+    """By a parameter of `model`, the stored tensors among `names` that lie below each other in it,
+    in order.
+    """
+    mapping = get_model_conversion_mapping(model)
+    converters = [
+        change
+        for change in mapping
+        if isinstance(change, WeightConverter)
+        and [(type(step), step.dim) for step in change.operations if hasattr(step, "dim")]
+        == [(Concatenate, 0)]
+        and len(change.operations) == 1
+    ]
+    order = {
+        pattern: below
+        for converter in converters
+        for below, pattern in enumerate(converter.source_patterns)
+    }
+    renamings = [change for change in mapping if not isinstance(change, WeightConverter)]
+    state, prefix = model.state_dict(), model.base_model_prefix
+    found = dict[str, dict[int, str]]()
+    for name in names:
+        target, pattern = rename_source_key(name, renamings, converters, prefix, state)
+        if pattern in order:
+            found.setdefault(target, {})[order[pattern]] = name
+    return {target: [parts[at] for at in sorted(parts)] for target, parts in found.items()}
+
+
 def target_of(model: Any) -> Callable[[str], str]:
     """From the name of a stored tensor to that of the parameter of `model` that it is."""
     mapping = get_model_conversion_mapping(model)

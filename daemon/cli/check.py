@@ -262,7 +262,8 @@ def _examine_model(found: Checked, config: Config, devices: Devices, *, convert:
         if (own := planned[alike]) is not None:
             found.plans[spec.name], found.parts[spec.name], layers[spec.name] = own
     known = [spec for spec in found.served.instances if spec.name in layers]
-    splits = rank_splits(known, [layers[spec.name] for spec in known])
+    pools = [found.plans[spec.name] for spec in known]
+    splits = rank_splits(known, [layers[spec.name] for spec in known], pools)
     for text in unlinked(found.shape, known, splits):
         found.notes.append(ConfigFault("", "instance", text))
 

@@ -1,10 +1,10 @@
 """The keys and values that pass between instances, where each divides the model in its own way.
 
 Between instances that divide it alike each rank sends its whole blocks to the rank of its number.
-Otherwise a rank of the target gets each head of each layer that it holds from the one rank of the
-source that has it; where several have the same (fewer heads than ranks, latent rows), the ranks of
-the target take turns with them. Blocks of all ranks count the same tokens, so a block is sent in
-parts of those that hold it.
+Otherwise, where both compute in one type, a rank of the target gets each head of each layer that it
+holds from the one rank of the source that has it; where several have the same (fewer heads than
+ranks, latent rows), the ranks of the target take turns with them. Blocks of all ranks count the
+same tokens, so a block is sent in parts of those that hold it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from daemon.config.instance_text import num_ranks
+from daemon.config.pool import PoolPlan
 from daemon.config.schema import InstanceSpec
 from daemon.memory.sizing import heads_of
 from daemon.models.rank_shares import Range, head_shares
@@ -27,15 +28,24 @@ class RankSplit(msgspec.Struct, frozen=True):
 
     num_ranks: int = 1
     stage_layers: tuple[int, ...] = ()  # of each stage; empty: ranks have shares of all layers
+    dtypes: tuple[str, ...] = ()  # in which each rank computes; empty: all in the same
 
 
 def rank_splits(
-    specs: Sequence[InstanceSpec], stage_layers: Sequence[Sequence[int]]
+    specs: Sequence[InstanceSpec],
+    stage_layers: Sequence[Sequence[int]],
+    pools: Sequence[PoolPlan],
 ) -> list[RankSplit]:
     """How each instance divides the model; `stage_layers`: of its stages, where it has some."""
     layers = stage_layers or [()] * len(specs)
-    pairs = zip(specs, layers, strict=True)
-    return [RankSplit(num_ranks(spec), tuple(counts)) for spec, counts in pairs]
+    return [
+        RankSplit(
+            num_ranks(spec),
+            tuple(counts),
+            tuple(plan.of_rank(rank).dtype for rank in range(num_ranks(spec))),
+        )
+        for spec, counts, plan in zip(specs, layers, pools, strict=True)
+    ]
 
 
 class KVPart(msgspec.Struct, frozen=True, array_like=True):
@@ -69,12 +79,24 @@ def rank_links(shape: ModelShape, source: RankSplit, target: RankSplit) -> tuple
 
 
 def unlike_refusals(shape: ModelShape, source: RankSplit, target: RankSplit) -> Iterator[str]:
-    """Every reason why blocks cannot pass between instances that divide a model so unlike."""
+    """Every reason why blocks cannot pass between instances that are so unlike."""
+    types = sorted({*source.dtypes, *target.dtypes})
+    if len(types) > 1:
+        yield f"no other instance computes in the types that it does, and {_named(types)} differ"
+    if msgspec.structs.replace(source, dtypes=target.dtypes) == target:
+        return
     if any(shape.layer_states):
-        yield "its recurrent layers have states, which are not divided anew"
+        yield f"{_DIVIDED} its recurrent layers have states, which are not divided anew"
     kinds = {*zip(shape.windows or (0,) * shape.num_layers, heads_of(shape), strict=True)}
     if (source.stage_layers or target.stage_layers) and len(kinds) > 1:
-        yield "its layers hold unlike pages, which stages count otherwise"
+        yield f"{_DIVIDED} its layers hold unlike pages, which stages count otherwise"
+
+
+_DIVIDED = "no other instance divides the model so, and"
+
+
+def _named(types: Sequence[str]) -> str:
+    return " and ".join(types)
 
 
 class _Held(NamedTuple):
@@ -151,5 +173,5 @@ def unlinked(
         if reasons:
             yield (
                 f"{spec.name} has the role {spec.role}, but no keys and values move to it or from "
-                f"it: no other instance divides the model so, and {reasons[0]}"
+                f"it: {reasons[0]}"
             )

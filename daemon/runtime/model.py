@@ -119,7 +119,7 @@ class ServedModel(msgspec.Struct, frozen=True):
 
     def pair_links(self) -> dict[tuple[int, int], tuple[RankLink, ...]]:
         """The links of ranks from each instance to each other one."""
-        splits = rank_splits(self.instances, self.stage_layers)
+        splits = rank_splits(self.instances, self.stage_layers, self.pools)
         return {
             (source, target): rank_links(self.shape, splits[source], splits[target])
             for source, target in permutations(range(len(splits)), 2)
@@ -223,12 +223,12 @@ def find_model(
         for line in told(proposals, found.instances, config.model.experts_on_cpu):
             log.info("%s", line)
     stages = [stage_layers_on(config, shape, spec, machine) for spec in found.instances]
-    for line in unlinked(shape, found.instances, rank_splits(found.instances, stages)):
-        log.warning("%s", line)
     pools = tuple(
         plan_pools(config, rank_parts(shape, *each), each[0], devices)
         for each in zip(found.instances, stages, strict=True)
     )
+    for line in unlinked(shape, found.instances, rank_splits(found.instances, stages, pools)):
+        log.warning("%s", line)
     if unused := without_effect(config.model.generation_config, folder):
         log.warning("generation_config.json says what has no effect here: %s", ", ".join(unused))
     return ServedModel(

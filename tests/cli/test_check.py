@@ -493,6 +493,15 @@ def test_several_devices_of_one_instance_are_checked_together(
     assert [fault["text"] for fault in faults] == [said]
 
 
+def test_roles_of_instances_that_compute_in_unlike_types_are_told(
+    model: Path, driver: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, driver, LARGE)
+    flags = [*CHECK, "--json", "--instance", "cuda:0:prefill", "cpu:decode", "--model", str(model)]
+    assert main([*flags, "--dtype", "bfloat16"]) == 0
+    assert capsys.readouterr().out.count("bfloat16 and float32 differ") == 2
+
+
 def test_where_no_gpu_can_the_cpu_serves_and_json_says_why_too(
     model: Path, driver: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

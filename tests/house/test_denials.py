@@ -118,6 +118,11 @@ def refuses_gpus_and_ranks_on_a_cluster() -> bool:
     return True
 
 
+def moves_nothing_between_types() -> bool:
+    ways = RankSplit(dtypes=("bfloat16",)), RankSplit(dtypes=("float32",))
+    return not rank_links(tiny_shape(), *ways)
+
+
 def moves_no_states_between_unlike_splits() -> bool:
     ways = RankSplit(2), RankSplit(2, (1, 1))
     assert rank_links(tiny_shape(), *ways)
@@ -169,9 +174,8 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
         "and so are experts in host memory and nodes of a cluster": (
             refuses_experts_of_ranks_in_host_memory
         ),
-        "None move between unlike splits where layers keep states": (
-            moves_no_states_between_unlike_splits
-        ),
+        "None move between instances that compute in unlike types": moves_nothing_between_types,
+        "between unlike splits where layers keep states": moves_no_states_between_unlike_splits,
         "by name models with unlike heads, and types of which nobody says how they are cut": (
             refuses_ranks_of_unlike_layers
         ),

@@ -104,3 +104,19 @@ def test_states_and_unlike_pages_are_not_divided_anew() -> None:
         "divides the model so, and its layers hold unlike pages, which stages count otherwise"
     ]
     assert not list(unlinked(windows, specs[:1], ways[:1])), "nobody else is there"
+
+
+def test_pools_of_unlike_types_are_never_joined() -> None:
+    shape = plain_shape(4, 4, 4)
+    card, host = RankSplit(dtypes=("bfloat16",)), RankSplit(dtypes=("float32",))
+    both = RankSplit(2, (2, 2), ("bfloat16", "float32"))
+    assert not rank_links(shape, card, host) and rank_links(shape, card, card)
+    assert not rank_links(shape, card, both) and len(rank_links(shape, both, both)) == 2
+    specs = [
+        msgspec.structs.replace(parse_instance(text), name=text)
+        for text in ("cuda:0:prefill", "cpu:decode")
+    ]
+    assert list(unlinked(shape, specs, [card, host]))[1:] == [
+        "cpu:decode has the role decode, but no keys and values move to it or from it: no other "
+        "instance computes in the types that it does, and bfloat16 and float32 differ"
+    ]

@@ -7,6 +7,7 @@ measures the machine it runs on, and converters make them from published tables.
 import msgspec
 
 from daemon.cost.curve import Curve, Surface
+from daemon.memory.experts import ExpertShape
 from daemon.memory.layout import KVHeads
 from daemon.memory.sizing import DTYPE_BYTES
 from daemon.memory.state_layout import StatePart
@@ -33,6 +34,7 @@ class ModelSpec(
     windows: tuple[int, ...] = ()  # tokens that each layer sees; 0: all. Empty: all layers see all
     layer_heads: tuple[KVHeads, ...] = ()  # of each layer; empty: all have the same
     layer_states: tuple[tuple[StatePart, ...], ...] = ()  # of each; empty: none is recurrent
+    experts: ExpertShape | None = None  # None: none that host memory could hold
 
     @property
     def beside(self) -> tuple["ModelSpec", ...]:
@@ -63,6 +65,8 @@ class DeviceSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     # so transfers pass the host links of both
     idle_w: float = 0.0
     power_w: float = 0.0  # its limit as shipped
+    ram_bytes_per_s: float = 0.0  # of host memory, whose experts the CPU reads and computes
+    ram_flops: float = 0.0  # of the CPU, with them
 
     @property
     def is_cpu(self) -> bool:

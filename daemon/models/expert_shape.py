@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from daemon.memory.experts import ExpertShape
 from daemon.models.gguf_index import GgufIndex, read_index
 from daemon.models.quantisation import read_quantisation
 from daemon.models.quantised_layers import tensors_aside
-from daemon.models.shape import ExpertShape
 from daemon.models.weights import folder_layers, weight_headers
 
 _OF_AN_EXPERT = re.compile(

@@ -28,6 +28,7 @@ from daemon.config.instance_text import (
 from daemon.config.instances import shared_limits
 from daemon.config.pool import demand_of, instance_dtype, refuse_beyond, weight_dtype
 from daemon.config.schema import Config, InstanceSpec
+from daemon.cost.experts_below import HOST_S, experts_s
 from daemon.memory.layout import KVLayout
 from daemon.memory.sizing import (
     DTYPE_BYTES,
@@ -60,10 +61,8 @@ STAGES_ANSWERS = 8, 4, 2, 1, 0
 """Answers that stages are to have room for, the first number that is possible."""
 READ_SHARE = 0.8
 """The share of its memory's bandwidth that a step reaches."""
-PEER_S, HOST_S = 10e-6, 40e-6
-"""Time until a sum or a state has come over, where cards read each other's memory, and where it
-goes over the host's.
-"""
+PEER_S = 10e-6
+"""Time until a sum or a state has come over, where cards read each other's memory."""
 HOST_BYTES_PER_S = 6e9
 """Rate between two cards over the host, where their links are not known."""
 DEGREES = (2, 3, 4, 6, 8)
@@ -466,9 +465,7 @@ class _Maker:
     def _read_share(self, answers: int) -> float:
         """The share of its experts that a step of so many answers reads."""
         experts = self._model.experts
-        if experts is None:
-            return 1.0
-        return 1.0 - (1.0 - experts.chosen / experts.count) ** answers
+        return 1.0 if experts is None else experts.read_share(answers)
 
     def _demand(self, share: ModelShape, dtype: str, num_parts: int) -> Demand:
         demand = demand_of(self._config, share, dtype, shared_limits(self._config))
@@ -504,12 +501,11 @@ class _Maker:
         each_bytes = layout.bytes_at(EACH_TOKENS // 2) + written_bytes
         plain_bytes = part.weight_bytes - part.expert_bytes + answers * each_bytes
         chosen, rate = self._read_share(answers), READ_SHARE * part.place.bytes_per_s
-        experts_s = chosen * part.expert_bytes / rate
+        read_s = chosen * part.expert_bytes / rate
         if part.below_bytes:
             below_s = chosen * part.below_bytes / (READ_SHARE * self._machine.ram_bytes_per_s)
-            hops_s = 2 * self._model.num_expert_layers * HOST_S  # there and back
-            experts_s = max(experts_s, below_s) + hops_s
-        return plain_bytes / rate + experts_s
+            read_s = experts_s(read_s, below_s, self._model.num_expert_layers)
+        return plain_bytes / rate + read_s
 
     def _sums_s(self, group: Sequence[PartPlace], answers: int) -> float:
         """The time of two sums a layer; each rank sends and takes nearly twice what it has."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from daemon.memory.experts import ExpertShape
 from daemon.memory.layout import KVHeads
 from daemon.memory.sizing import DTYPE_BYTES
 from daemon.memory.state_layout import StatePart
@@ -13,21 +14,6 @@ from daemon.memory.state_layout import StatePart
 
 class ModelError(ValueError):
     """A folder does not hold a model that llmd can serve; the message says why."""
-
-
-class ExpertShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A mixture's experts, where each has matrices or blocks of its own."""
-
-    num_layers: int  # with experts
-    count: int  # of a layer
-    chosen: int  # of them by each token
-    num_params: int  # of all, and so on
-    packed_params: int
-    packed_bytes: int
-
-    def size_bytes(self, dtype: str) -> int:
-        """Bytes of all, those that are not packed held as `dtype`."""
-        return self.packed_bytes + (self.num_params - self.packed_params) * DTYPE_BYTES[dtype]
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):

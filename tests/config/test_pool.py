@@ -9,8 +9,8 @@ from daemon.config import host_pool, pool
 from daemon.config.cuda import Card, Devices
 from daemon.config.find import needs_of
 from daemon.config.load import ConfigError, load
+from daemon.memory.experts import ExpertShape
 from daemon.memory.sizing import SizingError
-from daemon.models.shape import ExpertShape
 from tests.shapes import LLAMA_3_8B
 
 GIB = 1 << 30

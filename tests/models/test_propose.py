@@ -9,6 +9,7 @@ from daemon.config.cuda import Card, Devices
 from daemon.config.find import find
 from daemon.config.instance_text import parse_instance, placed
 from daemon.config.load import load
+from daemon.memory.experts import ExpertShape
 from daemon.memory.layout import NO_KEYS, KVHeads
 from daemon.memory.state_layout import SSM, StatePart
 from daemon.models.choose import choose_instances
@@ -24,7 +25,7 @@ from daemon.models.propose import (
     stage_layers_on,
     told,
 )
-from daemon.models.shape import ExpertShape, ModelError, ModelShape
+from daemon.models.shape import ModelError, ModelShape
 from daemon.models.stages import rank_parts
 from daemon.runtime.model import with_instances
 from tests.models.machines import NAMES, machine

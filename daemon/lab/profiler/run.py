@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import uvloop
 
+from daemon.config.machine import measured_ram_bytes_per_s
 from daemon.config.schema import Config
 from daemon.cost.profile import DeviceSpec, Edges, LinkSpec, ModelSpec, Profile
 from daemon.lab.profiler.experiments import HELD_OUT
@@ -50,10 +51,13 @@ def profile_machine(
     refuse_unfit(measured.points, measured.wanted)
     fitted = fit(measured.points)
     doubts = lacks(measured.points, measured.wanted, fitted, measured.used_by_others)
+    device = _device(served, load, measured)
+    if served.shape.experts is not None:
+        device = _beside_ram(device, _threads(load))
     profile = Profile(
         name=name or profile_name(served.name, load),
         model=_model(served, load),
-        device=_device(served, load, measured),
+        device=device,
         step=fitted.operators,
         fit=msgspec.structs.replace(fitted.fit, lacks=tuple(doubts)),
         edges=Edges(gap_s=float(f"{measured.gap_s:.4g}")),
@@ -79,7 +83,11 @@ def _threads(load: Load) -> int:
 
 
 def _model(served: ServedModel, load: Load) -> ModelSpec:
-    shape = msgspec.structs.asdict(served.shape)
+    # Steps that were measured with experts in host memory are as long as they are.
+    held = served.shape.on_device(load.experts_on_cpu)
+    shape = msgspec.structs.asdict(held)
+    if load.experts_on_cpu:
+        shape["experts"] = None
     known = {field: shape[field] for field in ModelSpec.__struct_fields__ if field in shape}
     kv_dtype = load.kv_dtype or "auto"
     return ModelSpec(**{**known, "name": served.name, "dtype": load.dtype, "kv_dtype": kv_dtype})
@@ -103,6 +111,15 @@ def _device(served: ServedModel, load: Load, measured: Measurements) -> DeviceSp
         bandwidth_bytes_per_s=2.0 * copied,
         host_link=LinkSpec(copied),
         peer_link=LinkSpec(copied),
+    )
+
+
+def _beside_ram(device: DeviceSpec, threads: int) -> DeviceSpec:
+    """A device with the rates at which the CPU reads and computes experts in host memory."""
+    return msgspec.structs.replace(
+        device,
+        ram_bytes_per_s=float(f"{measured_ram_bytes_per_s(threads):.4g}"),
+        ram_flops=float(f"{dense_flops():.4g}"),
     )
 
 

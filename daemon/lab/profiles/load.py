@@ -9,6 +9,7 @@ from daemon.base.files import TABLE_BYTES, read_whole, write_whole
 from daemon.base.nearest import unknown
 from daemon.cost.profile import Profile
 from daemon.lab.profiles.errors import ProfileError
+from daemon.lab.profiles.experts_in_ram import with_experts_in_ram
 from daemon.lab.profiles.pipeline import staged
 from daemon.lab.profiles.quantised import WEIGHT_BITS, quantised, with_narrow_cache
 
@@ -16,8 +17,10 @@ _FOLDER = Path(__file__).parent
 _SUFFIX = ".json"
 _BETWEEN_NUMBERS = re.compile(rb"(?<=[0-9,\[])\s*\n\s*(?=[-0-9\]])")
 _DERIVED = re.compile(
-    rf"(?:-(?P<weights>{'|'.join(WEIGHT_BITS)}))?(?P<cache>-kv8)?(?:-pp(?P<stages>[1-9][0-9]*))?"
+    rf"(?:-(?P<weights>{'|'.join(WEIGHT_BITS)}))?(?P<cache>-kv8)?(?:-ram(?P<below>[1-9][0-9]*))?(?:-pp(?P<stages>[1-9][0-9]*))?"
 )
+
+_IN_FILE = re.compile(rf"(?P<path>.+\{_SUFFIX})-ram(?P<below>[1-9][0-9]*)")
 
 
 def names() -> tuple[str, ...]:
@@ -29,9 +32,12 @@ def load_profile(name_or_path: str) -> Profile:
     """A shipped profile by name, or the profile in a file.
 
     A shipped name may be followed, in this order, by a format of `WEIGHT_BITS` for its weights,
-    `-kv8` for keys and values in 8 bits, and `-ppN`: cut into N pipeline stages. A text that ends
-    in .json or holds a slash is a path. Raises ProfileError.
+    `-kv8` for keys and values in 8 bits, `-ramN` for a mixture with the experts of N layers in host
+    memory, and `-ppN`: cut into N pipeline stages. A text that ends in .json or holds a slash is a
+    path, which `-ramN` may follow. Raises ProfileError.
     """
+    if in_file := _IN_FILE.fullmatch(name_or_path):
+        return with_experts_in_ram(_read(Path(in_file["path"])), int(in_file["below"]))
     if name_or_path.endswith(_SUFFIX) or "/" in name_or_path:
         return _read(Path(name_or_path))
     shipped = names()
@@ -49,6 +55,8 @@ def _derived(profile: Profile, said: re.Match[str]) -> Profile:
         profile = quantised(profile, said["weights"])
     if said["cache"]:
         profile = with_narrow_cache(profile)
+    if said["below"]:
+        profile = with_experts_in_ram(profile, int(said["below"]))
     stages = int(said["stages"] or 1)
     return profile if stages == 1 else staged(profile, stages)
 
@@ -60,6 +68,9 @@ def save_profile(profile: Profile, path: Path) -> None:
         del fields["operators"]
     if not profile.edges.turn_s:  # files of before stay as they are
         del fields["edges"]["turn_s"]
+    for name in ("ram_bytes_per_s", "ram_flops"):
+        if not fields["device"][name]:
+            del fields["device"][name]
     text = msgspec.json.format(msgspec.json.encode(fields), indent=1)
     try:
         write_whole(path, _BETWEEN_NUMBERS.sub(b"", text) + b"\n")

@@ -19,17 +19,17 @@ from daemon.engine.transfer.layout import Layout, TransferError, layout_of
 from daemon.engine.transfer.messages import Hello, ReceiverPool, Shared, TransferSocket, TransferWay
 from daemon.engine.transfer.movers import Movers, PeerMover, movers_of
 from daemon.engine.transfer.receiver import Receiver
-from daemon.engine.transfer.ring import NUM_SLOTS, SharedRing, new_memory, slot_bytes_for
+from daemon.engine.transfer.ring import NUM_SLOTS, SharedRing, slot_bytes_for
 from daemon.engine.transfer.routes import PeerRoute, RingRoute, Route, Sources
 from daemon.engine.transfer.sender import PoolCounts, Sender
 from daemon.engine.transfer.sums import BlockSums, Summer
 from daemon.models.kv_parts import KVPart
+from daemon.protocol.ring import RingShape, hand_memory, handed_memory, new_memory
 
 log = logging.getLogger(__name__)
 
 MEETING_S = 30.0
 """Longest wait of an end for each message of the other."""
-_FIRST = b"H"
 
 Expected = TypeVar("Expected")
 
@@ -70,8 +70,9 @@ def connect_sender(
     layout = layout_of(cache, part)
     slot_bytes = slot_bytes or slot_bytes_for(cache.block_bytes, cache.raw.device)
     with _meeting(sock, here.faults) as link, _memory(num_slots * slot_bytes) as fd:
-        _send_descriptors(sock, fd)
-        link.send(Hello(layout, num_slots, slot_bytes))
+        _hand_ring(sock, fd)
+        link.send(RingShape(num_slots, slot_bytes))
+        link.send(Hello(layout))
         pool = _expect(link, ReceiverPool)
         layout.check(pool.layout)
         possible = direct and MOVE not in here.by_torch and part is None
@@ -92,13 +93,13 @@ def connect_receiver(sock: socket.socket, here: EndPools, part: KVPart | None = 
     """The receiving end over the other end of the socketpair; see `connect_sender`."""
     cache = here.cache
     layout = layout_of(cache, part)
-    with _meeting(sock, here.faults) as link, _descriptors(sock) as (fd, process):
-        hello = _expect(link, Hello)
+    with _meeting(sock, here.faults) as link, handed_memory(sock) as (fd, process):
+        shape, hello = _expect(link, RingShape), _expect(link, Hello)
         link.send(ReceiverPool(layout, cache.num_blocks, _shared(cache)))
         layout.check(hello.layout)
         ring = None
         if not _expect(link, TransferWay).direct:
-            ring = _ring(layout, here, fd, (hello.num_slots, hello.slot_bytes))
+            ring = _ring(layout, here, fd, (shape.num_slots, shape.slot_bytes))
         kept = os.dup(process) if process >= 0 else -1
         summer = Summer(BlockSums(layout, cache.raw.device), cache.raw)
         return Receiver(link, layout, cache, here.steps, ring, kept, summer, here.faults)
@@ -130,27 +131,14 @@ def _memory(size_bytes: int) -> Iterator[int]:
         os.close(fd)
 
 
-def _send_descriptors(sock: socket.socket, memory: int) -> None:
-    """The ring's memory, and a pidfd of this process where the kernel has them."""
+def _hand_ring(sock: socket.socket, memory: int) -> None:
+    """Hand over the ring's memory, and a pidfd of this process where the kernel has them."""
     with contextlib.ExitStack() as stack:
         fds = [memory]
         with contextlib.suppress(OSError, AttributeError):
             fds.append(os.pidfd_open(os.getpid()))
             stack.callback(os.close, fds[-1])
-        socket.send_fds(sock, [_FIRST], fds)
-
-
-@contextlib.contextmanager
-def _descriptors(sock: socket.socket) -> Iterator[tuple[int, int]]:
-    """Receive what `_send_descriptors` sent: memory and pidfd, or -1 for the latter."""
-    octet, fds, _flags, _address = socket.recv_fds(sock, len(_FIRST), 2)
-    try:
-        if octet != _FIRST or not fds:
-            raise TransferError("the other end of the link is no sender")
-        yield fds[0], fds[1] if len(fds) > 1 else -1
-    finally:
-        for fd in fds:
-            os.close(fd)
+        hand_memory(sock, *fds)
 
 
 def _expect(link: TransferSocket, kind: type[Expected]) -> Expected:

@@ -8,6 +8,7 @@ import threading
 import msgspec
 
 from daemon.engine.transfer.layout import Layout, TransferError
+from daemon.protocol.ring import Filled, RingShape
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import Column, decoder, encoder
 from daemon.wire.frames import FrameError
@@ -48,11 +49,9 @@ News = Done | Broken | Lost
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The sender's first message; the ring's memory comes before it."""
+    """The sender's pool; the ring, its memory and its shape, comes before it."""
 
     layout: Layout
-    num_slots: int
-    slot_bytes: int
 
 
 class Shared(msgspec.Struct, frozen=True, array_like=True):
@@ -90,17 +89,6 @@ class Cleared(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """No step of the receiver touches a transfer's target blocks any more: they may be written."""
 
     transfer: int
-
-
-class Filled(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A slot of the ring holds a part of some of a transfer's blocks, one after another."""
-
-    transfer: int
-    slot: int
-    layer: int  # or WHOLE
-    first: int  # among the transfer's blocks
-    count: int
-    sums: Column  # int64 [count] of these parts, as they left; empty: they are not checked
 
 
 class Freed(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -141,7 +129,7 @@ class Bye(msgspec.Struct, frozen=True, tag=True, array_like=True):
     reason: str
 
 
-Greeting = Hello | ReceiverPool | TransferWay
+Greeting = RingShape | Hello | ReceiverPool | TransferWay
 Message = Greeting | Opened | Cleared | Filled | Freed | Sent | Landed | Cancelled | Declined | Bye
 
 

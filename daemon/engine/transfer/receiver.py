@@ -23,7 +23,6 @@ from daemon.engine.transfer.messages import (
     Cleared,
     Declined,
     Done,
-    Filled,
     Freed,
     Landed,
     Lost,
@@ -37,6 +36,7 @@ from daemon.engine.transfer.movers import Movers
 from daemon.engine.transfer.ring import SharedRing
 from daemon.engine.transfer.rows import Spans
 from daemon.engine.transfer.sums import Summed, Summer
+from daemon.protocol.ring import Filled
 from daemon.protocol.worker import CANCELLED
 from daemon.wire.columns import Column
 
@@ -204,7 +204,10 @@ class Receiver:
         first, end, targets = message.first, message.first + message.count, incoming.targets
         if not 0 <= first < end <= len(targets) or not self._layout.has(message.layer):
             raise TransferError(f"transfer {message.transfer} has no such part")
-        slot = ring.slot(message.slot, message.count * self._layout.size(message.layer))
+        size = message.count * self._layout.size(message.layer)
+        if message.size_bytes != size:
+            raise TransferError(f"transfer {message.transfer} has a slot of another size")
+        slot = ring.slot(message.slot, size)
         spans = self._layout.spans(message.layer)
         ended = movers.back(spans, targets[first:end], slot, incoming.cleared)
         return _Begun(message, ended, self._summed(message, spans, targets[first:end], ended))

@@ -1,7 +1,6 @@
 """Slots of host memory that two processes map, pinned for the GPUs of both."""
 
 import mmap
-import os
 
 import torch
 
@@ -55,14 +54,3 @@ class SharedRing:
 def slot_bytes_for(block_bytes: int, device: torch.device) -> int:
     """A slot's size: room for a block at least, whole pages."""
     return -(-max(SLOT_BYTES[device.type], block_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
-
-
-def new_memory(size_bytes: int) -> int:
-    """A memfd of `size_bytes` zero bytes, which the caller closes."""
-    fd = os.memfd_create("llmd-transfer", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, size_bytes)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd

@@ -15,11 +15,12 @@ from daemon.engine.transfer.faults import LinkFaults
 from daemon.engine.transfer.host_rows import HostRows
 from daemon.engine.transfer.ipc import OpenedMemory
 from daemon.engine.transfer.layout import WHOLE, Layout, TransferError
-from daemon.engine.transfer.messages import Cleared, Filled, Freed, Message, Sent
+from daemon.engine.transfer.messages import Cleared, Freed, Message, Sent
 from daemon.engine.transfer.movers import Movers, PeerMover
 from daemon.engine.transfer.ring import SharedRing
 from daemon.engine.transfer.rows import Spans
 from daemon.engine.transfer.sums import Summed, Summer
+from daemon.protocol.ring import Filled
 from daemon.wire.columns import Column, Int64
 
 FIRST_BYTES = 2 << 20
@@ -152,7 +153,13 @@ class RingRoute:
         count = len(slot) // self._layout.size(layer)
         self._sources.faults.leave(slot, count)
         return Filled(
-            transfer=transfer, slot=number, layer=layer, first=first, count=count, sums=sums
+            transfer=transfer,
+            slot=number,
+            layer=layer,
+            first=first,
+            count=count,
+            size_bytes=len(slot),
+            sums=sums,
         )
 
     def hear(self, message: Message) -> None:

@@ -22,7 +22,6 @@ from daemon.engine.transfer.messages import (
     Broken,
     Bye,
     Done,
-    Filled,
     Lost,
     Opened,
     TransferSocket,
@@ -32,6 +31,7 @@ from daemon.engine.transfer.receiver import Receiver
 from daemon.engine.transfer.routes import PeerRoute, Sources
 from daemon.engine.transfer.sender import PoolCounts, Sender
 from daemon.engine.transfer.sums import BlockSums, Summer
+from daemon.protocol.ring import Filled
 from daemon.wire.frames import inline_frame
 from tests.engine.transfer.both_ends import SOURCE, TARGET, Pair, broken, columns
 from tests.hangs import HANG_S
@@ -367,6 +367,7 @@ def test_a_transfer_cancelled_before_its_first_copy_is_broken_there_too() -> Non
         {"count": 0},
         {"first": 1, "count": 3},
         {"count": 3, "layer": WHOLE},
+        {"size_bytes": 4},
     ],
 )
 def test_a_slot_that_cannot_be_is_not_copied(changes: dict[str, int]) -> None:
@@ -375,7 +376,11 @@ def test_a_slot_that_cannot_be_is_not_copied(changes: dict[str, int]) -> None:
     pair.receiver.start(pair.received.put)
     link = pair.sender._link
     link.send(Opened(1, BLOCKS, FULL, 3))
-    order: Any = msgspec.structs.replace(Filled(1, 0, 0, 0, 2, NO_SUMS), **changes)
+    order: Any = msgspec.structs.replace(Filled(1, 0, 0, 0, 2, 0, NO_SUMS), **changes)
+    layout = layout_of(pair.target)
+    if not order.size_bytes and layout.has(order.layer):
+        size = order.count * layout.size(order.layer)
+        order = msgspec.structs.replace(order, size_bytes=size)
     link.send(order)
     pair.sender.close()
     broken, lost = pair.received.get(timeout=HANG_S), pair.received.get(timeout=HANG_S)

@@ -22,14 +22,14 @@ from daemon.engine.transfer import ipc, routes, rows
 from daemon.engine.transfer.credits import AbandonedError, Clearances, RingCredits
 from daemon.engine.transfer.layout import WHOLE, TransferError, layout_of
 from daemon.engine.transfer.messages import (
-    Filled,
     Hello,
     Shared,
     TransferSocket,
 )
 from daemon.engine.transfer.movers import GpuMovers
-from daemon.engine.transfer.ring import SharedRing, new_memory
+from daemon.engine.transfer.ring import SharedRing
 from daemon.engine.transfer.routes import Outgoing, RingRoute, Sources, TransferPiece
+from daemon.protocol.ring import Filled, new_memory
 from tests.engine.transfer.both_ends import SOURCE, AnyTime, Timeline
 
 
@@ -158,7 +158,7 @@ def _zeros(size: int) -> torch.Tensor:
 
 def test_messages_survive_the_wire() -> None:
     here, there = (TransferSocket(sock) for sock in socket.socketpair())
-    sent = [Hello(layout_of(SOURCE.make()), 2, 4096), Filled(1, 0, WHOLE, 0, 1, np.array([5]))]
+    sent = [Hello(layout_of(SOURCE.make())), Filled(1, 0, WHOLE, 0, 1, 64, np.array([5]))]
     for message in sent:
         here.send(message)
     assert [there.receive() for _ in sent] == sent

@@ -112,7 +112,7 @@ def _nodes(address: str) -> Nodes:
                 cpus=node["Resources"].get("CPU", 0.0),
                 free_cpus=free.get(node["NodeID"], {}).get("CPU", 0.0),
             )
-            for node in ray.nodes()
+            for node in sorted(ray.nodes(), key=_name)
             if node["Alive"]
         )
     )

@@ -3,9 +3,10 @@
 The cluster has two nodes on this machine's loopback, and so Ray's own processes share its cores.
 Both daemons are asked in turns: many answers at once for throughput, one alone for the time of a
 token, which has each step's way over proxy, Ray and actor in it. Processor time is that of Ray's
-processes and of the proxies, without the workers'.
+processes and of the proxies, without the workers'. With `--split` one worker takes prompts and the
+other one answers, so that the keys and values of every prompt go from node to node.
 
-    python -m benchmarks.cluster [--turns 5] [--requests 32] [--tokens 48]
+    python -m benchmarks.cluster [--turns 5] [--requests 32] [--tokens 48] [--split]
 """
 
 import argparse
@@ -24,7 +25,8 @@ from tests.cluster.clusters import RayCluster
 from tests.cluster.ray_node import LOOPBACK_ONLY
 from tests.e2e.live import LiveDaemon
 
-FLAGS = ("--instance", "cpu", "cpu", "--roles", "mixed", "--set", "daemon.threads=1")
+FLAGS = ("--roles", "mixed", "--set", "daemon.threads=1")
+MIXED, SPLIT = ("cpu", "cpu"), ("cpu:prefill", "cpu:decode")
 PROMPT = "Number {}: tell me about owls."
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -92,24 +94,30 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--requests", type=int, default=32, help="at once")
     parser.add_argument("--tokens", type=int, default=48, help="of each answer")
+    parser.add_argument("--split", action="store_true", help="one for prompts, one for answers")
     options = parser.parse_args()
+    flags = ["--instance", *(SPLIT if options.split else MIXED), *FLAGS]
     with RayCluster() as cluster:
         cluster.add("first")
         cluster.add("second")
         ray = ["--set", 'cluster.launcher="ray"', "--set", f'cluster.address="{cluster.address}"']
         with (
-            LiveDaemon(*FLAGS, *ray, env=dict(LOOPBACK_ONLY)) as placed,
-            LiveDaemon(*FLAGS) as local,
+            LiveDaemon(*flags, *ray, env=dict(LOOPBACK_ONLY)) as placed,
+            LiveDaemon(*flags) as local,
         ):
             sides = [Side("through Ray", placed, cluster), Side("without", local, cluster)]
             for side in sides:
                 side.daemon.wait_all_ready()
             asyncio.run(in_turns(sides, options))
+            counters = [side.daemon.idle_snapshot().counters for side in sides]
     print(describe())
     for side in sides:
         print(f"{side.name:<12} tokens/s {spread(side.tokens_per_s)}")
         print(f"{'':<12} ms a token of one answer {spread(side.token_s, 1e3)}")
         print(f"{'':<12} cores of Ray and proxies {spread(side.beside)}")
+    for side, count in zip(sides, counters, strict=True):
+        mean_s = count.handoff_sum_s / max(1, count.handoffs)
+        print(f"{side.name}: {count.handoffs} handoffs, {1e3 * mean_s:.1f} ms each")
     pairs = list(zip(sides[0].tokens_per_s, sides[1].tokens_per_s, strict=True))
     print(f"throughput through Ray, of that without: {spread(one / two for one, two in pairs)}")
     alone = zip(sides[0].token_s, sides[1].token_s, strict=True)

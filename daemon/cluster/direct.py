@@ -1,9 +1,9 @@
-"""The direct connection between a proxy and the host of its worker: bytes both ways over TCP.
+"""The direct connection of a proxy, or of another worker's host, to the host of a worker on a node.
 
 Ray's calls place a worker and tell of its end; a step's frames would wake two processes more on
-their way through them. The host listens on its node's address until one peer gives the token that
-came with Ray's call. Beyond loopback all is TLS, with a certificate made for this connection alone,
-which the proxy knows from Ray's answer.
+their way through them. The host listens on its node's address, and lets in who gives the token
+that came with Ray's answer: first its proxy, then the hosts of workers that have links to its own.
+Beyond loopback all is TLS, with a certificate made for this host alone, which comes with the token.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 
-import msgspec
+from daemon.protocol.worker import NodeDoor
 
 TOKEN_BYTES = 32
 CONNECT_S = 60.0
@@ -31,19 +31,6 @@ _EVER = dt.datetime(2000, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, tzinfo
 """The dates of a certificate that is of one use: clocks of machines differ."""
 _WELCOME = b"\x01"
 """A host's answer to its token."""
-
-
-class Listening(msgspec.Struct, frozen=True):
-    """The place where a host listens."""
-
-    address: str
-    port: int
-    certificate: bytes  # DER; empty: on loopback, where nothing is encrypted
-
-
-def new_token() -> bytes:
-    """A secret for one connection."""
-    return secrets.token_bytes(TOKEN_BYTES)
 
 
 def is_loopback(address: str) -> bool:
@@ -99,6 +86,11 @@ class DirectConnection:
             found += data
         return found
 
+    def end(self) -> None:
+        """Send no more; the peer receives what was sent, and then the end."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
     def settimeout(self, timeout_s: float | None) -> None:
         """The longest time that sending and receiving may wait."""
         self._sock.settimeout(timeout_s)
@@ -141,39 +133,43 @@ class DirectConnection:
 
 
 class Door:
-    """A host's listening socket, for one peer."""
+    """A host's listening socket, and the token of who may come."""
 
-    def __init__(self, address: str, token: bytes) -> None:
+    def __init__(self, address: str) -> None:
         """Listens on a free port of `address` alone. Raises OSError; ImportError where TLS is
         needed, and the library that makes certificates is not installed.
         """
-        self._token = token
         self._context, certificate = None, b""
         if not is_loopback(address):
             self._context, certificate = _own_context(address)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._sock = socket.create_server((address, 0), family=family, backlog=4)
-        self.listening = Listening(address, self._sock.getsockname()[1], certificate)
+        self._sock = socket.create_server((address, 0), family=family, backlog=16)
+        self.closed = False
+        port = self._sock.getsockname()[1]
+        self.here = NodeDoor(address, port, certificate, secrets.token_bytes(TOKEN_BYTES))
 
     def accept(self, deadline_s: float = CONNECT_S) -> DirectConnection | None:
-        """The first peer that has the token, after which nobody else is let in; None: none came in
-        time.
-        """
+        """The next peer that has the token; None: none came in time, or the door was closed."""
         until_s = time.monotonic() + deadline_s
-        with self._sock:
-            while (left_s := until_s - time.monotonic()) > 0.0:
+        while not self.closed and (left_s := until_s - time.monotonic()) > 0.0:
+            with contextlib.suppress(OSError):
                 self._sock.settimeout(left_s)
-                with contextlib.suppress(OSError):
-                    if (met := self._meet(self._sock.accept()[0])) is not None:
-                        return met
+                if (met := self._meet(self._sock.accept()[0])) is not None:
+                    return met
         return None
+
+    def close(self) -> None:
+        """Let in nobody any more."""
+        self.closed = True
+        _shut(self._sock)  # a thread may wait in `accept`
+        self._sock.close()
 
     def _meet(self, sock: socket.socket) -> DirectConnection | None:
         late = threading.Timer(_GREET_S, _shut, [sock])
         late.start()
         try:
             met = DirectConnection(sock, self._context, serves=True)
-            if hmac.compare_digest(met.exactly(TOKEN_BYTES), self._token):
+            if hmac.compare_digest(met.exactly(TOKEN_BYTES), self.here.token):
                 met.send(_WELCOME)
                 return met
         except OSError:
@@ -184,25 +180,25 @@ class Door:
         return None
 
 
-def connect(listening: Listening, token: bytes) -> DirectConnection:
+def connect(door: NodeDoor) -> DirectConnection:
     """A connection to a host that listens. Raises OSError where it does not answer, or is another
     one than the certificate's.
     """
-    sock = socket.create_connection((listening.address, listening.port), CONNECT_S)
+    sock = socket.create_connection((door.address, door.port), CONNECT_S)
     context = None
-    if listening.certificate:
+    if door.certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False  # it is this very certificate, or none
-        context.load_verify_locations(cadata=listening.certificate)
-    elif not is_loopback(listening.address):
+        context.load_verify_locations(cadata=door.certificate)
+    elif not is_loopback(door.address):
         sock.close()
-        raise ConnectionError(f"{listening.address} offers no TLS")
+        raise ConnectionError(f"{door.address} offers no TLS")
     try:
         made = DirectConnection(sock, context)
-        made.send(token)
+        made.send(door.token)
         if made.exactly(len(_WELCOME)) != _WELCOME:
-            raise ConnectionError(f"{listening.address} lets nobody in with this token")
+            raise ConnectionError(f"{door.address} lets nobody in with this token")
     except OSError:
         sock.close()
         raise

@@ -24,10 +24,10 @@ import msgspec
 
 from daemon import __version__
 from daemon.base import logs
-from daemon.cluster.direct import DirectConnection, Listening, connect, new_token
+from daemon.cluster.direct import DirectConnection, connect
 from daemon.cluster.host import Begin, Listen, WorkerHost
 from daemon.cluster.nodes import join, node_address, node_name
-from daemon.protocol.worker import Exited, Failed, FromWorker, Loading, OnNode
+from daemon.protocol.worker import Exited, Failed, FromWorker, Loading, NodeDoor, OnNode
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import encoder
 from daemon.wire.frames import FrameReader, inline_frame
@@ -107,26 +107,25 @@ class Proxy:
         node = node_name(node_id)
         if why:
             raise RuntimeError(f"{node}: {why.decode()}")
-        self._send(OnNode(node))
-        listen, token = host.listen, new_token()
-        order = Listen(node_address(node_id), token)
-        listening = msgspec.msgpack.decode(
-            self._answered(listen.remote(msgspec.msgpack.encode(order))), type=Listening | str
+        order = msgspec.msgpack.encode(Listen(node_address(node_id)))
+        door = msgspec.msgpack.decode(
+            self._answered(host.listen.remote(order)), type=NodeDoor | str
         )
-        if isinstance(listening, str):
-            raise RuntimeError(f"{node}: {listening}")
+        if isinstance(door, str):
+            raise RuntimeError(f"{node}: {door}")
+        self._send(OnNode(node, door))
         end = host.serve.remote()
-        return self._connected(listening, token, end), end
+        return self._connected(door, end), end
 
-    def _connected(self, listening: Listening, token: bytes, end: Any) -> DirectConnection:
+    def _connected(self, door: NodeDoor, end: Any) -> DirectConnection:
         """A connection to a host that listens. Raises RayError where its node is lost, and
         RuntimeError where the host has not met anybody either.
         """
         try:
-            return connect(listening, token)
+            return connect(door)
         except OSError as error:
             self._answered(end)
-            said = f"no connection to {listening.address} port {listening.port}"
+            said = f"no connection to {door.address} port {door.port}"
             raise RuntimeError(f"{said}: {error}") from error
 
     def _answered(self, answer: Any) -> Any:

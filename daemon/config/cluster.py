@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from daemon.config.instance_text import CPU, num_ranks, placed
 from daemon.config.schema import Config
-from daemon.state.role import Role
 
 RAY = "ray"
 LAUNCHERS = ("local", RAY)
@@ -31,9 +30,6 @@ def cluster_faults(config: Config) -> Iterator[tuple[str, str]]:
     if not config.daemon.threads:
         text = "must be given where Ray places workers: the CPUs of a node that each one takes"
         yield "daemon.threads", text
-    if len(config.instance) > 1 and config.scheduler.roles != Role.MIXED:
-        said = "where Ray places workers, since no keys and values move between nodes"
-        yield "scheduler.roles", f"must be mixed {said}; got {config.scheduler.roles}"
     for number, spec in enumerate(config.instance):
         place = f"instance[{number}]"
         if spec.device != CPU:
@@ -42,6 +38,3 @@ def cluster_faults(config: Config) -> Iterator[tuple[str, str]]:
         elif num_ranks(spec) > 1:
             said = "is not supported yet where Ray places workers: ranks share one machine's memory"
             yield f"{place}.parallel", f"{placed(spec)} {said}"
-        if spec.role != Role.MIXED:
-            text = "must be mixed where Ray places workers: no keys and values move between nodes"
-            yield f"{place}.role", text

@@ -106,9 +106,21 @@ class CancelTransfer(msgspec.Struct, frozen=True, tag=True, array_like=True):
     transfer: int
 
 
+class NodeDoor(msgspec.Struct, frozen=True, array_like=True):
+    """The place where the host of a worker on a node lets in who has the token."""
+
+    address: str
+    port: int
+    certificate: bytes  # DER; empty: on loopback, where nothing is encrypted
+    token: bytes
+
+
 class NewLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A link to another instance's worker: with this message, over the socket for links, comes a
     descriptor, its end of a socketpair. An older link to it is closed first.
+
+    To a worker on a node it comes with its plans, without a descriptor; its host makes the pair,
+    and a relay to the peer's.
     """
 
     peer: int
@@ -116,6 +128,7 @@ class NewLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
     link: int  # its number: the same at both ends, and never used again
     peer_rank: int = 0  # of the peer's ranks
     part: KVPart | None = None  # of each block here, that goes over it; None: whole blocks do
+    door: NodeDoor | None = None  # of the peer's host, for the host of a worker that sends
 
 
 class EndLink(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -311,6 +324,7 @@ class OnNode(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Ray has placed the worker; its proxy says so before all that the worker says."""
 
     node: str
+    door: NodeDoor  # for links
 
 
 class Exited(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from itertools import count
 
+import msgspec
+
 from daemon.core.values.actions import Send
 from daemon.core.values.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import (
@@ -18,6 +20,7 @@ from daemon.protocol.worker import (
     EndLink,
     LinkState,
     NewLink,
+    NodeDoor,
     StartTransfer,
     TransferOver,
 )
@@ -35,18 +38,20 @@ class LinkBroker:
 
     def __init__(
         self,
-        hand_out: Callable[[int, int, NewLink, int], None],
+        hand_out: Callable[[int, int, NewLink, int | None], None],
         dispatch: Callable[[LinkChanged | TransferEnded], None],
         hangs: Callable[[int, str], None],
         is_stopped: Callable[[int], bool],
         end_link: Callable[[int, int, EndLink], None],
         pairs: PairLinks,
+        door_of: Callable[[int], NodeDoor | None] = lambda _instance: None,
     ) -> None:
         """`hand_out(instance, rank, message, descriptor)` and `end_link(instance, rank, message)`
         send to a rank; `hangs(instance, why)` ends all; `is_stopped(instance)` says whether a
-        signal stopped one. `pairs`: the links of ranks, where there are some.
+        signal stopped one. `pairs`: the links of ranks, where there are some. `door_of(instance)`:
+        where the host of a worker on a node takes links; no descriptor goes there.
         """
-        self._pairs = pairs
+        self._pairs, self._door_of, self._end_link = pairs, door_of, end_link
         self._ranks = RankLinks(pairs, end_link)
         self._hand_out, self._dispatch = hand_out, dispatch
         self._numbers = count(1)
@@ -69,6 +74,7 @@ class LinkBroker:
     def lost(self, instance: int) -> None:
         """A worker is gone: no transfer goes to it or from it any more."""
         self._ready.discard(instance)
+        self._end_far(instance)
         self._late.lost(instance)
         self._ranks.lost(instance)
         for pair in [pair for pair in self._leaving if instance in pair]:
@@ -148,10 +154,24 @@ class LinkBroker:
         for link in self._pairs[pair]:
             leaves = NewLink(target, True, number, link.target, link.sent)
             comes = NewLink(source, False, number, link.source, link.taken)
+            if (door := self._door_of(target)) is not None:
+                self._hand_out(target, link.target, comes, None)
+                away = msgspec.structs.replace(leaves, door=door)
+                self._hand_out(source, link.source, away, None)
+                continue
             ends = socket.socketpair()
             with ends[0], ends[1]:
                 self._hand_out(source, link.source, leaves, ends[0].fileno())
                 self._hand_out(target, link.target, comes, ends[1].fileno())
+
+    def _end_far(self, lost: int) -> None:
+        """Have workers on other nodes close their links to a lost one: a node that is gone says
+        nothing, and the connection to it may stay.
+        """
+        for pair, number in self._newest.items():
+            other = pair[0] if pair[1] == lost else pair[1]
+            if lost in pair and other in self._ready and self._door_of(other) is not None:
+                self._end_link(other, 0, EndLink(lost, other == pair[0], number))
 
     def _renew(self, pair: Pair, link: int) -> None:
         """Replace a link that hangs: both ends close it and answer their open transfers."""

@@ -93,7 +93,6 @@ class Operations:
         runtime = self._runtime("no role can be chosen yet")
         snapshot = self._phase().snapshot()
         index, chosen = order_checks.index_of(instance, snapshot), order_checks.role_of(role)
-        order_checks.check_role(index, chosen, snapshot)
         was = snapshot.instances[index].role
         if was == chosen:
             with self._whole():  # it is pinned from now on
@@ -158,7 +157,6 @@ class Operations:
     def choose_roles(self, mode: str) -> None:
         """Turn automatic roles on or off. Raises RefusalError."""
         runtime = self._runtime("no roles can be chosen yet")
-        order_checks.check_roles(mode, self._phase().snapshot())
         with self._whole():
             runtime.choose_roles(mode)
         log.info("roles are %s now", "chosen by the load" if mode in WATCHED else "as configured")

@@ -5,10 +5,9 @@ from daemon.control.orders import RefusalError
 from daemon.core.core import Core
 from daemon.core.instance.instance import WorkerState
 from daemon.protocol.control import Flipped, FlipStatus, InstanceStatus, Snapshot
-from daemon.state.role import WATCHED, Role
+from daemon.state.role import Role
 
 READY = WorkerState.READY.value
-_NO_MOVES = "no keys and values move to or from"
 
 
 def index_of(instance: str, snapshot: Snapshot) -> int:
@@ -25,25 +24,6 @@ def role_of(role: str) -> Role:
     if role not in roles:
         raise RefusalError(unknown("role", role, roles))
     return Role(role)
-
-
-def check_role(index: int, role: Role, snapshot: Snapshot) -> None:
-    """Raises RefusalError where an instance cannot have a role, as its configuration could not."""
-    status = snapshot.instances[index]
-    if role is not Role.MIXED and (alone := unlinked(status)):
-        raise RefusalError(f"{status.name} stays mixed: {_NO_MOVES} {alone}")
-
-
-def check_roles(mode: str, snapshot: Snapshot) -> None:
-    """Raises RefusalError where the load cannot choose roles."""
-    alone = [words for status in snapshot.instances if (words := unlinked(status))]
-    if mode in WATCHED and alone and len(snapshot.instances) > 1:
-        raise RefusalError(f"roles stay as they are: {_NO_MOVES} {alone[0]}")
-
-
-def unlinked(status: InstanceStatus) -> str:
-    """An instance that has no links to others, in words; empty: it has some."""
-    return f"a node of a cluster, as {status.name} has" if status.node else ""
 
 
 def check_migration(core: Core, sequence: int, target: InstanceStatus, index: int) -> int:

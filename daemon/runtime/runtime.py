@@ -51,7 +51,16 @@ from daemon.core.values.events import (
     WorkerReady,
 )
 from daemon.journal.writer import JournalWriter
-from daemon.protocol.worker import Copied, EndLink, NewLink, Plan, Ready, Reply, StartTransfer
+from daemon.protocol.worker import (
+    Copied,
+    EndLink,
+    NewLink,
+    NodeDoor,
+    Plan,
+    Ready,
+    Reply,
+    StartTransfer,
+)
 from daemon.runtime.api_link import ApiLink
 from daemon.runtime.links import LinkBroker
 from daemon.runtime.lookup import offers
@@ -80,12 +89,13 @@ class ToWorkers(msgspec.Struct, frozen=True):
     plan: Callable[[int, Plan], None]
     start_transfer: Callable[[int, StartTransfer], None]
     cancel_transfer: Callable[[int, int], None]  # a transfer
-    link: Callable[[int, int, NewLink, int], None]  # a rank, with a descriptor
+    link: Callable[[int, int, NewLink, int | None], None]  # a rank, perhaps with a descriptor
     end_link: Callable[[int, int, EndLink], None]  # of a rank
     hangs: Callable[[int, str], None]  # end it, and why
     is_stopped: Callable[[int], bool]  # by a signal
     wake: Callable[[int], None]  # start it, where its instance was asleep
     pairs: PairLinks  # the links of their ranks
+    door: Callable[[int], NodeDoor | None] = lambda _instance: None  # of its host on a node
 
 
 class OrderedFlip(msgspec.Struct, frozen=True, eq=False):
@@ -126,7 +136,7 @@ class Runtime:
         self._flips: dict[int, OrderedFlip] = {}  # flips whose first work is still to come
         # Steps that have not answered, of each instance, in order.
         self._flying: list[deque[Submit]] = [deque() for _ in config.instances]
-        ends = workers.hangs, workers.is_stopped, workers.end_link, workers.pairs
+        ends = workers.hangs, workers.is_stopped, workers.end_link, workers.pairs, workers.door
         self.links = LinkBroker(workers.link, self.dispatch, *ends)
         self._planners = [Planner(store) for _ in config.instances]
         self.recent_steps = [RecentSteps() for _ in config.instances]

@@ -27,6 +27,7 @@ from daemon.protocol.worker import (
     Load,
     Loading,
     NewLink,
+    NodeDoor,
     OnNode,
     OperatorTimes,
     Plan,
@@ -129,6 +130,7 @@ class WorkerProcess(ChildKeeper):
         self._early = early
         self._cluster = cluster
         self._node = "" if cluster is None else UNPLACED
+        self.door: NodeDoor | None = None  # of its host there
         self._ended: int | None = None  # exit status of the worker that Ray placed
         self._lives = 0
         self._watch = StepWatch()
@@ -188,7 +190,7 @@ class WorkerProcess(ChildKeeper):
         """The exit status of the worker that Ray placed. Where its node was lost, or its proxy, no
         step is to blame, and another may load.
         """
-        self._node = UNPLACED
+        self._node, self.door = UNPLACED, None
         if self._ended is not None:
             return self._ended
         self._stopped = self._stopped or not self._hangs
@@ -273,12 +275,15 @@ class WorkerProcess(ChildKeeper):
         """Have it send no more of a transfer."""
         self._send(self._encode(CancelTransfer(transfer)))
 
-    def new_link(self, message: NewLink, fd: int, rank: int = 0) -> None:
-        """Send a rank one end of a link; the caller keeps its own descriptor.
+    def new_link(self, message: NewLink, fd: int | None, rank: int = 0) -> None:
+        """Send a rank one end of a link; the caller keeps its own descriptor. None: it goes to
+        another node, and the worker's host makes it.
 
         If the worker takes no more of them it has no such link, and its peer will say so.
         """
-        if (links := self._links_of(rank)) is not None:
+        if fd is None:
+            self._send(self._encode(message))
+        elif (links := self._links_of(rank)) is not None:
             payload = self._encode(message)
             try:
                 socket.send_fds(links, [payload], [fd], MSG_DONTWAIT)
@@ -287,7 +292,11 @@ class WorkerProcess(ChildKeeper):
 
     def end_link(self, message: EndLink, rank: int) -> None:
         """Have a rank close a link. One that takes no message hangs, as its instance does then."""
-        sent_beside(self._links_of(rank), self._encode(message))
+        payload = self._encode(message)
+        if self._cluster is not None:
+            self._send(payload)  # its host takes it past the plans
+        else:
+            sent_beside(self._links_of(rank), payload)
 
     def _links_of(self, rank: int) -> socket.socket | None:
         if rank == 0:
@@ -372,7 +381,7 @@ class WorkerProcess(ChildKeeper):
             case Failed():
                 self._error = message.message
             case OnNode():
-                self._node = message.node
+                self._node, self.door = message.node, message.door
                 log.info("worker %s: Ray placed it on %s", self.name, self._node)
             case Exited():
                 self._ended = message.status

@@ -5,8 +5,9 @@ from concurrent.futures import Executor, Future
 import msgspec
 
 from daemon import __version__
-from daemon.cluster.direct import DirectConnection, Listening, connect, new_token
+from daemon.cluster.direct import DirectConnection, connect
 from daemon.cluster.host import Begin, Listen, WorkerHost
+from daemon.protocol.worker import NodeDoor
 
 TOY = "tests.chaos.worker"
 
@@ -17,9 +18,16 @@ def begun(host: WorkerHost, **fields: str) -> str:
     return host.begin(msgspec.msgpack.encode(begin)).decode()
 
 
-def connected(host: WorkerHost, beside: Executor) -> tuple[DirectConnection, "Future[bytes]"]:
+def door_of(host: WorkerHost) -> NodeDoor:
+    """Where a host that has begun lets its proxy in."""
+    listen = msgspec.msgpack.encode(Listen("127.0.0.1"))
+    return msgspec.msgpack.decode(host.listen(listen), type=NodeDoor)
+
+
+def connected(
+    host: WorkerHost, beside: Executor, door: NodeDoor | None = None
+) -> tuple[DirectConnection, "Future[bytes]"]:
     """A connection to a host that has begun, and what it says in the end, on a thread."""
-    listen = Listen("127.0.0.1", new_token())
-    told = msgspec.msgpack.decode(host.listen(msgspec.msgpack.encode(listen)), type=Listening)
+    door = door or door_of(host)
     end = beside.submit(host.serve)
-    return connect(told, listen.token), end
+    return connect(door), end

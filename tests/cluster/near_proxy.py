@@ -15,20 +15,22 @@ from daemon.protocol.worker import Loading, OnNode
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import encoder
 from daemon.wire.parent import die_with_parent
-from tests.cluster.hosts import begun, connected
+from tests.cluster.hosts import TOY, begun, connected, door_of
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--worker", default=TOY)
     arguments = parser.parse_args()
     die_with_parent(arguments.fd)
     channel, host = BlockingChannel(socket.socket(fileno=arguments.fd)), WorkerHost()
     channel.send(encoder().encode(Loading("node", 0.0)))
-    assert begun(host) == ""
-    channel.send(encoder().encode(OnNode("near")))
+    assert begun(host, module=arguments.worker) == ""
+    door = door_of(host)
+    channel.send(encoder().encode(OnNode("near", door)))
     with ThreadPoolExecutor(1) as beside:
-        connection, end = connected(host, beside)
+        connection, end = connected(host, beside, door)
 
         def down() -> None:
             pass_down(channel, connection.send)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from daemon.cluster import direct
-from daemon.cluster.direct import DirectConnection, Door, connect, is_loopback, new_token
+from daemon.cluster.direct import DirectConnection, Door, connect, is_loopback
 
 pytest.importorskip("cryptography")
 MUCH = bytes(range(256)) * 40_000
@@ -21,10 +21,7 @@ def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> C
     """What opens a door on loopback, as on an address that others can listen in on, too."""
     if request.param:
         monkeypatch.setattr(direct, "is_loopback", lambda _address: False)
-    return lambda: Door("127.0.0.1", TOKEN)
-
-
-TOKEN = new_token()
+    return lambda: Door("127.0.0.1")
 
 
 def test_much_passes_both_ways_at_once(opened: Callable[[], Door]) -> None:
@@ -42,7 +39,7 @@ def test_much_passes_both_ways_at_once(opened: Callable[[], Door]) -> None:
 
     with ThreadPoolExecutor(1) as beside:
         there_found = beside.submit(there)
-        here = connect(door.listening, TOKEN)
+        here = connect(door.here)
         sending = threading.Thread(target=here.send, args=(MUCH,))
         sending.start()
         assert here.exactly(len(MUCH)) == MUCH
@@ -56,8 +53,8 @@ def test_who_has_another_token_is_not_let_in(opened: Callable[[], Door]) -> None
     with ThreadPoolExecutor(1) as beside:
         met = beside.submit(door.accept)
         with pytest.raises(OSError, match=r"lets nobody in|EOF|closed|reset"):
-            connect(door.listening, new_token())
-        here = connect(door.listening, TOKEN)
+            connect(msgspec.structs.replace(door.here, token=bytes(direct.TOKEN_BYTES)))
+        here = connect(door.here)
         found = met.result()
         assert isinstance(found, DirectConnection)
         found.send(b"welcome")
@@ -69,7 +66,7 @@ def test_what_speaks_otherwise_is_not_let_in(
 ) -> None:
     monkeypatch.setattr(direct, "_GREET_S", 0.05)
     door = opened()
-    address = door.listening.address, door.listening.port
+    address = door.here.address, door.here.port
     with socket.create_connection(address) as silent, socket.create_connection(address) as loud:
         loud.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)
         assert door.accept(deadline_s=0.3) is None
@@ -88,11 +85,11 @@ def test_who_says_its_token_slowly_keeps_nobody_out(
             while not stop.wait(0.05):
                 said.append(sock.send(bytes([next(long_record)])))
 
-    address = door.listening.address, door.listening.port
+    address = door.here.address, door.here.port
     with ThreadPoolExecutor(2) as beside, socket.create_connection(address) as slow:
         met = beside.submit(door.accept)
         beside.submit(drip, slow)
-        connect(door.listening, TOKEN).close()
+        connect(door.here).close()
         stop.set()
         assert isinstance(met.result(), DirectConnection)
     assert len(said) < direct.TOKEN_BYTES
@@ -100,10 +97,10 @@ def test_who_says_its_token_slowly_keeps_nobody_out(
 
 def test_a_silent_connection_is_kept_open() -> None:
     """What stands between two machines forgets connections over which nothing goes for long."""
-    door = Door("127.0.0.1", TOKEN)
+    door = Door("127.0.0.1")
     with ThreadPoolExecutor(1) as beside:
         met = beside.submit(door.accept)
-        ends = connect(door.listening, TOKEN), met.result()
+        ends = connect(door.here), met.result()
     for end in ends:
         assert end is not None
         assert end._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -113,21 +110,21 @@ def test_a_silent_connection_is_kept_open() -> None:
 
 def test_a_certificate_is_this_one_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct, "is_loopback", lambda _address: False)
-    door, other = Door("127.0.0.1", TOKEN), Door("127.0.0.1", TOKEN)
-    forged = msgspec.structs.replace(door.listening, certificate=other.listening.certificate)
+    door, other = Door("127.0.0.1"), Door("127.0.0.1")
+    forged = msgspec.structs.replace(door.here, certificate=other.here.certificate)
     with ThreadPoolExecutor(1) as beside:
         met = beside.submit(door.accept, 0.5)
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            connect(forged, TOKEN)
+            connect(forged)
         assert met.result() is None
 
 
 def test_nothing_goes_beyond_loopback_in_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Door("127.0.0.1", TOKEN)
-    assert door.listening.certificate == b""
+    door = Door("127.0.0.1")
+    assert door.here.certificate == b""
     monkeypatch.setattr(direct, "is_loopback", lambda _address: False)
     with pytest.raises(ConnectionError, match="offers no TLS"):
-        connect(door.listening, TOKEN)
+        connect(door.here)
 
 
 def test_loopback_is_known() -> None:

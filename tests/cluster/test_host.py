@@ -101,7 +101,7 @@ def test_a_worker_whose_proxy_is_gone_ends(beside: ThreadPoolExecutor) -> None:
 
 def test_an_address_that_is_not_the_node_s_is_told() -> None:
     host = WorkerHost()
-    order = msgspec.msgpack.encode(Listen("192.0.2.1", b"token"))
+    order = msgspec.msgpack.encode(Listen("192.0.2.1"))
     assert "it cannot listen on 192.0.2.1: " in msgspec.msgpack.decode(host.listen(order), type=str)
 
 

@@ -19,7 +19,7 @@ FOUND = Nodes((Node("first", "10.0.0.1", 8.0, 4.0), Node("second", "10.0.0.2", 3
 
 def config(instances: int, threads: int, **others: Any) -> Config:
     spec = msgspec.to_builtins(parse_instance("cpu"))
-    values = {"cluster.launcher": "ray", "scheduler.roles": "mixed", "daemon.threads": threads}
+    values = {"cluster.launcher": "ray", "daemon.threads": threads}
     return load(None, {**values, "instance": [spec] * instances, **others}).config
 
 

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from daemon.cluster import proxy
-from daemon.cluster.direct import Listening, new_token
 from daemon.cluster.host import WorkerHost
 from daemon.cluster.proxy import Proxy
-from daemon.protocol.worker import Exited, FromWorker, Loading
+from daemon.protocol.worker import Exited, FromWorker, Loading, NodeDoor
 from daemon.wire.blocking import BlockingChannel
 from daemon.wire.columns import decoder
 from tests.cluster.hosts import begun, connected
@@ -67,9 +66,9 @@ def test_a_node_that_is_lost_before_the_proxy_has_come_is_told_as_lost(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         placing = Proxy(BlockingChannel(theirs), argparse.Namespace())
-        nobody = Listening("127.0.0.1", free_port(), b"")
+        nobody = NodeDoor("127.0.0.1", free_port(), b"", b"token")
         with pytest.raises(LostNodeError if is_lost else RuntimeError):
-            placing._connected(nobody, new_token(), "its end")
+            placing._connected(nobody, "its end")
 
 
 def test_a_connection_that_is_lost_on_one_side_ends_the_worker(

@@ -20,7 +20,7 @@ from tests.e2e.test_lifecycle import text_of
 from tests.hangs import HANG_S
 
 pytest.importorskip("ray")
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 
 NUM_TOKENS = 24
 PIECE = 400
@@ -28,7 +28,7 @@ PROMPTS = [
     *QUESTIONS,
     *(LICENCE.read_text()[PIECE * at : PIECE * at + 20 * (at + 1)] for at in range(28)),
 ]
-KILLS = 5
+KILLS = 20
 ONE_CORE = ("--set", "daemon.threads=1", "--roles", "mixed")
 GONE_S = 2 * HANG_S
 OWN = {"tcp": "0100007F:", "tcp6": "0000000000000000FFFF00000100007F:"}
@@ -59,14 +59,16 @@ def on(cluster: RayCluster, *instances: str) -> LiveDaemon:
     return LiveDaemon("--instance", *instances, *flags, *ONE_CORE)
 
 
-async def texts(daemon: LiveDaemon, at_once: int = 8) -> list[str]:
-    """The greedy answers to all prompts, in order."""
+async def texts(
+    daemon: LiveDaemon, at_once: int = 8, gaps_s: list[float] | None = None
+) -> list[str]:
+    """The greedy answers to all prompts, in order. `gaps_s` gets the times between two pieces."""
     model, gate = daemon.model()["id"], asyncio.Semaphore(at_once)
 
     async def ask(prompt: str) -> str:
         async with gate:
             asked = {"prompt": prompt, "max_tokens": NUM_TOKENS, "temperature": 0.0}
-            return await text_of(daemon.url, model, **asked, ignore_eos=True)
+            return await text_of(daemon.url, model, gaps_s, **asked, ignore_eos=True)
 
     return await asyncio.gather(*map(ask, PROMPTS))
 
@@ -100,16 +102,31 @@ async def test_texts_of_two_nodes_are_those_of_one_worker(
     await free_again(cluster)
 
 
+async def test_keys_and_values_of_prompts_go_to_the_node_that_answers(
+    cluster: RayCluster, expected: list[str]
+) -> None:
+    with on(cluster, "cpu:prefill", "cpu:decode") as daemon:
+        await asyncio.to_thread(daemon.wait_all_ready)
+        assert nodes_of(daemon) == ["first", "second"]
+        assert await texts(daemon) == expected
+        seen = daemon.idle_snapshot()
+        print(f"{seen.counters.handoffs} handoffs, {seen.counters.handoff_sum_s:.3f} s in all")
+        assert seen.counters.handoffs >= len(PROMPTS) // 2 and not seen.counters.handoffs_failed
+        assert listening_beyond_loopback(cluster) == []
+    await free_again(cluster)
+
+
 async def test_a_node_that_joins_becomes_an_instance_and_one_that_dies_loses_nothing(
     cluster: RayCluster, expected: list[str]
 ) -> None:
-    """The driver's own node, the head, stays."""
-    chance, name = random.Random(KILLS), "second"
-    with on(cluster, "cpu", "cpu") as daemon:
+    """The driver's own node, the head, stays. Prompts move to the other node meanwhile."""
+    chance, name, moved = random.Random(KILLS), "second", 0
+    with on(cluster, "cpu:prefill", "cpu:decode") as daemon:
         await asyncio.to_thread(daemon.wait_all_ready)
         for turn in range(KILLS):
-            asking = asyncio.create_task(texts(daemon))
-            while not all(instance.running for instance in daemon.snapshot().instances):
+            gaps_s = list[float]()
+            asking = asyncio.create_task(texts(daemon, gaps_s=gaps_s))
+            while daemon.snapshot().counters.handoffs == moved:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(chance.uniform(0.0, 2.0))
             began_s = time.monotonic()
@@ -119,12 +136,17 @@ async def test_a_node_that_joins_becomes_an_instance_and_one_that_dies_loses_not
             lost_s = time.monotonic() - began_s
             assert await asyncio.wait_for(asking, GONE_S) == expected
             assert sorted(nodes_of(daemon)) == ["?", "first"]
+            moved = daemon.snapshot().counters.handoffs
             name = f"node-{turn}"
             await asyncio.to_thread(cluster.add, name)
             await asyncio.to_thread(daemon.wait_all_ready)
             assert nodes_of(daemon) == sorted(["first", name])
             ready_s = time.monotonic() - began_s
-            print(f"kill {turn}: seen after {lost_s:.1f} s, a new node serves after {ready_s:.1f}")
+            print(
+                f"kill {turn}: seen after {lost_s:.1f} s, longest gap {max(gaps_s):.1f} s, "
+                f"{moved} handoffs, a new node serves after {ready_s:.1f} s",
+                flush=True,
+            )
         assert await texts(daemon) == expected
         counters = daemon.idle_snapshot().counters
     assert counters.worker_deaths == KILLS and not counters.failed

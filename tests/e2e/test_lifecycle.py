@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +47,17 @@ async def pieces(url: str, model: str, **fields: Any) -> AsyncIterator[dict[str,
                 yield json.loads(data)
 
 
-async def text_of(url: str, model: str, **fields: Any) -> str:
-    """The whole text of one streamed completion; its last event must say why it ended."""
-    events = [event async for event in pieces(url, model, **fields)]
+async def text_of(url: str, model: str, gaps_s: list[float] | None = None, **fields: Any) -> str:
+    """The whole text of one streamed completion; its last event must say why it ended.
+
+    `gaps_s` gets the times between two pieces.
+    """
+    events, times_s = [], list[float]()
+    async for event in pieces(url, model, **fields):
+        events.append(event)
+        times_s.append(time.monotonic())
+    if gaps_s is not None:
+        gaps_s += (after - before for before, after in pairwise(times_s))
     assert [event for event in events if "error" in event] == []
     assert events[-1]["choices"][0]["finish_reason"] == "length"
     return "".join(event["choices"][0]["text"] for event in events)

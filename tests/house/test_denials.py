@@ -98,12 +98,9 @@ def refuses_packing_twice() -> bool:
 
 
 def refuses_gpus_and_ranks_on_a_cluster() -> bool:
-    """And moves of keys and values: all but mixed roles."""
     for texts, key, others in (
         (["cuda:0"], "instance[0].device", {}),
         (["cpu:tp2"], "instance[0].parallel", {}),
-        (["cpu:prefill"], "instance[0].role", {}),
-        (["cpu", "cpu"], "scheduler.roles", {"scheduler.roles": "auto"}),
         ([], "instance", {}),
         (["cpu"], "daemon.threads", {"daemon.threads": 0}),
         (["cpu"], "cluster.address", {"cluster.address": "here"}),
@@ -114,7 +111,7 @@ def refuses_gpus_and_ranks_on_a_cluster() -> bool:
         with pytest.raises(ConfigError) as error:
             load(None, values)
         assert [fault.key for fault in error.value.faults] == [key]
-    load(None, {**CLUSTER, "instance": [as_plain("cpu"), as_plain("cpu")]})
+    load(None, {**CLUSTER, "instance": [as_plain("cpu:prefill"), as_plain("cpu:decode")]})
     return True
 
 
@@ -158,7 +155,7 @@ def as_plain(text: str) -> dict[str, Any]:
     return plain
 
 
-CLUSTER = {"cluster.launcher": "ray", "scheduler.roles": "mixed", "daemon.threads": 1}
+CLUSTER = {"cluster.launcher": "ray", "daemon.threads": 1}
 
 
 DENIED: dict[str, dict[str, Callable[[], bool]]] = {
@@ -183,7 +180,6 @@ DENIED: dict[str, dict[str, Callable[[], bool]]] = {
             refuses_stages_that_read_others
         ),
         "GPUs and ranks are refused on a cluster.": refuses_gpus_and_ranks_on_a_cluster,
-        "Keys and values do not move between nodes": refuses_gpus_and_ranks_on_a_cluster,
     },
     "docs/gpu.md": {
         "No GPU has run this code yet": has_no_gpu_results,

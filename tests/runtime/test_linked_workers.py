@@ -11,6 +11,7 @@ from daemon.core.values.actions import Send
 from daemon.core.values.events import LinkChanged, TransferEnded
 from daemon.protocol.worker import NewLink, Ready
 from daemon.runtime.links import LinkBroker
+from daemon.supervisor.proxy import ClusterOrder
 from daemon.supervisor.spare import Spare
 from daemon.supervisor.worker import WorkerHooks, WorkerProcess
 from daemon.wire.columns import int32
@@ -25,15 +26,18 @@ from tests.wire.descriptors import open_descriptors
 class Workers:
     """Two instances' workers, and what their links told the Core."""
 
-    def __init__(self, folder: str, spare: Spare) -> None:
+    def __init__(
+        self, folder: str, spare: Spare | None = None, cluster: ClusterOrder | None = None
+    ) -> None:
         self.heard: list[LinkChanged | TransferEnded] = []
         self.links = LinkBroker(
             self._hand,
             self.heard.append,
             self._hangs,
             self._is_stopped,
-            lambda *_: None,
+            lambda instance, rank, link: self.processes[instance].end_link(link, rank),
             one_worker_each(2),
+            lambda instance: self.processes[instance].door,
         )
         hooks = WorkerHooks(
             loading=lambda *_: None,
@@ -46,7 +50,8 @@ class Workers:
         )
         load = cpu_load(folder, num_threads=1)
         self.processes = [
-            WorkerProcess(index, f"w{index}", load, hooks, spare=spare) for index in range(2)
+            WorkerProcess(index, f"w{index}", load, hooks, spare=spare, cluster=cluster)
+            for index in range(2)
         ]
 
     def _hangs(self, instance: int, why: str) -> None:
@@ -82,7 +87,7 @@ class Workers:
     def _ready(self, instance: int, _ready: Ready) -> None:
         self.links.ready(instance)
 
-    def _hand(self, instance: int, rank: int, message: NewLink, fd: int) -> None:
+    def _hand(self, instance: int, rank: int, message: NewLink, fd: int | None) -> None:
         self.processes[instance].new_link(message, fd, rank)
 
 

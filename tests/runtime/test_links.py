@@ -12,7 +12,14 @@ from daemon.core.values.actions import Send
 from daemon.core.values.events import LinkChanged, TransferEnded
 from daemon.models.kv_parts import KVPart, RankSplit, rank_links
 from daemon.models.rank_shares import Range
-from daemon.protocol.worker import CANCELLED, EndLink, LinkState, NewLink, TransferOver
+from daemon.protocol.worker import (
+    CANCELLED,
+    EndLink,
+    LinkState,
+    NewLink,
+    NodeDoor,
+    TransferOver,
+)
 from daemon.runtime import links as links_module
 from daemon.runtime import transfer_watchdog as late_ends
 from daemon.runtime.links import LinkBroker
@@ -27,7 +34,9 @@ from tests.wire.descriptors import open_descriptors
 class Told:
     """Links, what workers were handed, and what the Core heard."""
 
-    def __init__(self, pairs: PairLinks | None = None) -> None:
+    def __init__(
+        self, pairs: PairLinks | None = None, doors: dict[int, NodeDoor] | None = None
+    ) -> None:
         self.handed: list[tuple[int, NewLink]] = []
         self.by_rank: list[tuple[int, int, NewLink]] = []
         self.closed: list[tuple[int, int, int]] = []  # instance, rank, link
@@ -41,10 +50,16 @@ class Told:
             self.stopped.__contains__,
             self._close,
             pairs or one_worker_each(3),
+            (doors or {}).get,
         )
+        self._on_nodes = bool(doors)
 
-    def _hand(self, instance: int, rank: int, message: NewLink, fd: int) -> None:
-        os.fstat(fd)  # it is open
+    def _hand(self, instance: int, rank: int, message: NewLink, fd: int | None) -> None:
+        if self._on_nodes:
+            assert fd is None
+        else:
+            assert fd is not None
+            os.fstat(fd)  # it is open
         self.by_rank.append((instance, rank, message))
         if rank == 0:
             self.handed.append((instance, message))
@@ -105,6 +120,30 @@ async def test_each_pair_gets_a_link_each_way() -> None:
     for pair in pairs:
         assert told.sent_over(*pair) == told.number(*pair)
     assert open_descriptors() == before, "who got an end has it, and nobody else"
+
+
+def on_nodes() -> tuple[Told, dict[int, NodeDoor]]:
+    """Three workers on nodes."""
+    doors = {at: NodeDoor(f"10.0.0.{at}", 1000 + at, b"", bytes([at])) for at in range(3)}
+    told = Told(doors=doors)
+    for at in range(3):
+        told.links.ready(at)
+    return told, doors
+
+
+async def test_who_sends_to_a_worker_on_a_node_is_told_where_its_host_is() -> None:
+    told, doors = on_nodes()
+    assert len(told.handed) == 12
+    for _at, message in told.handed:
+        assert message.door == (doors[message.peer] if message.sends else None)
+
+
+async def test_links_to_a_lost_node_are_ended_at_the_others() -> None:
+    """Nothing else may tell them: a node that is gone says nothing."""
+    told, _ = on_nodes()
+    told.links.lost(1)
+    ends = {(at, 0, told.number(*pair)) for at in (0, 2) for pair in ((at, 1), (1, at))}
+    assert set(told.closed) == ends and len(told.closed) == 4
 
 
 def test_the_core_hears_what_workers_say() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
-import msgspec
 import pytest
 
 from daemon.config.load import load
@@ -19,7 +18,6 @@ from daemon.core.values.events import (
 )
 from daemon.protocol.control import Flipped, Migrating
 from daemon.protocol.worker import Plan, Ready
-from daemon.runtime import order_checks
 from daemon.runtime.gpus import GpuWatch
 from daemon.runtime.operations import Operations
 from daemon.runtime.serving import ServingStatus
@@ -154,18 +152,6 @@ async def test_a_flip_without_work_is_waited_for_no_longer_than_is_asked(
     async with asyncio.timeout(HANG_S):
         late = await ordered.operations.flip("b", "decode", wait_s)
     assert (late.flip_s, late.idle) == (-1.0, False)
-
-
-async def test_instances_on_nodes_stay_mixed(ordered: Ordered) -> None:
-    """Also before Ray has placed them."""
-    snapshot = ordered.status.snapshot()
-    nodes = tuple(msgspec.structs.replace(one, node="?") for one in snapshot.instances)
-    snapshot = msgspec.structs.replace(snapshot, instances=nodes)
-    with pytest.raises(RefusalError, match=r"b stays mixed: no keys .* a node of a cluster"):
-        order_checks.check_role(1, Role.DECODE, snapshot)
-    with pytest.raises(RefusalError, match=r"roles stay as they are: no keys .* as a has"):
-        order_checks.check_roles("auto", snapshot)
-    order_checks.check_role(1, Role.MIXED, snapshot)
 
 
 async def test_a_sequence_is_ordered_elsewhere(ordered: Ordered) -> None:

@@ -47,7 +47,6 @@ from daemon.lab.simulator.scenario import ScenarioError, ScenarioLimits
 from daemon.lab.workload.workload import WorkloadError
 from daemon.protocol.control import ChooseBudget, ChoosePolicy, ChooseRoles, Flip, Snapshot
 from daemon.protocol.plan import PlanStatus
-from daemon.runtime.order_checks import unlinked
 from daemon.state.role import AUTO, Role
 from daemon.state.slo import Slo
 from daemon.wire.frames import inline_frame
@@ -289,9 +288,7 @@ def only_flipped_by_itself(snapshot: Snapshot, before: LiveSettings, here: LiveS
 
 
 def may_split(snapshot: Snapshot) -> bool:
-    """Whether a plan may give roles: all instances are linked, and no hand has set one."""
-    if any(unlinked(each) for each in snapshot.instances):
-        return False
+    """Whether a plan may give roles: no hand has set one."""
     if snapshot.roles.mode == AUTO:
         return not snapshot.roles.pinned
     return all(each.role is Role.MIXED for each in snapshot.instances)

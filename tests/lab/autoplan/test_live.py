@@ -268,7 +268,7 @@ def test_roles_that_a_hand_has_set_stay() -> None:
     auto = RolesStatus(mode="auto")
     assert may_split(replace(two, instances=(first, one), roles=auto))
     assert not may_split(replace(two, roles=replace(auto, pinned=("toy",))))
-    assert not may_split(replace(two, instances=(one, replace(one, node="a"))))
+    assert may_split(replace(two, instances=(one, replace(one, node="a"))))
 
 
 def test_a_flip_by_the_daemon_itself_is_no_operators_choice(tmp_path: Path) -> None:

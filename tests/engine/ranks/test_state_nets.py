@@ -42,7 +42,7 @@ from tests.engine.ranks.test_shards import (
 )
 from tests.engine.tiny import VOCAB_SIZE, deeper, random_model, save_model
 
-NUM_BLOCKS = 256
+NUM_BLOCKS = 1024
 """States of four sequences take many of a tiny model's small blocks."""
 NETS: dict[str, Any] = {
     "head_dim": 32,
@@ -193,14 +193,29 @@ def test_ranks_give_the_text_of_the_whole_model(
         assert_texts_of(whole, prompts(), found)
 
 
+WIDE: dict[str, Any] = {**deeper(3), "hidden_size": 256}
+"""Four heads of 64 numbers: each of two ranks has whole blocks of them."""
 PACKED: dict[str, PreTrainedConfig] = {
     "delta net": Qwen3_5TextConfig(
         **{**deeper(3), "hidden_size": 128}, **{**NETS, **EVEN, **OF_BLOCKS}
     ),
-    "bamba": CASES["bamba"],
-    "mamba 2": CASES["mamba 2"],
-    "jamba": CASES["jamba"],
-    "kimi": KimiLinearConfig(**{**KIMI, "linear_head_dim": 32, "v_head_dim": 32}),
+    "bamba": BambaConfig(
+        **WIDE, **{**SCAN, "mamba_d_head": 64}, attn_layer_indices=[1], mamba_n_heads=8
+    ),
+    "mamba 2": Mamba2Config(
+        **{**ALONE, "hidden_size": 128}, num_heads=8, head_dim=32, n_groups=2, state_size=8
+    ),
+    "mamba": MambaConfig(**{**ALONE, "hidden_size": 128}, state_size=8),
+    "kimi": KimiLinearConfig(
+        **{
+            **KIMI,
+            "linear_num_heads": 4,
+            "linear_head_dim": 64,
+            "v_head_dim": 64,
+            "intermediate_size": 256,
+            "moe_intermediate_size": 256,
+        }
+    ),
 }
 
 

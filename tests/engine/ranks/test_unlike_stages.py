@@ -20,8 +20,9 @@ from transformers import (
     Qwen3_5TextConfig,
 )
 
+from daemon.models.quantised_folder import ensure_quantised
 from daemon.protocol.worker import Ready
-from tests.engine.ranks.group import RankGroup
+from tests.engine.ranks.group import RankGroup, assert_as_one
 from tests.engine.ranks.test_shards import prompts, tiny_load
 from tests.engine.ranks.test_stages import answer_as_one, answers_to
 from tests.engine.tiny import CONFIGS, deeper, random_model, save_model
@@ -150,6 +151,24 @@ def test_unlike_stages_give_the_text_of_the_whole_model(
     name: str, quick: dict[str, str], tmp_path: Path
 ) -> None:
     answer_as_one(*CASES[name], quick, tmp_path, apart=name in _APART)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["qwen3_5", "granite_hybrid", "deepseek_v3", "lfm2"])
+def test_packed_stages_give_the_text_of_one_worker(
+    name: str, quick: dict[str, str], tmp_path: Path
+) -> None:
+    config, stage_layers = CASES[name]
+    plain = save_model(random_model(config, 5), tmp_path / "model")
+    folder = ensure_quantised(plain, "int8", tmp_path / "cache", lambda _share: None)
+    found = []
+    for layers in (stage_layers, ()):
+        load = tiny_load(folder, tmp_path, stage_layers=layers, num_host_blocks=64)
+        with RankGroup(load, len(layers) or 1, **quick) as group:
+            readies = group.ready()
+            assert all(isinstance(ready, Ready) for ready in readies), readies
+            found.append(answers_to(group))
+    assert_as_one(*found)
 
 
 def test_a_stage_hands_states_to_one_that_computes_in_another_type(

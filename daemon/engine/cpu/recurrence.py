@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import torch
 
 from daemon.engine.batch.flat_batch import FlatBatch
-from daemon.engine.cpu.recurrent_calls import StateCalls, StatePlaces, StateRows
+from daemon.engine.cpu.recurrent_calls import StateCalls, StateRows
 from daemon.engine.cpu.team import HERE_ELEMENTS, Call, Team
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.kv.state_places import StatePlaces
 from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Scan
 
 

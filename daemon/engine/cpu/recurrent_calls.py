@@ -10,60 +10,12 @@ from daemon.engine.cpu import recurrent_kernels as kernels
 from daemon.engine.cpu.kernels import BY_ADDRESS
 from daemon.engine.cpu.team import Call
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.kv.state_places import StatePlaces
 from daemon.engine.layers.recurrent.recurrence import Convolution, DeltaRule, Scan
-from daemon.memory.state_layout import CONV, SSM, StateLayout
+from daemon.memory.state_layout import CONV, SSM
 from daemon.wire.columns import Int64
 
-_FLOAT_BYTES = 4
 _LANES = (32, 16, 8, 4, 2, 1)
-
-
-class StatePlaces:
-    """The places of each layer's state within its pages, as kernels take them."""
-
-    def __init__(self, layout: StateLayout) -> None:
-        self.layout = layout
-        self._units: dict[int, Int64] = {}
-        self._stretches: dict[tuple[int, str], Int64] = {}
-
-    @classmethod
-    def of(cls, cache: PagedKV) -> "StatePlaces":
-        """The places in a pool with states."""
-        assert cache.layout is not None, "a pool with states has a layout"
-        assert cache.layout.states is not None, "a pool with states has a layout of them"
-        return cls(cache.layout.states)
-
-    def units(self, layer: int) -> Int64:
-        """Page and offset of each head's matrix [H, 2]."""
-        if layer not in self._units:
-            size_bytes = _FLOAT_BYTES * self._numbers(layer, SSM)
-            places = [
-                (piece.page, piece.offset + unit * size_bytes)
-                for piece in self.layout.pieces_of(layer, SSM)
-                for unit in range(piece.count)
-            ]
-            self._units[layer] = np.array(places, np.int64)
-        return self._units[layer]
-
-    def stretches(self, layer: int, part: str) -> Int64:
-        """First channel, number of channels, page, offset, and the bytes of all channels of the
-        piece: of each stretch of neighbouring channels [N, 5].
-        """
-        if (layer, part) not in self._stretches:
-            # A convolution's channels lie side by side, those of a scan each with its own numbers.
-            step = _FLOAT_BYTES * (1 if part == CONV else self._numbers(layer, part))
-            found = []
-            for piece in self.layout.pieces_of(layer, part):
-                for begin in range(0, piece.count, kernels.CHANNELS_AT_ONCE):
-                    count = min(kernels.CHANNELS_AT_ONCE, piece.count - begin)
-                    place = piece.page, piece.offset + begin * step
-                    found.append((piece.first + begin, count, *place, piece.count * step))
-            self._stretches[layer, part] = np.array(found, np.int64)
-        return self._stretches[layer, part]
-
-    def _numbers(self, layer: int, part: str) -> int:
-        parts = {each.name: each for each in self.layout.layers[layer]}
-        return parts[part].unit_numbers
 
 
 class StateRows:
@@ -103,7 +55,7 @@ class StateCalls:
     def convolve(self, layer: int, convolution: Convolution, output: torch.Tensor) -> Call:
         """`output` [T, C], dense, of a convolution whose inputs have dense channels."""
         inputs, weight, bias, activated = convolution
-        stretches = self.rows.places.stretches(layer, CONV)
+        stretches = self.rows.places.stretches(layer, CONV, kernels.CHANNELS_AT_ONCE)
         return self._call(
             len(stretches),
             kernels.convolved(weight.shape[1], activated),
@@ -160,7 +112,7 @@ class StateCalls:
 
     def selective_scan(self, layer: int, scan: Scan, output: torch.Tensor) -> Call:
         """`output` [T, C], dense, of a scan whose channels are dense."""
-        stretches = self.rows.places.stretches(layer, SSM)
+        stretches = self.rows.places.stretches(layer, SSM, kernels.CHANNELS_AT_ONCE)
         return self._call(
             len(stretches),
             kernels.selective_scan(lanes(scan.rates.shape[1])),

@@ -7,8 +7,9 @@ from daemon.engine.batch.multi_step import MOST_TIMES
 from daemon.engine.cpu.calls import Contexts, Places, SampleColumns
 from daemon.engine.cpu.mixtures import mixture_buffers
 from daemon.engine.cpu.quantised import StateBuffers
-from daemon.engine.cpu.recurrent_calls import StatePlaces, StateRows
+from daemon.engine.cpu.recurrent_calls import StateRows
 from daemon.engine.kv.pool import PagedKV
+from daemon.engine.kv.state_places import StatePlaces
 from daemon.engine.layers.decoder import Decoder
 from daemon.engine.sampler.rules import DrawRules
 from daemon.engine.sampler.sample_columns import EDIT_COLUMNS, RULE_COLUMNS

@@ -1,8 +1,7 @@
 """The small fused kernels build for GPUs that need not be there, and once for all batches."""
 
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 import triton
@@ -11,12 +10,10 @@ from benchmarks.gpu.report import Check
 from daemon.engine.cuda import triton as kernels
 from daemon.engine.kv.pool import PagedKV
 from daemon.engine.layers.ops import Heads, Norm
-from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
+from tests.gpu.compiled.launch_checks import launch_checks
 from tests.gpu.compiled.launches import Launches, compiled_for
 from tests.gpu.kernel_shapes import BF16, FP8, FP32, INT8
 
-TOKENS = (2, 1, 3, 16, 17, 8192)
-"""Batches for which all must be compiled by the first of them."""
 WIDTHS = ((4096, 14_336), (576, 1536), (16_384, 53_248))
 """Widths of the states and of the MLP: Llama 3 8B, SmolLM2 135M, Llama 3 405B."""
 HEADS = ((32, 8, 128, 128, False), (40, 40, 80, 32, False), (16, 8, 256, 256, True))
@@ -51,14 +48,14 @@ def _norm(width: int, dtype: torch.dtype, generation: int, launches: Launches) -
         states = _meta(tokens, width, dtype=dtype)
         kernels.add_norm(states, torch.empty_like(states), weight, 1e-5)
 
-    yield from _checks(f"add_norm {width} {_name(dtype)}", launch, generation, launches)
+    yield from launch_checks(f"add_norm {width} {_name(dtype)}", launch, generation, launches)
 
 
 def _silu(width: int, dtype: torch.dtype, generation: int, launches: Launches) -> Iterator[Check]:
     def launch(tokens: int) -> None:
         kernels.silu_mul(_meta(tokens, 2 * width, dtype=dtype))
 
-    yield from _checks(f"silu_mul {width} {_name(dtype)}", launch, generation, launches)
+    yield from launch_checks(f"silu_mul {width} {_name(dtype)}", launch, generation, launches)
 
 
 def _place(
@@ -81,19 +78,7 @@ def _place(
             kernels.place(projected, *angles, cache.blocks, cache.scales, tokens % 2, *slots, heads)
 
         name = f"place {sizes} {_name(dtype)}/{_name(cache.kv_dtype)}"
-        yield from _checks(name, launch, generation, launches)
-
-
-def _checks(
-    name: str, launch: Callable[[int], None], generation: int, launches: Launches
-) -> Iterator[Check]:
-    for tokens in TOKENS:
-        launch(tokens)
-    compiled: list[Any] = launches.take()
-    used = max(kernel.metadata.shared for kernel in compiled)
-    yield Check(f"sm_{generation} {name}", used, SHARED_LIMITS_BYTES[generation], "bytes")
-    anew = len({kernel.hash for kernel in compiled}) - 1
-    yield Check(f"sm_{generation} {name} anew", anew, 0, "kernels")
+        yield from launch_checks(name, launch, generation, launches)
 
 
 def _meta(*shape: int, dtype: torch.dtype) -> torch.Tensor:

@@ -14,6 +14,7 @@ DRAW = "draw"
 EDIT = "edit"
 PACK = "pack"
 MOVE = "move"
+STATES = "states"
 GRAPHS = "graphs"
 
 FAMILIES = {
@@ -29,6 +30,7 @@ FAMILIES = {
     EDIT: "penalties, biases and grammars' masks on logits",
     PACK: "blocks packed for the host pool",
     MOVE: "parts of blocks gathered for a transfer",
+    STATES: "recurrent layers, which read and write states in their pages",
     GRAPHS: "decode steps captured as CUDA graphs",
 }
 """Families of GPU kernels, in the order of their trials: graphs hold the others' kernels."""

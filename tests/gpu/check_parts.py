@@ -45,6 +45,7 @@ PARTS = (
         ("sampler_checks.sampler_checks", "kept_checks.kept_checks", "edit_checks.edit_checks"),
         120,
     ),
+    Part("states", ("state_checks.state_checks",), 120),
     Part("self-test", ("selftest_checks.selftest_checks",), 280),
     Part("products", ("product_checks.product_checks",), 150),
     Part("blocks", ("block_checks.block_checks", "block_engine_checks.block_engine_checks"), 200),

@@ -15,6 +15,7 @@ from tests.gpu import (
     pool_checks,
     product_checks,
     sampler_checks,
+    state_checks,
     swap_checks,
 )
 
@@ -31,3 +32,4 @@ def interpreted_checks() -> Iterator[Check]:
     yield from sampler_checks.sampler_checks("cpu")
     yield from kept_checks.kept_checks("cpu")
     yield from edit_checks.edit_checks("cpu")
+    yield from state_checks.state_checks("cpu")

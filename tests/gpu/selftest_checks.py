@@ -7,6 +7,7 @@ from daemon.engine.families import FAMILIES
 from daemon.engine.verify.kernels.run import run
 from daemon.engine.verify.kernels.subject import Subject
 from daemon.models.formats import CPU_ONLY, FORMATS
+from tests.gpu.state_checks import MODELS
 
 _PRODUCTS = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096))
 
@@ -35,6 +36,7 @@ def selftest_checks(device: str) -> Iterator[Check]:
         ),
         compress=True,
         most_rows=64,
+        recurrent=tuple(MODELS.values()),
     )
     found = run(subject, lambda _family: None)
     for family in FAMILIES:

@@ -1,4 +1,4 @@
-"""Where in its pages each part of a state lies, as kernels take it: see `state_layout`."""
+"""The places of a state's parts in its pages, for kernels: see `daemon.memory.state_layout`."""
 
 import numpy as np
 

@@ -18,6 +18,7 @@ from daemon.engine.families import (
     GRAPHS,
     NONE,
     PREFILL,
+    STATES,
     WRITE,
     ByTorch,
     Fallen,
@@ -228,6 +229,7 @@ def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile
     from daemon.engine.cuda.latent import row_attention
     from daemon.engine.cuda.mixed_attention import mixed
     from daemon.engine.cuda.ops import TritonOps
+    from daemon.engine.cuda.recurrence import MakeCudaRecurrence
 
     def attend(batch: FlatBatch, cache: PagedKV) -> PagedAttention:
         if cache.latent:
@@ -237,7 +239,8 @@ def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile
         return CudaAttention.of(batch, cache)
 
     name = " ".join(["triton", *(f"-{family}" for family in sorted(by_torch))])
-    backend = Backend(name, attend, TritonOps(by_torch), compile_steps, by_torch)
+    recur: Recur = TorchRecurrence if STATES in by_torch else MakeCudaRecurrence()
+    backend = Backend(name, attend, TritonOps(by_torch), compile_steps, by_torch, recur=recur)
     if BLOCKS in by_torch:
         return backend
     from daemon.engine.cuda.quantised import products

@@ -13,17 +13,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from daemon.engine.cuda.triton.activation import gelu_mul, silu_mul
     from daemon.engine.cuda.triton.cache import write_kv
+    from daemon.engine.cuda.triton.convolution import convolve
     from daemon.engine.cuda.triton.decode import paged_decode_attention
+    from daemon.engine.cuda.triton.delta import delta_rule
     from daemon.engine.cuda.triton.latent import paged_row_attention
     from daemon.engine.cuda.triton.norm import add_norm
     from daemon.engine.cuda.triton.packing import pack_blocks, unpack_blocks
     from daemon.engine.cuda.triton.prefill import paged_prefill_attention
     from daemon.engine.cuda.triton.prepare import DecodeRows, prepare_decode
     from daemon.engine.cuda.triton.qkv import place
+    from daemon.engine.cuda.triton.scans import channels_at_once, chunk_scan, selective_scan
+    from daemon.engine.cuda.triton.state_rows import DeviceStateRows
 
 __all__ = [
     "DecodeRows",
+    "DeviceStateRows",
     "add_norm",
+    "channels_at_once",
+    "chunk_scan",
+    "convolve",
+    "delta_rule",
     "gelu_mul",
     "pack_blocks",
     "paged_decode_attention",
@@ -31,6 +40,7 @@ __all__ = [
     "paged_row_attention",
     "place",
     "prepare_decode",
+    "selective_scan",
     "silu_mul",
     "unpack_blocks",
     "write_kv",
@@ -38,7 +48,12 @@ __all__ = [
 
 _MODULES = {
     "DecodeRows": "daemon.engine.cuda.triton.prepare",
+    "DeviceStateRows": "daemon.engine.cuda.triton.state_rows",
     "add_norm": "daemon.engine.cuda.triton.norm",
+    "channels_at_once": "daemon.engine.cuda.triton.scans",
+    "chunk_scan": "daemon.engine.cuda.triton.scans",
+    "convolve": "daemon.engine.cuda.triton.convolution",
+    "delta_rule": "daemon.engine.cuda.triton.delta",
     "gelu_mul": "daemon.engine.cuda.triton.activation",
     "pack_blocks": "daemon.engine.cuda.triton.packing",
     "paged_decode_attention": "daemon.engine.cuda.triton.decode",
@@ -46,6 +61,7 @@ _MODULES = {
     "paged_row_attention": "daemon.engine.cuda.triton.latent",
     "prepare_decode": "daemon.engine.cuda.triton.prepare",
     "place": "daemon.engine.cuda.triton.qkv",
+    "selective_scan": "daemon.engine.cuda.triton.scans",
     "silu_mul": "daemon.engine.cuda.triton.activation",
     "unpack_blocks": "daemon.engine.cuda.triton.packing",
     "write_kv": "daemon.engine.cuda.triton.cache",

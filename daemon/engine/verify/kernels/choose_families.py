@@ -17,6 +17,7 @@ from daemon.engine.layers.fuse import MERGED
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.verify.kernels import kept
 from daemon.engine.verify.kernels.kept import CardStack, Verdict
+from daemon.engine.verify.kernels.recurrent_layers import recurrent_layers
 from daemon.engine.verify.kernels.run import CHILD, SelfTestError, Tell, run
 from daemon.engine.verify.kernels.subject import Subject
 from daemon.memory.sizing import heads_of
@@ -132,6 +133,7 @@ def subject_of(load: Load, model: Any, shape: ModelShape) -> Subject:
         quantised=_quantised(model),
         compress=load.compress,
         most_rows=min(load.max_slots, _ROWS),
+        recurrent=recurrent_layers(model),
         latent=max((heads.latent for heads in heads_of(shape)), default=0),
     )
 

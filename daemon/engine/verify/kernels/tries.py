@@ -21,6 +21,7 @@ from daemon.engine.families import (
     PREFILL,
     PRODUCTS,
     QKV,
+    STATES,
     WRITE,
 )
 from daemon.engine.verify.kernels.bench import Bench
@@ -40,6 +41,7 @@ _CASES = {
     EDIT: "sampling_cases.try_edits",
     PACK: "row_cases.try_packing",
     MOVE: "row_cases.try_moves",
+    STATES: "state_cases.try_states",
 }
 _LACKING = (torch.OutOfMemoryError, MemoryError, OSError, SubprocessError)
 _LACKS = ("out of memory", "STATUS_ALLOC_FAILED", "Failed to find C compiler")

@@ -6,6 +6,13 @@ import torch
 from tests.gpu.compiled.attention_compile_checks import attention_compile_checks
 from tests.gpu.compiled.block_compile_checks import block_compile_checks
 from tests.gpu.compiled.compile_checks import PARTS, checks_of
+from tests.gpu.compiled.state_compile_checks import (
+    CHANNELS,
+    CONVOLUTIONS,
+    RULES,
+    SCANS,
+    state_compile_checks,
+)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -25,3 +32,10 @@ def test_attention_builds_fits_and_compiles_once() -> None:
     assert len(checks) == 10
     assert not [check.line() for check in checks if not check.ok]
     assert max(check.error for check in checks) > 30_000  # attention does use shared memory
+
+
+def test_states_build_fit_and_compile_once() -> None:
+    sizes = RULES[:2], SCANS[:1], CHANNELS[:1], CONVOLUTIONS[:1]
+    checks = list(state_compile_checks((90,), (torch.bfloat16,), *sizes))
+    assert len(checks) == 10
+    assert not [check.line() for check in checks if not check.ok]

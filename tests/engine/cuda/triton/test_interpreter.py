@@ -51,6 +51,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         ("kept", 4),
         ("edit", 2),
         ("forbid", 1),
+        ("states of", 5),
     ],
 )
 def test_kernel_is_its_reference(rows: list[dict[str, Any]], kernel: str, at_least: int) -> None:

@@ -1,6 +1,13 @@
 """A small model's shapes, in which kernels are tried through Triton's interpreter."""
 
-from daemon.engine.verify.kernels.subject import Subject
+from daemon.engine.verify.kernels.subject import (
+    CHANNELS_DECAY,
+    HEADS_DECAY,
+    SCANS_CHANNELS,
+    SCANS_HEADS,
+    RecurrentSizes,
+    Subject,
+)
 
 SUBJECT = Subject(
     device="cpu",
@@ -19,5 +26,12 @@ SUBJECT = Subject(
     products=((64, 32, False),),
     quantised=(("Q4_K", 9, 256), ("fp8/32", 7, 96)),
     compress=True,
+    recurrent=(
+        RecurrentSizes(70, 4, HEADS_DECAY, 4, 2, (16, 12)),
+        RecurrentSizes(24, 4, CHANNELS_DECAY, 2, 2, (8, 8)),
+        RecurrentSizes(300, 3, SCANS_HEADS, 4, 2, (6, 10)),
+        RecurrentSizes(70, 4, SCANS_CHANNELS, 70, 1, (1, 5)),
+        RecurrentSizes(32, 2),
+    ),
     longest=40,
 )

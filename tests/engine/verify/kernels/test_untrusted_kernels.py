@@ -18,6 +18,7 @@ from daemon.engine.sampler import Sampler
 from daemon.engine.sampler.allowed import Allowed
 from daemon.engine.sampler.on_host import HostSamplerOps, SplitSamplerOps
 from daemon.engine.verify.kernels.choose_families import by_torch, subject_of
+from daemon.engine.verify.kernels.recurrent_layers import recurrent_layers
 from daemon.engine.verify.model.kept import TrialVerdict
 from daemon.engine.worker.start import assemble, sampler_ops_of, split
 from daemon.models.shape import ModelShape
@@ -66,6 +67,17 @@ def test_a_gpu_s_backend_without_its_kernels_says_what_transformers_says(
             driver.take(work, engine.run(driver.plan(work)))
     for row, prompt in zip(rows, prompts, strict=True):
         assert row.outputs == greedy(reference(name), prompt, len(row.outputs))
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "kimi_linear", "granite_hybrid", "jamba", "lfm2"])
+def test_kernels_of_states_are_tried_in_the_sizes_of_the_model(name: str, tmp_path: Path) -> None:
+    _, model, shape = loaded(name, tmp_path / name)
+    (sizes,) = recurrent_layers(model)
+    kept = {(part.num_units, part.unit_numbers) for layer in shape.layer_states for part in layer}
+    tried = {(sizes.num_channels, sizes.taps - 1)}
+    if sizes.rule:
+        tried.add((sizes.num_heads, sizes.sizes[0] * sizes.sizes[1]))
+    assert tried == kept
 
 
 def test_all_kernels_or_none_have_names_that_a_trial_tells_apart() -> None:

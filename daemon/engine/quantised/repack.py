@@ -30,8 +30,13 @@ def blocks_of(
     numbers: Numbers,
     scales: torch.Tensor,
     zeros: torch.Tensor,
+    in_pairs: bool = False,
 ) -> torch.Tensor:
-    """uint8 [N, bytes of a row] of numbers, and of `scales` and `zeros` float32 [N, blocks]."""
+    """uint8 [N, bytes of a row] of numbers, and of `scales` and `zeros` float32 [N, blocks].
+
+    Where numbers of 4 bits are `in_pairs`, `numbers` gives uint8 [rows, K / 2], neighbours in each
+    byte, the first in its low half.
+    """
     rows, count = scales.shape
     made = torch.empty(rows, count, form.block_bytes, dtype=torch.uint8)
     heads = made.view(torch.float32)
@@ -39,8 +44,10 @@ def blocks_of(
     strip = max(8, _STRIP_ELEMENTS // (count * form.block_len) // 8 * 8)
     for first in range(0, rows, strip):
         last = min(first + strip, rows)
-        cut = numbers(first, last).reshape(last - first, count, form.block_len)
-        if form.name.startswith("int4"):
+        cut = numbers(first, last).reshape(last - first, count, -1)
+        if in_pairs:
+            cut = _halves_apart(cut)
+        elif form.name.startswith("int4"):
             low, high = cut.chunk(2, 2)
             cut = low | (high << 4)
         made[first:last, :, _HEAD_BYTES:] = cut
@@ -75,16 +82,28 @@ def fp4_blocks(
 
 
 def _halves_apart(pairs: torch.Tensor) -> torch.Tensor:
-    """uint8 [N, runs, 16] of neighbours in each byte: the first 16 numbers are the low halves."""
-    numbers = torch.stack((pairs & 15, pairs >> 4), 3).flatten(2)
-    low, high = numbers.chunk(2, 2)
-    return low | (high << 4)
+    """uint8 [N, runs, B] of numbers in pairs, neighbours in each byte: the first half of a run's
+    numbers are the low halves of bytes, the second the high ones.
+
+    A byte of either half of a run makes two bytes at once: of their four numbers in a word of 16
+    bits the middle ones change places.
+    """
+    first, second = (half.to(torch.int16) for half in pairs.chunk(2, 2))
+    words = second.bitwise_left_shift_(8).bitwise_or_(first)
+    swapped = torch.bitwise_right_shift(words, 4, out=first).bitwise_xor_(words)
+    swapped.bitwise_and_(0x00F0)
+    words.bitwise_xor_(swapped).bitwise_xor_(swapped.bitwise_left_shift_(4))
+    return words.view(torch.uint8)
 
 
 def nibbles(words: torch.Tensor) -> torch.Tensor:
     """uint8 [n, 8 * words] of int32 [n, words], the lowest half byte first."""
-    packed = words.contiguous().view(torch.uint8)
-    return torch.stack((packed & 15, packed >> 4), 2).flatten(1)
+    return opened(bytes_in(words))
+
+
+def opened(pairs: torch.Tensor) -> torch.Tensor:
+    """uint8 [n, 2 * B] of numbers in pairs uint8 [n, B], the first in the low half byte."""
+    return torch.stack((pairs & 15, pairs >> 4), 2).flatten(1)
 
 
 def bytes_in(words: torch.Tensor) -> torch.Tensor:

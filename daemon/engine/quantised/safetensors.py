@@ -14,6 +14,7 @@ from daemon.engine.quantised.repack import (
     group_order,
     mxfp4_blocks,
     nibbles,
+    opened,
     spread,
     transposed,
 )
@@ -68,13 +69,14 @@ class _Reader:
         make = {"awq": self._awq, "gptq": self._gptq, "packed": self._packed, "plain": self._plain}
         order = self._order()
         numbers, scales, zeros = make[layer.scheme.layout]()
+        in_pairs = layer.scheme.numbers == "int4" and layer.scheme.layout != "awq"
         if order is not None:
-            numbers = _ordered(numbers, order)
+            numbers, in_pairs = _ordered(numbers, order, in_pairs), False
         form = FORMATS[layer.format]
         starts = torch.arange(0, layer.columns, form.block_len) // layer.group
         group_rows = min(layer.scheme.group_rows, layer.rows)
-        grids = [spread(grid, layer.rows, group_rows, starts) for grid in (scales, zeros)]
-        data = blocks_of(form, numbers, *grids)
+        scales, zeros = (spread(it, layer.rows, group_rows, starts) for it in (scales, zeros))
+        data = blocks_of(form, numbers, scales, zeros, in_pairs=in_pairs)
         placed = None if order is None else order.to(device)
         return QuantisedWeight(form, data.to(device), layer.columns, placed)
 
@@ -102,19 +104,18 @@ class _Reader:
         numbers = self._layer.scheme.numbers
         if self._layer.scheme.lowered_zeros:
             zero_words = zero_words + _ONES[numbers]
-        opened = nibbles if numbers == "int4" else bytes_in
-        zeros = opened(zero_words)[:, : self._layer.rows].T
-        return lambda a, b: opened(words[a:b]), self._take("scales").T, zeros
+        in_words = nibbles if numbers == "int4" else bytes_in
+        zeros = in_words(zero_words)[:, : self._layer.rows].T
+        return lambda a, b: bytes_in(words[a:b]), self._take("scales").T, zeros
 
     def _packed(self) -> tuple[Numbers, torch.Tensor, torch.Tensor]:
         layer, words = self._layer, self._take("weight_packed")
         shape = self._take("weight_shape").tolist()
         if shape != [layer.rows, layer.columns]:
             raise self._error(f"its shape is {shape}, and its numbers are not so many")
-        opened = nibbles if layer.scheme.numbers == "int4" else bytes_in
         scales = self._grid("weight_scale")
         zeros = self._zeros(scales)
-        return lambda first, last: opened(words[first:last]), scales, zeros
+        return lambda first, last: bytes_in(words[first:last]), scales, zeros
 
     def _plain(self) -> tuple[Numbers, torch.Tensor, torch.Tensor]:
         numbers = self._take("weight").view(torch.uint8)
@@ -130,8 +131,8 @@ class _Reader:
             return torch.full_like(scales, _MIDDLE[numbers], dtype=torch.float32)
         zeros = self._take("weight_zero_point")
         if zeros.dtype == torch.int32:
-            opened = nibbles if numbers == "int4" else bytes_in
-            return opened(zeros.T).T[: len(scales)]
+            in_words = nibbles if numbers == "int4" else bytes_in
+            return in_words(zeros.T).T[: len(scales)]
         return zeros.float().view(scales.shape) + _MIDDLE[numbers]
 
     def _order(self) -> torch.Tensor | None:
@@ -161,7 +162,13 @@ class _Reader:
         return ModelError(f"{self._layer.name}: {said}")
 
 
-def _ordered(numbers: Numbers, order: torch.Tensor) -> Numbers:
+def _ordered(numbers: Numbers, order: torch.Tensor, in_pairs: bool) -> Numbers:
     columns = order.numpy()
-    # numpy takes columns several times as fast as torch does.
-    return lambda first, last: torch.from_numpy(numbers(first, last).numpy().take(columns, 1))
+
+    def taken(first: int, last: int) -> torch.Tensor:
+        found = numbers(first, last)
+        found = opened(found) if in_pairs else found
+        # numpy takes columns several times as fast as torch does.
+        return torch.from_numpy(found.numpy().take(columns, 1))
+
+    return taken

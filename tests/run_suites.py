@@ -47,7 +47,7 @@ BUDGETS_S: dict[str, float] = {
     "lab/report": 10,
     "lab/simulator": 108,
     "lab/planner": 60,
-    "lab/autoplan": 26,
+    "lab/autoplan": 32,
     "lab/bench": 3,
     "lab/profiler": 38,
     "engine/sampler": 17,

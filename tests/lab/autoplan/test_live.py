@@ -95,17 +95,24 @@ def test_a_journal_shows_what_a_run_shows(tmp_path: Path) -> None:
     assert from_journal.attainment == pytest.approx(from_run.attainment, abs=0.02)
 
 
-@contextmanager
-def planner(folder: Path, clock: Callable[[], float]) -> Iterator[LivePlanner]:
-    """A planner behind a load that another policy serves better. The profile is of a machine three
-    times as fast, on which any policy would do: the journal's steps put it right.
-    """
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal's folder of a load that another policy serves better."""
+    folder = tmp_path_factory.mktemp("journal")
     truth = toy_units(folder, 1)[0]
     run(prepare(scenario(truth), grown(1.0, 44.0, 34.0)), Options(journal=folder))
+    return folder
+
+
+@contextmanager
+def planner(folder: Path, clock: Callable[[], float], journal: Path) -> Iterator[LivePlanner]:
+    """A planner behind the journal's load. Its profile is of a machine three times as fast, on
+    which any policy would do: the journal's steps put it right.
+    """
     unit = toy_units(folder, 1, device="fast", faster=3.0)[0]
     arguments = argparse.Namespace(
         socket=folder / "llmd.sock",
-        journal=folder,
+        journal=journal,
         profile=unit.profile,
         period_s=40.0,
         slo_ttft=SLO.ttft_s,
@@ -116,10 +123,10 @@ def planner(folder: Path, clock: Callable[[], float]) -> Iterator[LivePlanner]:
         yield LivePlanner(arguments, folder, theirs, clock)
 
 
-def test_orders_go_over_the_control_socket(tmp_path: Path, orders: Written) -> None:
+def test_orders_go_over_the_control_socket(tmp_path: Path, orders: Written, journal: Path) -> None:
     """The daemon hears plan and prediction."""
     times_s = chain((END_S,), repeat(END_S + SEARCH_S))
-    with planner(tmp_path, lambda: next(times_s)) as live:
+    with planner(tmp_path, lambda: next(times_s), journal) as live:
         note = live.look()
     assert note.startswith("changed: vllm")
     assert orders.orders in (["sarathi"], ["gittins"])
@@ -127,13 +134,13 @@ def test_orders_go_over_the_control_socket(tmp_path: Path, orders: Written) -> N
 
 
 def test_what_an_operator_chose_during_a_search_is_not_overridden(
-    tmp_path: Path, orders: Written
+    tmp_path: Path, orders: Written, journal: Path
 ) -> None:
     def clock() -> float:
         IN_FORCE[:] = ["static"]  # behind the look's first snapshot
         return END_S
 
-    with planner(tmp_path, clock) as live:
+    with planner(tmp_path, clock, journal) as live:
         note = live.look()
     assert note.startswith("the settings were changed during the search")
     assert orders.orders == []
@@ -180,17 +187,16 @@ def split_gains(
     ]
 
 
-@pytest.mark.parametrize("refused", [{"two"}, {"one", "two"}])
 def test_a_plan_is_given_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: set[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: Path
 ) -> None:
     """The orders before a refused one are taken back; what was refused is not tried again."""
     monkeypatch.setattr(SettingsSearch, "forecasts", split_gains)
     daemon = Obedient()
-    daemon.refuses = refused
+    daemon.refuses = {"two"}
     with (
         serving(tmp_path, daemon.snapshot, daemon),
-        planner(tmp_path, lambda: END_S) as live,
+        planner(tmp_path, lambda: END_S, journal) as live,
     ):
         with pytest.raises(ControlError, match="is not ready"):
             live.look()
@@ -203,7 +209,7 @@ def test_a_plan_is_given_whole_or_not_at_all(
 
 
 def test_orders_that_could_not_be_taken_back_are_no_operators_choice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: Path
 ) -> None:
     """A later look takes them back."""
     monkeypatch.setattr(SettingsSearch, "forecasts", split_gains)
@@ -217,7 +223,7 @@ def test_orders_that_could_not_be_taken_back_are_no_operators_choice(
     daemon.flip = once  # type: ignore[method-assign]
     with (
         serving(tmp_path, daemon.snapshot, daemon),
-        planner(tmp_path, lambda: END_S) as live,
+        planner(tmp_path, lambda: END_S, journal) as live,
     ):
         for _ in range(2):
             with pytest.raises(ControlError, match="is not ready"):
@@ -246,15 +252,6 @@ def test_settings_that_no_plan_has_are_said() -> None:
     by_load = msgspec.structs.replace(snapshot(), roles=RolesStatus(mode="auto", present="1:1"))
     assert settings_of(by_load).mode == "auto"
     assert settings_of(by_load).roles == (Role.MIXED,)
-
-
-def test_roles_are_split_only_between_instances_that_are_linked() -> None:
-    """Also where a worker is not there: asleep, or on no node yet."""
-    one = msgspec.structs.replace(snapshot().instances[0], device="cpu")
-    for words, splits in (({}, True), ({"node": "?"}, False), ({"device": "cpu:pp2"}, True)):
-        other = msgspec.structs.replace(one, **words)
-        told = msgspec.structs.replace(snapshot(), instances=(one, other))
-        assert may_split(told) is splits
 
 
 def test_roles_that_a_hand_has_set_stay() -> None:

@@ -98,7 +98,7 @@ def _powers_check(device: str) -> Check:
 def _panel_check(form: WeightFormat, device: str) -> Check:
     """A weight that is unpacked a part at a time, the last of which is no whole panel."""
     outputs, columns = 42, 3 * form.block_len
-    data = _guarded_blocks(form, outputs, columns, 3).to(device)
+    data = guarded_blocks(form, outputs, columns, 3).to(device)
     panel = torch.zeros(16 * columns * FP32.itemsize, dtype=torch.uint8, device=device)
     states, bias = torch.randn(5, columns, device=device), torch.randn(outputs, device=device)
     got = UnpackedBlocks(panel)(states, QuantisedWeight(form, data, columns), bias)
@@ -110,7 +110,7 @@ def _chosen_checks(form: WeightFormat, device: str) -> Iterator[Check]:
     """A layer of two weights as chosen here, eager and as a CUDA graph."""
     shapes = (4096, 4096), (1024, 4096)
     weights = [
-        QuantisedWeight(form, _guarded_blocks(form, *shape, seed).to(device), shape[1])
+        QuantisedWeight(form, guarded_blocks(form, *shape, seed).to(device), shape[1])
         for seed, shape in enumerate(shapes)
     ]
     layer = QuantisedLinear(4096, 5120, None, weights)
@@ -134,7 +134,7 @@ def _chosen_checks(form: WeightFormat, device: str) -> Iterator[Check]:
 def _unpack_checks(form: WeightFormat, seed: int, device: str) -> Iterator[Check]:
     """All rows and some, in every type that states have; nothing is written beside."""
     for rows, columns in ((11, _columns(form, 3)), (1, form.block_len)):
-        data = _guarded_blocks(form, rows, columns, seed).to(device)
+        data = guarded_blocks(form, rows, columns, seed).to(device)
         expected = unpack(form, data)
         wrong = 0
         for dtype in (FP32, BF16, FP16):
@@ -153,7 +153,7 @@ def _product_check(form: WeightFormat, case: Case, seed: int, device: str) -> Ch
     name = f"blocks multiplied {form.name} {case}"
     columns = _columns(form, case.blocks)
     chance = torch.Generator().manual_seed(seed)
-    data = _guarded_blocks(form, case.outputs, columns, seed).to(device)
+    data = guarded_blocks(form, case.outputs, columns, seed).to(device)
     guarded = torch.full((case.rows + 2, columns), torch.nan, dtype=case.dtype, device=device)
     states = guarded[1:-1]
     states.copy_(torch.randn(states.shape, generator=chance))
@@ -192,7 +192,7 @@ def sum_error(
     return float(((got.double() - expected).abs() / size).max())
 
 
-def _guarded_blocks(form: WeightFormat, rows: int, columns: int, seed: int) -> torch.Tensor:
+def guarded_blocks(form: WeightFormat, rows: int, columns: int, seed: int) -> torch.Tensor:
     """uint8 [rows, bytes of columns]; before and behind it scales are NaN."""
     wide = torch.full((rows + 2 * _GUARD_ROWS, form.row_bytes(columns)), _NAN_BYTE).byte()
     data = wide[_GUARD_ROWS:-_GUARD_ROWS]

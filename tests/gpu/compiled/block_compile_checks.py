@@ -51,7 +51,7 @@ def _unpacked(form: WeightFormat, generation: int, launches: Launches) -> Iterat
             rows = torch.empty(count, dtype=torch.int64, device=_META) if picks else None
             out = torch.empty(count, SHAPE[1], dtype=dtype, device=_META)
             unpack_rows(form, data if picks else data[:count], out, rows)
-        yield from _checks(f"unpacked {form.name} {dtype}", generation, launches.take())
+        yield from kept_checks(f"blocks unpacked {form.name} {dtype}", generation, launches.take())
 
 
 def _multiplied(
@@ -73,16 +73,17 @@ def _multiplied(
                 made = launches.take()
                 used.setdefault(f"{form.name} {way.tile}", []).extend(made)
     for name, made in used.items():
-        yield from _checks(f"multiplied {name}", generation, made)
+        yield from kept_checks(f"blocks multiplied {name}", generation, made)
     anew = {one.hash for made in used.values() for one in made} - ahead
     yield Check(f"sm_{generation} blocks {form.name} anew", len(anew), 0, "kernels")
 
 
-def _checks(name: str, generation: int, made: list[Any]) -> Iterator[Check]:
+def kept_checks(name: str, generation: int, made: list[Any]) -> Iterator[Check]:
+    """The shared memory of launches, and what the later ones compile."""
     shared = max(kernel.metadata.shared for kernel in made)
-    yield Check(f"sm_{generation} blocks {name}", shared, SHARED_LIMITS_BYTES[generation], "bytes")
+    yield Check(f"sm_{generation} {name}", shared, SHARED_LIMITS_BYTES[generation], "bytes")
     anew = len({kernel.hash for kernel in made}) - 1
-    yield Check(f"sm_{generation} blocks {name} anew", anew, 0, "kernels")
+    yield Check(f"sm_{generation} {name} anew", anew, 0, "kernels")
 
 
 def _meta(*shape: int) -> torch.Tensor:

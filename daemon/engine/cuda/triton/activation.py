@@ -34,7 +34,7 @@ def _gated(states: torch.Tensor, out: torch.Tensor | None, gelu: bool) -> torch.
     rows, width = states.shape[0], states.shape[1] // 2
     out = states.new_empty(rows, width) if out is None else out
     if rows:
-        cells, pieces = _pieces(width)
+        cells, pieces = pieces_of(width)
         # One dimension: the second one of a grid ends at 65,535.
         _gate_mul[(rows * pieces,)](
             states, out, STATES_STRIDE=row_stride(states), OUT_STRIDE=row_stride(out),
@@ -45,7 +45,7 @@ def _gated(states: torch.Tensor, out: torch.Tensor | None, gelu: bool) -> torch.
 
 
 @lru_cache
-def _pieces(width: int) -> tuple[int, int]:
+def pieces_of(width: int) -> tuple[int, int]:
     """Numbers of a piece, and pieces of a row."""
     cells: int = min(_MOST_CELLS, triton.next_power_of_2(width))
     return cells, -(-width // cells)

@@ -75,6 +75,54 @@ def block_product(
     return out
 
 
+@triton.jit
+def summed_blocks(
+    states, used, start, in_features,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, NUMBERS: tl.constexpr, GROUPS: tl.constexpr,
+    GROUP_LEN: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_BYTES: tl.constexpr,
+):  # fmt: skip
+    """float32 [ROWS, OUTPUTS]: products of rows that begin at `states` [ROWS], of which some are
+    `used`, and of a weight's rows at `start` [OUTPUTS], without tensor cores.
+    """
+    num_groups = in_features // GROUP_LEN
+    acc = tl.zeros([ROWS, OUTPUTS, GROUPS, GROUP_LEN], tl.float32)
+    for begin in range(0, num_groups, GROUPS):
+        group = begin + tl.arange(0, GROUPS)
+        inside = tl.minimum(group, num_groups - 1)
+        weight = tile(start, inside, NUMBERS, GROUP_LEN, BLOCK_GROUPS, BLOCK_BYTES)
+        column = group[:, None] * GROUP_LEN + tl.arange(0, GROUP_LEN)[None, :]
+        there = used[:, None, None] & (column < in_features)[None, :, :]
+        cells = states[:, None, None] + column[None, :, :]
+        state = tl.load(cells, mask=there, other=0.0).to(tl.float32)
+        # Rounded as wherever weights are unpacked: a text must not depend on its batch.
+        weight = weight.to(states.dtype.element_ty).to(tl.float32)
+        acc += weight[None, :, :, :] * state[:, None, :, :]
+    return tl.sum(tl.sum(acc, 3), 2)
+
+
+@triton.jit
+def multiplied_blocks(
+    states, used, start, first, stop, in_features,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, NUMBERS: tl.constexpr, GROUPS: tl.constexpr,
+    GROUP_LEN: tl.constexpr, BLOCK_GROUPS: tl.constexpr, BLOCK_BYTES: tl.constexpr,
+    PRODUCT: tl.constexpr,
+):  # fmt: skip
+    """float32 [OUTPUTS, ROWS]: as `summed_blocks` by tensor cores and transposed, of the groups
+    from `first` to `stop`.
+    """
+    num_groups = in_features // GROUP_LEN
+    acc = tl.zeros([OUTPUTS, ROWS], tl.float32)
+    for begin in range(first, stop, GROUPS):
+        inside = tl.minimum(begin + tl.arange(0, GROUPS), num_groups - 1)
+        weight = tile(start, inside, NUMBERS, GROUP_LEN, BLOCK_GROUPS, BLOCK_BYTES)
+        column = (begin * GROUP_LEN + tl.arange(0, GROUPS * GROUP_LEN))[None, :]
+        there = used[:, None] & (column < in_features)
+        state = tl.load(states[:, None] + column, mask=there, other=0.0)
+        weight = tl.reshape(weight.to(PRODUCT), [OUTPUTS, GROUPS * GROUP_LEN])
+        acc = tl.dot(weight, tl.trans(state).to(PRODUCT), acc, input_precision="ieee")
+    return acc
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _summed(
     states_ptr, data_ptr, bias_ptr, out_ptr, rows, out_features, in_features, row_bytes,
@@ -86,20 +134,10 @@ def _summed(
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     # What lies beyond the last repeats it: weights that are no part of y meet states of 0.
     start = data_ptr + tl.minimum(output, out_features - 1).to(tl.int64) * row_bytes
-    num_groups = in_features // GROUP_LEN
-    acc = tl.zeros([ROWS, OUTPUTS, GROUPS, GROUP_LEN], tl.float32)
-    for begin in range(0, num_groups, GROUPS):
-        group = begin + tl.arange(0, GROUPS)
-        inside = tl.minimum(group, num_groups - 1)
-        weight = tile(start, inside, NUMBERS, GROUP_LEN, BLOCK_GROUPS, BLOCK_BYTES)
-        column = group[:, None] * GROUP_LEN + tl.arange(0, GROUP_LEN)[None, :]
-        used = (row < rows)[:, None, None] & (column < in_features)[None, :, :]
-        cells = states_ptr + row[:, None, None] * in_features + column[None, :, :]
-        state = tl.load(cells, mask=used, other=0.0).to(tl.float32)
-        # Rounded as wherever weights are unpacked: a text must not depend on its batch.
-        weight = weight.to(states_ptr.dtype.element_ty).to(tl.float32)
-        acc += weight[None, :, :, :] * state[:, None, :, :]
-    total = tl.sum(tl.sum(acc, 3), 2)
+    total = summed_blocks(
+        states_ptr + row * in_features, row < rows, start, in_features,
+        ROWS, OUTPUTS, NUMBERS, GROUPS, GROUP_LEN, BLOCK_GROUPS, BLOCK_BYTES,
+    )  # fmt: skip
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + output, mask=output < out_features, other=0.0)
         total += bias.to(tl.float32)[None, :]
@@ -121,20 +159,14 @@ def _multiplied(
     output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     split = tl.program_id(2)
     start = data_ptr + tl.minimum(output, out_features - 1).to(tl.int64) * row_bytes
-    states_ptr += row[:, None].to(tl.int64) * in_features
     num_groups = in_features // GROUP_LEN
     span = tl.cdiv(tl.cdiv(num_groups, splits), GROUPS) * GROUPS
     first = split * span
     stop = tl.minimum(first + span, num_groups)
-    acc = tl.zeros([OUTPUTS, ROWS], tl.float32)
-    for begin in range(first, stop, GROUPS):
-        inside = tl.minimum(begin + tl.arange(0, GROUPS), num_groups - 1)
-        weight = tile(start, inside, NUMBERS, GROUP_LEN, BLOCK_GROUPS, BLOCK_BYTES)
-        column = (begin * GROUP_LEN + tl.arange(0, GROUPS * GROUP_LEN))[None, :]
-        used = (row < rows)[:, None] & (column < in_features)
-        state = tl.load(states_ptr + column, mask=used, other=0.0)
-        weight = tl.reshape(weight.to(PRODUCT), [OUTPUTS, GROUPS * GROUP_LEN])
-        acc = tl.dot(weight, tl.trans(state).to(PRODUCT), acc, input_precision="ieee")
+    acc = multiplied_blocks(
+        states_ptr + row.to(tl.int64) * in_features, row < rows, start, first, stop, in_features,
+        ROWS, OUTPUTS, NUMBERS, GROUPS, GROUP_LEN, BLOCK_GROUPS, BLOCK_BYTES, PRODUCT,
+    )  # fmt: skip
     is_last = splits == 1
     if splits > 1:
         acc, is_last = add_parts(acc, partial_ptr, counters_ptr, split, splits, OUTPUTS, ROWS)

@@ -49,6 +49,7 @@ PARTS = (
     Part("self-test", ("selftest_checks.selftest_checks",), 280),
     Part("products", ("product_checks.product_checks",), 150),
     Part("blocks", ("block_checks.block_checks", "block_engine_checks.block_engine_checks"), 200),
+    Part("experts", ("expert_checks.expert_checks",), 150),
     Part("engine", ("engine_checks.engine_checks",), 150),
     Part("swap", ("swap_checks.packing_checks", "swap_checks.swap_checks"), 90),
     Part("graphs", ("graph_checks.graph_checks",), 150),

@@ -8,6 +8,7 @@ from benchmarks.gpu.report import Check
 from tests.gpu import (
     block_checks,
     edit_checks,
+    expert_checks,
     kept_checks,
     kernel_checks,
     move_checks,
@@ -29,6 +30,7 @@ def interpreted_checks() -> Iterator[Check]:
     yield from move_checks.move_checks("cpu")
     yield from product_checks.product_checks("cpu")
     yield from block_checks.block_checks("cpu")
+    yield from expert_checks.expert_checks("cpu")
     yield from sampler_checks.sampler_checks("cpu")
     yield from kept_checks.kept_checks("cpu")
     yield from edit_checks.edit_checks("cpu")

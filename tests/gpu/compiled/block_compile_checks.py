@@ -16,6 +16,7 @@ from daemon.engine.cuda.triton.blocks import unpack_rows
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import CPU_ONLY, FORMATS, WeightFormat
 from tests.gpu.compiled.compile_checks import SHARED_LIMITS_BYTES
+from tests.gpu.compiled.launch_checks import compiled_checks
 from tests.gpu.compiled.launches import Launches, compiled_for
 from tests.gpu.compiled.product_compile_checks import PROCESSORS
 
@@ -51,7 +52,9 @@ def _unpacked(form: WeightFormat, generation: int, launches: Launches) -> Iterat
             rows = torch.empty(count, dtype=torch.int64, device=_META) if picks else None
             out = torch.empty(count, SHAPE[1], dtype=dtype, device=_META)
             unpack_rows(form, data if picks else data[:count], out, rows)
-        yield from kept_checks(f"blocks unpacked {form.name} {dtype}", generation, launches.take())
+        yield from compiled_checks(
+            f"blocks unpacked {form.name} {dtype}", generation, launches.take()
+        )
 
 
 def _multiplied(
@@ -73,17 +76,9 @@ def _multiplied(
                 made = launches.take()
                 used.setdefault(f"{form.name} {way.tile}", []).extend(made)
     for name, made in used.items():
-        yield from kept_checks(f"blocks multiplied {name}", generation, made)
+        yield from compiled_checks(f"blocks multiplied {name}", generation, made)
     anew = {one.hash for made in used.values() for one in made} - ahead
     yield Check(f"sm_{generation} blocks {form.name} anew", len(anew), 0, "kernels")
-
-
-def kept_checks(name: str, generation: int, made: list[Any]) -> Iterator[Check]:
-    """The shared memory of launches, and what the later ones compile."""
-    shared = max(kernel.metadata.shared for kernel in made)
-    yield Check(f"sm_{generation} {name}", shared, SHARED_LIMITS_BYTES[generation], "bytes")
-    anew = len({kernel.hash for kernel in made}) - 1
-    yield Check(f"sm_{generation} {name} anew", anew, 0, "kernels")
 
 
 def _meta(*shape: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from tests.gpu.attempts import attempted
 SHARED_LIMITS_BYTES = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """The resources of one program on each generation (Ampere, its workstation cards, Ada, Hopper)."""
 
-PARTS = ("attention", "op", "product", "block", "sampler", "move", "state")
+PARTS = ("attention", "op", "product", "block", "expert", "sampler", "move", "state")
 
 
 Compiles = Callable[[tuple[int, ...]], Iterator[Check]]

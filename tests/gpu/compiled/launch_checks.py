@@ -17,7 +17,11 @@ def launch_checks(
     """A kernel's shared memory, and how many are compiled anew after the first batch."""
     for tokens in TOKENS:
         launch(tokens)
-    compiled: list[Any] = launches.take()
+    yield from compiled_checks(name, generation, launches.take())
+
+
+def compiled_checks(name: str, generation: int, compiled: list[Any]) -> Iterator[Check]:
+    """The shared memory of launched kernels, and how many the later launches compile anew."""
     used = max(kernel.metadata.shared for kernel in compiled)
     yield Check(f"sm_{generation} {name}", used, SHARED_LIMITS_BYTES[generation], "bytes")
     anew = len({kernel.hash for kernel in compiled}) - 1

@@ -6,6 +6,7 @@ import torch
 from tests.gpu.compiled.attention_compile_checks import attention_compile_checks
 from tests.gpu.compiled.block_compile_checks import block_compile_checks
 from tests.gpu.compiled.compile_checks import PARTS, checks_of
+from tests.gpu.compiled.expert_compile_checks import expert_compile_checks
 from tests.gpu.compiled.state_compile_checks import (
     CHANNELS,
     CONVOLUTIONS,
@@ -23,6 +24,12 @@ def test_every_part_is_there(part: str) -> None:
 def test_products_over_quantised_weights_build_fit_and_are_there_ahead() -> None:
     checks = list(block_compile_checks((86,), ("Q4_K", "IQ4_XS"), (1, 16)))
     assert len(checks) >= 28
+    assert not [check.line() for check in checks if not check.ok]
+
+
+def test_products_of_experts_build_fit_and_compile_once() -> None:
+    checks = list(expert_compile_checks((86,), ("MXFP4",)))
+    assert len(checks) == 24
     assert not [check.line() for check in checks if not check.ok]
 
 

@@ -10,6 +10,7 @@ DECODE = "decode"
 PREFILL = "prefill"
 PRODUCTS = "products"
 BLOCKS = "blocks"
+EXPERTS = "experts"
 DRAW = "draw"
 EDIT = "edit"
 PACK = "pack"
@@ -26,6 +27,7 @@ FAMILIES = {
     PREFILL: "attention of prompts",
     PRODUCTS: "matrix products of few rows",
     BLOCKS: "quantised weights: their numbers, and products of few rows with them",
+    EXPERTS: "products of a mixture's experts together, and what stands around them",
     DRAW: "sampling of tokens",
     EDIT: "penalties, biases and grammars' masks on logits",
     PACK: "blocks packed for the host pool",

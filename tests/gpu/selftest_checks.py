@@ -10,6 +10,11 @@ from daemon.models.formats import CPU_ONLY, FORMATS
 from tests.gpu.state_checks import MODELS
 
 _PRODUCTS = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096))
+_BLOCKS = tuple(
+    (name, 4096, 4096)
+    for name, form in FORMATS.items()
+    if form.block_len > 1 and form.name not in CPU_ONLY
+)
 
 
 def selftest_checks(device: str) -> Iterator[Check]:
@@ -29,11 +34,8 @@ def selftest_checks(device: str) -> Iterator[Check]:
         gated=14_336,
         vocab=128_256,
         products=tuple((*sizes, False) for sizes in _PRODUCTS),
-        quantised=tuple(
-            (name, 4096, 4096)
-            for name, form in FORMATS.items()
-            if form.block_len > 1 and form.name not in CPU_ONLY
-        ),
+        quantised=_BLOCKS,
+        experts=_BLOCKS,
         compress=True,
         most_rows=64,
         recurrent=tuple(MODELS.values()),

@@ -1,6 +1,6 @@
 """The experts of a mixture on the CPU: a few calls for all tokens of a step and all experts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +17,11 @@ from daemon.engine.cpu import (
 from daemon.engine.cpu import quantised_calls as products
 from daemon.engine.cpu.expert_calls import ExpertRows, GroupedProduct
 from daemon.engine.cpu.matrix_dots import MATRIX
-from daemon.engine.cpu.product_implementations import ROUNDED, ProductWay, ProductWays, key
+from daemon.engine.cpu.product_implementations import ROUNDED, ProductWay, ProductWays
 from daemon.engine.cpu.quantised import StateBuffers, can_multiply
 from daemon.engine.cpu.rounded_kernels import lanes_for
 from daemon.engine.cpu.team import Call, Team
-from daemon.engine.quantised.experts import QuantisedExperts, SiluGate
+from daemon.engine.quantised.experts import QuantisedExperts, SiluGate, put_biases, stacked
 from daemon.engine.quantised.weight import QuantisedWeight
 from daemon.models.formats import FORMATS
 
@@ -46,17 +46,6 @@ class Stack:
         self.first = weights[0]
         self.format = weights[0].format.name
         self.addresses = expert_calls.addresses([weight.data for weight in weights])
-
-
-def stacks_of(layers: Iterable[Sequence[QuantisedWeight]]) -> list[Stack] | None:
-    """The stacks that experts' layers lie below each other; None where kernels cannot read one."""
-    columns = list(zip(*layers, strict=True))
-    for weights in columns:
-        alike = {(key(weight), weight.rows) for weight in weights}
-        ordered = any(weight.order is not None for weight in weights)
-        if len(alike) > 1 or ordered or not all(map(can_multiply, weights)):
-            return None
-    return [Stack(weights) for weights in columns]
 
 
 class KeptBuffers:
@@ -132,11 +121,7 @@ class ExpertProducts(nn.Module):
 
     def set_biases(self, expert: int, rows: Mapping[str, torch.Tensor]) -> None:
         """See `QuantisedExperts`."""
-        for layer, own in self._biases.items():
-            if own is not None:
-                apart = layer == "gate_up" and not self._in_turns
-                given = rows[layer].float()
-                own[expert] = torch.cat((given[::2], given[1::2])) if apart else given
+        put_biases(self._biases, expert, rows, not self._in_turns)
 
     def forward(
         self, states: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor
@@ -284,8 +269,11 @@ def _bias(experts: QuantisedExperts, layer: str) -> torch.Tensor | None:
 
 
 def _stacks(experts: QuantisedExperts) -> tuple[list[Stack] | None, list[Stack] | None]:
-    gate_up, down = ([layer.weights for layer in some] for some in (experts.gate_up, experts.down))
-    return stacks_of(gate_up), stacks_of(down)
+    gate_up, down = (stacked(layers, can_multiply) for layers in (experts.gate_up, experts.down))
+    return (
+        None if gate_up is None else [*map(Stack, gate_up)],
+        None if down is None else [*map(Stack, down)],
+    )
 
 
 def _lanes(way: ProductWay, count: int) -> int:

@@ -14,11 +14,12 @@ from daemon.engine.cuda.block_implementations import (
     new_panel,
 )
 from daemon.engine.cuda.candidates import DeviceRoom
+from daemon.engine.cuda.experts import grouped
 from daemon.engine.cuda.product_implementations import Implementation
 from daemon.engine.cuda.products import JoinedProduct, Product
 from daemon.engine.cuda.triton.skinny import Scratch
 from daemon.engine.cuda.unpacking import can_read, unpack
-from daemon.engine.families import ByTorch
+from daemon.engine.families import EXPERTS, NONE, ByTorch
 from daemon.engine.quantised.experts import QuantisedExperts, linear_layers
 from daemon.engine.quantised.linear import QuantisedLinear
 from daemon.engine.quantised.weight import QuantisedWeight
@@ -85,11 +86,14 @@ class BlockProduct(Product):
 
 
 def products(
-    layers: Sequence[QuantisedLinear | QuantisedExperts], dtype: torch.dtype
+    layers: Sequence[QuantisedLinear | QuantisedExperts],
+    dtype: torch.dtype,
+    by_torch: ByTorch = NONE,
 ) -> Callable[[QuantisedLinear | QuantisedExperts], Any]:
     """A factory of some layers' products, for states of type `dtype`.
 
-    A layer that kernels cannot read stays as it is; those of experts are replaced one by one.
+    A layer that kernels cannot read stays as it is. Those of experts are replaced together where
+    they are alike, else one by one.
     """
     linears = [linear for layer in layers for linear in linear_layers(layer)]
     weights = [weight for layer in linears for weight in layer.weights if can_read(weight)]
@@ -99,6 +103,9 @@ def products(
 
     def product(layer: QuantisedLinear | QuantisedExperts) -> Any:
         if isinstance(layer, QuantisedExperts):
+            together = None if EXPERTS in by_torch else grouped(layer, by_torch)
+            if together is not None:
+                return together
             return layer.prepared(product, exact=True)
         if not all(map(can_read, layer.weights)):
             return layer

@@ -211,16 +211,21 @@ def _triton(dtype: torch.dtype, by_torch: ByTorch, fallen: Fallen) -> Backend:
     def compile_steps(forward: Forward, cache: PagedKV, slots: Slots) -> Programs | None:
         rows = padded_sizes(len(slots.block_table))
         choose_products(forward.products(), rows, by_torch=by_torch)
-        # Which experts compute is read on the host, which no graph does; a captured step reads one
-        # block of all layers, and no states.
-        kinds = QuantisedExperts | DividedExperts
-        on_host = any(isinstance(product, kinds) for product in forward.products())
-        read = cache.num_groups > 1 or cache.latent or cache.state_pages
-        if on_host or read or by_torch & {GRAPHS, *CAPTURED}:
+        if not captures(forward, cache, by_torch):
             return None
         return DecodeGraphs(forward, cache, slots, cuda_capture(), fallen)
 
     return triton_backend(dtype, by_torch, compile_steps)
+
+
+def captures(forward: Forward, cache: PagedKV, by_torch: ByTorch) -> bool:
+    """Whether a GPU's decode steps can be captured."""
+    # Which experts compute is read on the host where these compute one by one, which no graph
+    # does; a captured step reads one block of all layers, and no states.
+    kinds = QuantisedExperts | DividedExperts
+    on_host = any(isinstance(product, kinds) for product in forward.products())
+    read = cache.num_groups > 1 or cache.latent or cache.state_pages
+    return not (on_host or read or by_torch & {GRAPHS, *CAPTURED})
 
 
 def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile) -> Backend:
@@ -246,7 +251,7 @@ def triton_backend(dtype: torch.dtype, by_torch: ByTorch, compile_steps: Compile
     from daemon.engine.cuda.quantised import products
     from daemon.engine.cuda.unpacking import unpack
 
-    here = with_divided(lambda layers, _exact: products(layers, dtype), _on_host)
+    here = with_divided(lambda layers, _exact: products(layers, dtype, by_torch), _on_host)
     return replace(backend, products=here, unpack=unpack)
 
 

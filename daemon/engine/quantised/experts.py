@@ -5,7 +5,7 @@ stay where and as they are stored, and it computes the tokens that were sent to 
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from torch.nn.functional import silu
 from transformers.integrations.moe import _default_apply_gate
 
 from daemon.engine.quantised.linear import QuantisedLinear
+from daemon.engine.quantised.weight import QuantisedWeight
 
 PARAMETERS = {"gate_up_proj": "gate_up", "down_proj": "down"}
 """Parameters of transformers' experts, and the layers that replace them here."""
@@ -217,6 +218,37 @@ def sent(chosen: torch.Tensor) -> Iterator[tuple[int, torch.Tensor, torch.Tensor
     """Each expert among `chosen` [T, k], its tokens, and their places among the k."""
     for expert in chosen.unique().tolist():
         yield expert, *torch.where(chosen == expert)
+
+
+def stacked(
+    layers: Iterable[QuantisedLinear], readable: Callable[[QuantisedWeight], bool]
+) -> list[tuple[QuantisedWeight, ...]] | None:
+    """The same weight of every expert, for each weight of a layer; None where experts differ, have
+    columns in an order of their own, or are not readable.
+    """
+    columns = list(zip(*(layer.weights for layer in layers), strict=True))
+    for weights in columns:
+        alike = {(weight.format, weight.shape) for weight in weights}
+        ordered = any(weight.order is not None for weight in weights)
+        if len(alike) > 1 or ordered or not all(map(readable, weights)):
+            return None
+    return columns
+
+
+def put_biases(
+    biases: Mapping[str, torch.Tensor | None],
+    expert: int,
+    given: Mapping[str, torch.Tensor],
+    apart: bool,
+) -> None:
+    """Give an expert biases [rows] of each layer, `given` as transformers has them; `apart`: here
+    those of gates are first.
+    """
+    for layer, own in biases.items():
+        if own is not None:
+            rows = given[layer].to(own)
+            in_turns = apart and layer == "gate_up"
+            own[expert] = torch.cat((rows[::2], rows[1::2])) if in_turns else rows
 
 
 def layout_of(module: Any) -> ExpertLayout | None:

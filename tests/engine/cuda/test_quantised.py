@@ -8,6 +8,7 @@ import torch
 from transformers import MixtralConfig
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 
+from daemon.engine.families import EXPERTS, NONE, ByTorch
 from daemon.engine.loading.convert import convert
 from daemon.engine.loading.loader import load_model
 from daemon.engine.loading.resolve import shape_here
@@ -39,7 +40,7 @@ from daemon.engine.cuda.candidates import SCRATCH_CELLS, DeviceRoom, new_scratch
 from daemon.engine.cuda.products import JoinedProduct
 from daemon.engine.cuda.quantised import BlockProduct, products
 
-EXPERTS = {"hidden_size": 256, "intermediate_size": 256, "num_local_experts": 3}
+SIZES = {"hidden_size": 256, "intermediate_size": 256, "num_local_experts": 3}
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -153,13 +154,22 @@ def test_a_trial_passes_where_states_are_narrow(
     assert engine.model.fused is fused
 
 
-def test_each_expert_has_products_of_its_own() -> None:
-    experts = QuantisedExperts(MixtralExperts(MixtralConfig(**EXPERTS)))
-    for gate_up, down in zip(experts.gate_up, experts.down, strict=True):
-        gate_up.weights = [weight("Q4_K", 256, 256), weight("Q4_K", 256, 256)]
+def mixtral_experts(first: str) -> QuantisedExperts:
+    """Experts of which the first has gates in a format that may differ from the others'."""
+    experts = QuantisedExperts(MixtralExperts(MixtralConfig(**SIZES)))
+    for number, (gate_up, down) in enumerate(zip(experts.gate_up, experts.down, strict=True)):
+        gate_up.weights = [weight("Q4_K" if number else first, 256, 256), weight("Q4_K", 256, 256)]
         down.weights = [weight("Q6_K", 256, 256)]
+    return experts
+
+
+@pytest.mark.parametrize(("first", "by_torch"), [("Q5_K", NONE), ("Q4_K", frozenset({EXPERTS}))])
+def test_experts_that_differ_or_are_not_trusted_have_products_of_their_own(
+    first: str, by_torch: ByTorch
+) -> None:
+    experts = mixtral_experts(first)
     plain = QuantisedLinear(256, 8, None, [weight("Q4_K", 8, 256)])
-    made = products([plain, experts], torch.bfloat16)
+    made = products([plain, experts], torch.bfloat16, by_torch)
     found = made(experts)
     assert isinstance(found, QuantisedExperts) and isinstance(made(plain), BlockProduct)
     assert {type(layer) for layer in found.gate_up} == {JoinedProduct}

@@ -28,7 +28,7 @@ def try_blocks(bench: Bench) -> None:
     """Try products with every format of the subject, as those of plain weights are tried."""
     for name, columns in sorted({(name, columns) for name, _, columns in bench.subject.quantised}):
         _try_numbers(bench, name, columns)
-    weights = [_weight(bench, *shape) for shape in bench.subject.quantised]
+    weights = [random_weight(bench, *shape) for shape in bench.subject.quantised]
     if not weights:
         return
     library = UnpackedBlocks(new_panel(weights, bench.dtype))
@@ -66,7 +66,8 @@ def _equal(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
     equal(what, found.nan_to_num(0.0), expected.nan_to_num(0.0))
 
 
-def _weight(bench: Bench, name: str, rows: int, columns: int) -> QuantisedWeight:
+def random_weight(bench: Bench, name: str, rows: int, columns: int) -> QuantisedWeight:
+    """A weight of random bytes, whose numbers are sound."""
     form, outputs = FORMATS[name], min(rows, MOST_OUTPUTS + rows % 16)
     data = _bytes(bench, outputs, form.row_bytes(columns)) & _SOUND
     if name == "MXFP4":

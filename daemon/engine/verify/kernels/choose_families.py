@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from daemon.config.paths import cache_of
 from daemon.engine.families import ALL, FAMILIES, NONE, ByTorch, Fallen
 from daemon.engine.kv.eight_bit import KV_DTYPES, kv_fault
 from daemon.engine.layers.fuse import MERGED
+from daemon.engine.quantised.experts import QuantisedExperts
 from daemon.engine.quantised.linear import quantised_layers
 from daemon.engine.verify.kernels import kept
 from daemon.engine.verify.kernels.kept import CardStack, Verdict
@@ -115,6 +116,8 @@ def card_of(device: torch.device) -> CardStack:
 def subject_of(load: Load, model: Any, shape: ModelShape) -> Subject:
     """The model that a verdict holds for: shapes and types alone."""
     gated = getattr(model.config, "intermediate_size", None)
+    layers = [layer for _, layer in quantised_layers(model)]
+    mixtures = [module for module in model.modules() if isinstance(module, QuantisedExperts)]
     return Subject(
         device=load.device,
         dtype=load.dtype,
@@ -130,7 +133,8 @@ def subject_of(load: Load, model: Any, shape: ModelShape) -> Subject:
         gated=gated if isinstance(gated, int) else 4 * shape.hidden_size,
         vocab=shape.vocab_size,
         products=_products(model),
-        quantised=_quantised(model),
+        quantised=_quantised(layers),
+        experts=_quantised([layer for experts in mixtures for layer in experts.layers]),
         compress=load.compress,
         most_rows=min(load.max_slots, _ROWS),
         recurrent=recurrent_layers(model),
@@ -144,9 +148,9 @@ def _rotary_dim(model: Any, shape: ModelShape) -> int:
     return shape.head_dim if speeds is None else 2 * len(speeds)
 
 
-def _quantised(model: Any) -> tuple[tuple[str, int, int], ...]:
-    """Formats and sizes of all weights that stay in blocks."""
-    held = [weight for _, layer in quantised_layers(model) for weight in layer.weights]
+def _quantised(layers: Iterable[Any]) -> tuple[tuple[str, int, int], ...]:
+    """Formats and sizes of all weights of some layers that stay in blocks."""
+    held = [weight for layer in layers for weight in layer.weights]
     return tuple(
         sorted(
             {(weight.format.name, *weight.shape) for weight in held if weight.format.block_len > 1}

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from daemon.engine.families import BLOCKS, FAMILIES, GRAPHS, PRODUCTS
+from daemon.engine.families import BLOCKS, EXPERTS, FAMILIES, GRAPHS, PRODUCTS
 from daemon.engine.verify.kernels.lines import LineReader
 from daemon.engine.verify.kernels.messages import Imported, Late, Request, Tried, Trying, Untried
 from daemon.engine.verify.kernels.subject import Subject
 
 CHILD = (sys.executable, "-m", "daemon.engine.verify.kernels.child")
-DEADLINES_S = {**dict.fromkeys(FAMILIES, 60.0), PRODUCTS: 200.0, BLOCKS: 200.0, GRAPHS: 120.0}
+_LONG = dict.fromkeys((PRODUCTS, BLOCKS, EXPERTS), 200.0)
+DEADLINES_S = {**dict.fromkeys(FAMILIES, 60.0), **_LONG, GRAPHS: 120.0}
 """For a family: compiling its kernels takes seconds on a busy machine, those of products a minute.
 Each is below what a loading worker may say nothing for."""
 _SLACK_S = 30.0

@@ -37,6 +37,7 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vocab: int
     products: tuple[tuple[int, int, bool], ...]  # out_features, in_features, whether there is bias
     quantised: tuple[tuple[str, int, int], ...] = ()  # weights: format, rows, columns
+    experts: tuple[tuple[str, int, int], ...] = ()  # weights of experts, as `quantised`
     compress: bool = False  # blocks are packed for the host pool
     most_rows: int = 1  # sequences of a step
     latent: int = 0  # of a row that is key and value in one: see `PagedKV`

@@ -9,7 +9,17 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from daemon.engine.cuda.triton import activation, blocks, cache, decode, norm, prefill, qkv, sample
+from daemon.engine.cuda.triton import (
+    activation,
+    blocks,
+    cache,
+    decode,
+    expert_products,
+    norm,
+    prefill,
+    qkv,
+    sample,
+)
 from daemon.engine.verify.kernels import child
 from tests.gpu.patched_once import patch_once
 
@@ -69,6 +79,15 @@ def _wrong_number(unpack: Any) -> Any:
     return unpacked
 
 
+def _wrong_pair(product: Any) -> Any:
+    def multiplied(*arguments: Any) -> Any:
+        out = product(*arguments)
+        out[-1] *= 1.5
+        return out
+
+    return multiplied
+
+
 def main() -> int:
     patch_once()
     norm.add_norm = _raises
@@ -79,6 +98,7 @@ def main() -> int:
     prefill.paged_prefill_attention = _faults
     sample.sample = _aborts
     blocks.unpack_rows = _wrong_number(blocks.unpack_rows)
+    expert_products.grouped_product = _wrong_pair(expert_products.grouped_product)
     return child.main()
 
 

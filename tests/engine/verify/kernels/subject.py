@@ -25,6 +25,7 @@ SUBJECT = Subject(
     vocab=193,
     products=((64, 32, False),),
     quantised=(("Q4_K", 9, 256), ("fp8/32", 7, 96)),
+    experts=(("Q4_0", 9, 64),),
     compress=True,
     recurrent=(
         RecurrentSizes(70, 4, HEADS_DECAY, 4, 2, (16, 12)),

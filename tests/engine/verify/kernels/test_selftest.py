@@ -47,6 +47,7 @@ def test_every_kind_of_fault_costs_its_own_family_alone() -> None:
         "decode": "it was not done within 1 s",
         "prefill": f"its process died of signal {int(signal.SIGSEGV)}",
         "blocks": "numbers of Q4_K as torch.float32: 1 of 9472 numbers differ",
+        "experts": "experts of Q4_0 by 1: row ",
         "draw": f"its process died of signal {int(signal.SIGABRT)}",
         "graphs": "torch computes decode, qkv, write, which no graph can hold",
     }
